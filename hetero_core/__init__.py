@@ -1,4 +1,4 @@
-"""hetero runs one ONNX model over several devices; each device is a plugin that pip installs.
+"""hetero runs an ONNX model over several devices; each device is a plugin that pip installs.
 
     core = Core()
     network = core.load_network("model.onnx", "HETERO:GPU,CPU")
@@ -79,7 +79,7 @@ __all__ = [
     "hookimpl",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take every name for one that is there
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
 
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF_NAME:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from hetero_core.plan import Plan
 
 Array = Any
-"""An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
+"""An array of the device's own library; NumPy's if the memory is the host's. A sequence is a list, an absent optional None."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
     """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU").
 
-    An id whose case or characters matter stands in quotes: `GPU."uuid-1f"` is ("GPU", "uuid-1f", "").
+    An id stands in quotes if its case or special characters matter: `GPU."uuid-1f"` is ("GPU", "uuid-1f", "").
     """
 
     name: str
@@ -42,13 +42,13 @@ class DeviceName:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """The declaration of one configuration key.
+    """The declaration of a configuration key.
 
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of JSON values, written as a JSON object).
-    `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all others affect compilation. The
-    key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number may have a `least`
-    value, and `words` that may stand in its place. A key that is `added_later` is missing in older blobs; those count as compiled with
-    its default. `aliases` are further names of the key.
+    `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all remaining keys affect
+    compilation. The key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number
+    may have a `least` value, and `words` that are accepted instead of a number. A key that is `added_later` is missing in older
+    blobs; these count as compiled with its default. `aliases` are further names of the key.
     """
 
     type: type
@@ -81,9 +81,10 @@ class Payload:
     """The content of an export: named sections of bytes, and the version of the plugin's own format.
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
-    `code` names the sections that are executed in any way; they are imported only if the user trusts the blob. `spare` names those
-    sections of code without which the plugin can import, too: for a blob that is not trusted they are left out. `digests` has the
-    digest of each section of an import (`hetero_core.blobs.container`), for a plugin that caches files beside a blob; an export has none.
+    `code` names the sections that are executed in any way; they are imported only if the user trusts the blob. `spare` names
+    sections of code that the plugin does not need for an import; they are left out if the blob is not trusted. `digests` has the
+    digest of each section of an import (`hetero_core.blobs.container`), for a plugin that caches files beside a blob; it is empty
+    for an export.
     """
 
     sections: Mapping[str, Any]
@@ -106,7 +107,7 @@ class Payload:
         return replace(self, sections=sections, code=tuple(name for name in self.code if name not in self.spare), spare=())
 
     def require_version(self, *readable: int) -> None:
-        """Raises BlobMismatchError unless the sections have one of these versions; a plugin calls it before it reads them."""
+        """Raises BlobMismatchError unless the version of the sections is in `readable`; a plugin calls it before it reads them."""
         if self.version not in readable:
             raise BlobMismatchError(
                 f"the blob's payload has version {self.version}; the plugin reads {' and '.join(map(str, readable))}; load the model again "
@@ -130,8 +131,8 @@ class Payload:
 class Extension:
     """A custom operator given as a Python function.
 
-    `function(*inputs, **attributes)` returns one array or a tuple. `infer_types(input_types, attributes)` returns the types of the
-    outputs; it is required, since a network cannot be split at a value of unknown type.
+    `function(*inputs, **attributes)` returns an array or a tuple of arrays. `infer_types(input_types, attributes)` returns the
+    types of the outputs; it is required, since a network cannot be split at a value of unknown type.
     """
 
     domain: str
@@ -144,15 +145,17 @@ class Extension:
 class CancelToken:
     """The flag that cancels a run: its request sets it, and everything that works for the run may poll it."""
 
-    # An attribute of the class until it is set: each run has a token, and next to none is ever set.
+    # A class attribute until a token is set: every run has a token, but few tokens are ever set.
     is_set = False
 
 
 class OwnOutputs(tuple[Array, ...]):
-    """Outputs of a run of which the device answers that each is writable, in memory that no input, no other output and no constant shares.
+    """Outputs of a run. The device guarantees that each is writable and shares no memory with an input, a constant or a different
+    output.
 
-    The core does not compare their memory then, which takes 70 us for a decoder of twelve caches. An output that `keep_states` has named
-    may be a view of any strides, also behind the state that the run has read, where the device takes such a view as its input.
+    The core does not compare their memory then, which takes 70 us for a decoder of twelve caches. An output that `keep_states` has
+    named may be a view of any strides, also a view of memory that follows the state that the run has read, if the device takes such
+    a view as its input.
     """
 
     __slots__ = ()
@@ -160,15 +163,16 @@ class OwnOutputs(tuple[Array, ...]):
 
 @dataclass(slots=True, eq=False)
 class RunContext:
-    """The request's side of one run: working memory, output arrays, profile, limits and cancellation. An executable serves all requests;
-    a context belongs to one request and is never used by two threads at once.
+    """The request's side of a run: working memory, output arrays, profile, limits and cancellation. An executable serves all
+    requests; a context belongs to a single request and is never used by two threads at once.
 
     `state` is the value that `Executable.create_state` returned for this request. `outputs` has, for each output, the caller's array to
     fill or None; a device may fill it or return an array of its own. `profile` is None unless PERF_COUNT is set, `limits` is None unless
     MEMORY_LIMIT or DEADLINE is set. `tensors` is for the core: the caller's tensors for outputs that stay in the device's memory.
 
-    `owns_outputs` promises that until the run returns, even after a cancellation, nobody else uses the arrays in `outputs`, and that they
-    overlap neither with one another nor with inputs: a device may compute in them. Without it, it computes elsewhere and copies at the end.
+    `owns_outputs` promises that only this run uses the arrays in `outputs` until it returns, even after a cancellation, and that
+    these arrays do not overlap each other or any input: a device may compute in them. Without this promise, the device computes
+    elsewhere and copies at the end.
     """
 
     state: object = None
@@ -182,8 +186,8 @@ class RunContext:
     def derive(self, state: object, **changes: Any) -> RunContext:
         """Returns a context for the run of another executable within this run, with working memory of its own.
 
-        Token, limits, profile, outputs and tensors are those of this run unless `changes` name others. `owns_outputs` is not passed on: a
-        run that is cancelled may return while the inner one still computes.
+        Token, limits, profile, outputs and tensors are copied from this run, unless `changes` replaces them. `owns_outputs` is not
+        passed on: a cancelled run may return while the inner run still computes.
         """
         inner = {
             "outputs": self.outputs,
@@ -206,8 +210,8 @@ Done = Callable[[tuple[Array, ...] | None, BaseException | None], None]
 class Executable:
     """A loaded network as a device implements it; a plugin's author derives from it.
 
-    Set `inputs` and `outputs` (those of the network, in its order, each with the memory in which it lies) and implement `run`. Several
-    threads use an executable at once: everything that a run changes belongs into the state of its context.
+    Set `inputs` and `outputs` (the network's inputs and outputs, in its order, each with the memory in which it lies) and implement
+    `run`. Several threads use an executable at once: everything that a run changes belongs in the state of its context.
     """
 
     inputs: tuple[ValueSpec, ...]
@@ -218,8 +222,9 @@ class Executable:
     outputs lie in the memories that the specs name. If `start` is None, the core calls `run` on a thread of its own."""
 
     pipeline_depth: int = 1
-    """Number of runs of one stream that may be under way at once. It is more than 1 if the next run can begin before the last one has
-    ended, as on several devices in a row. The core runs NUM_STREAMS times as many asynchronous requests at once."""
+    """Number of runs of a stream that may be under way at once. It is more than 1 if the next run can begin before the last run has
+    ended, as on several devices in a row. The core runs NUM_STREAMS times as many asynchronous requests at once.
+    """
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Runs the network and returns its outputs by position.
@@ -237,42 +242,43 @@ class Executable:
         outputs, error = ends.get()
         if error is not None:
             raise error
-        return outputs  # type: ignore[no-any-return]  # checked by the core, as what any run returns
+        return outputs  # type: ignore[no-any-return]  # checked by the core, as the outputs of any run
 
     def create_state(self) -> object:
-        """Returns the working memory of one request; None means that each run returns new arrays, which belong to the caller.
+        """Returns the working memory of a request; None means that each run returns new arrays, which belong to the caller.
 
-        A request with states has two working memories and uses them in turn: each run reads the results of the last run in the other
-        memory. So a device whose results lie in its working memory must not return a view of an input, unless that is in the host's
-        memory.
+        A request with states alternates between two working memories: each run reads the results of the last run from the memory
+        that is not in use. So a device with results in its working memory must not return a view of an input, unless the input is
+        in the host's memory.
         """
         return None
 
     def create_spare(self, state: object) -> object:
-        """Returns the second working memory of a request with states, whose first one is `state`.
+        """Returns the second working memory of a request with states; `state` is the first.
 
-        The request belongs to one user: MULTI, which chooses among devices, creates both on the same device, and BATCH, which waits for
-        every known request, counts both as a single request.
+        The request belongs to a single user: MULTI, which chooses among devices, creates both on the same device, and BATCH, which
+        waits for every known request, counts both as a single request.
         """
         return self.create_state()
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
-        """Tells the device, once before the first run, which inputs are states: each with the output whose value it gets in the next run.
+        """Tells the device, once before the first run, which inputs are states: each with the output that supplies its value for
+        the next run.
 
-        No caller sees these arrays, only copies. CPU then appends to a cache in place, and returns it among `OwnOutputs`. HETERO names
-        the memory of a part for both in `inputs` and `outputs`, so that the value stays there; for each such input it returns the part,
-        whose `to_host` and `from_host` the core then uses.
+        Callers see only copies of these arrays. CPU then appends to a cache in place, and returns it among `OwnOutputs`. HETERO
+        names the memory of a part for both in `inputs` and `outputs`, so that the value stays there; for each such input it returns
+        the part; the core then uses the part's `to_host` and `from_host`.
         """
         return {}
 
     takes_tensors = False
-    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in those of `context.tensors`. HETERO, MULTI, AUTO
-    and BATCH do, which hand a tensor on to the part that has its memory (`hetero_core.composing.runs`).
+    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in `context.tensors`. HETERO, MULTI, AUTO
+    and BATCH do: they pass a tensor on to the part that has its memory (`hetero_core.composing.runs`).
     """
 
     def find_part(self, name: str) -> Any:
-        """Returns the loaded part in whose memory an input is read or an output produced, so that `DeviceTensor.create` finds the memory
-        behind a name of HETERO, MULTI, AUTO or BATCH; None for a device that is not composed of others.
+        """Returns the loaded part that reads an input or produces an output, so that `DeviceTensor.create` finds the memory behind
+        a name of HETERO, MULTI, AUTO or BATCH; None for a device that is not composed of devices.
         """
         return None
 

@@ -1,7 +1,7 @@
 """Core, the class with which every program starts: it reads networks, queries and loads devices, holds configuration, imports blobs.
 
 Of a device, `device` is the text that a caller gives, `parsed` that text as a DeviceName, and `entry` the Device that calls its plugin.
-A CallTarget has all that a query, a load or an import needs of it.
+A CallTarget has everything that a query, a load or an import needs to know about the device.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Core:
 
         Raises: NetworkNotFoundError, NetworkReadError, ReadLimitError, InvalidNetworkError.
         """
-        from hetero_core.transforms.editing import edit  # all passes of a caller; a load from a file needs none
+        from hetero_core.transforms.editing import edit  # all passes of a caller; unused by a load from a file
 
         return edit(self._read(model, base, holds_weights=True))
 
@@ -82,7 +82,7 @@ class Core:
 
     def _as_network(self, model: Model) -> Network:
         if not isinstance(model, Network):
-            return self._read(model, holds_weights=False)  # nobody else has this network
+            return self._read(model, holds_weights=False)  # the network has no second owner
         if self._operator_types.knows_some and any(
             value not in model.types for node in model.nodes if node.since_version == 0 or node.bodies for value in node.writes
         ):
@@ -121,7 +121,9 @@ class Core:
         return self._registry.find_versions(device)
 
     def find_kind(self, device: str) -> str:
-        """Returns the `kind` that a device's package declares, "" for none; creates no device. Raises: DeviceNotFoundError."""
+        """Returns the `kind` that a device's package declares, "" without a declaration; creates no device. Raises:
+        DeviceNotFoundError.
+        """
         return self._registry.find_kind(parse_device_name(device).name)
 
     def register_plugin(self, name: str, plugin: object) -> None:
@@ -137,7 +139,8 @@ class Core:
     def add_extension(self, extension: Extension, device: str | None = None) -> tuple[str, ...]:
         """Adds a custom operator to a device, or to all that take extensions; networks that are read from now on get its types.
 
-        Returns the devices. Raises: NotImplementedByDeviceError when the device takes none; ExtensionError when it is incomplete.
+        Returns the devices. Raises: NotImplementedByDeviceError if the device takes no extensions; ExtensionError if `extension` is
+        incomplete.
         """
         check_extension(extension)
         takers = list_takers(self.device_names, self._find) if device is None else (device,)
@@ -187,8 +190,8 @@ class Core:
         return self._find_target(device, config).config
 
     def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:
-        """Sets values for later calls on a device or one id of it; without a device, standard keys for all devices. None removes a value.
-        All values are checked before the first is set. Raises: ConfigKeyError, ConfigValueError.
+        """Sets values for later calls on a device or on a single id of it; without a device, standard keys for all devices. None
+        removes a value. All values are checked before the first is set. Raises: ConfigKeyError, ConfigValueError.
         """
         self._require_open()
         if device is None:
@@ -201,7 +204,7 @@ class Core:
 
     @own_errors("a query")
     def query_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> QueryResult:
-        """Returns which nodes of the network a device takes, and why it refuses the others.
+        """Returns which nodes of the network a device takes, and why it refuses the rest.
 
         A node that the device does not know is refused, not an error. Raises: errors of reading, device names and configuration;
         DeadlineExceededError.
@@ -250,8 +253,8 @@ class Core:
         """Loads a network from a blob that the same device and plugin version exported; without `device`, on the device that the blob
         names. A stream is read to the end of the blob.
 
-        `config` may change keys that affect only runs; all others must agree with the blob. If `network` is given, the blob must have
-        been exported from it. Code in the blob is used only with `trust`.
+        `config` may change keys that affect only runs; all remaining keys must agree with the blob. If `network` is given, the blob
+        must have been exported from it. Code in the blob is used only with `trust`.
 
         Raises: BlobDamagedError, BlobMismatchError with the difference, UntrustedBlobError, errors of device names and configuration.
         """
@@ -274,7 +277,7 @@ class Core:
             )
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
-        """Returns a pool of threads for a plugin, apart from the threads of requests; it ends when nobody refers to it any more.
+        """Returns a pool of threads for a plugin, apart from the threads of requests; it ends with its last reference.
 
         Raises: ClosedError after `close`.
         """
@@ -285,7 +288,7 @@ class Core:
     def close(self) -> None:
         """Ends the threads, then closes the loaded networks and the devices; a second call does nothing.
 
-        It waits for the runs under way on the Core's threads and cancels those that are queued. In a forked child it closes nothing,
+        It waits for the runs under way on the Core's threads and cancels the queued runs. In a forked child it closes nothing,
         since networks and devices belong to the parent.
         """
         if not self._is_closed:

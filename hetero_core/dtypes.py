@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-# Name -> (number in onnx.TensorProto.DataType, bits of one element; None for strings). Source: onnx.proto, TensorProto.DataType.
+# Name -> (number in onnx.TensorProto.DataType, bits of an element; None for strings). Source: onnx.proto, TensorProto.DataType.
 _TABLE: dict[str, tuple[int, int | None]] = {
     "float32": (1, 32),
     "uint8": (2, 8),
@@ -74,18 +74,20 @@ TOLERANCES: Mapping[str, float] = {
     # A few roundings at the largest value: 2^-11 each for float16, 2^-8 for bfloat16.
     "float16": 1e-2,
     "bfloat16": 5e-2,
-    # One step to the neighbouring value, just above a power of two.
+    # The step to the next value, just above a power of two.
     "float8e4m3fn": 0.125,
     "float8e4m3fnuz": 0.125,
     "float8e5m2": 0.25,
     "float8e5m2fnuz": 0.25,
     "float4e2m1": 0.5,
 }
-"""The largest difference of two right results, as a share of the largest expected value; a type that is not listed must be equal."""
+"""The largest difference between two correct results, relative to the largest expected value; values of unlisted types must be
+equal.
+"""
 
 
 def dtype_of_onnx(number: int | str) -> str | None:
-    """Returns the name of an ONNX element type: 1 or "FLOAT" gives "float32", 0 (undefined) and what is not known None."""
+    """Returns the name of an ONNX element type: 1 or "FLOAT" gives "float32", 0 (undefined) and unknown numbers give None."""
     return _NAME_OF_NUMBER.get(number)
 
 
@@ -103,7 +105,7 @@ def spell_dtype(name: str) -> str:
 
 
 def bits_of_dtype(name: str) -> int | None:
-    """Returns the bits that one element takes in a file; None for strings."""
+    """Returns the bits that an element takes in a file; None for strings."""
     return _TABLE[name][1]
 
 
@@ -131,5 +133,5 @@ def _name_of_numpy(dtype: np.dtype[np.generic]) -> str | None:
 
 
 def dtype_of_numpy(dtype: object) -> str | None:
-    """Returns the name of the element type that a NumPy type carries, or None where ONNX has none. Byte order is ignored."""
+    """Returns the name of the element type that a NumPy type carries, or None if ONNX has no such type. Byte order is ignored."""
     return _name_of_numpy(np.dtype(dtype))  # type: ignore[call-overload]  # any dtype-like object is fine here

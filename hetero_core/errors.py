@@ -1,6 +1,6 @@
-"""The errors of hetero: one tree, each also the builtin exception that a caller would expect.
+"""The errors of hetero: a single tree, each also the builtin exception that a caller would expect.
 
-Every message says what failed, on which object, what was expected and what was found, and what to do next.
+Every message names the failed action, the object, the expected and the actual value, and the next step for the user.
 Imports nothing of the package.
 """
 
@@ -39,7 +39,7 @@ class InvalidNetworkError(HeteroError, ValueError):
 
 
 class AffinityError(HeteroError, ValueError):
-    """A pin matches no node, contradicts another one, or names a device outside the list."""
+    """A pin matches no node, contradicts a second pin, or names a device outside the list."""
 
 
 class DeviceNotFoundError(HeteroError, KeyError):
@@ -55,7 +55,9 @@ class DeviceTimeoutError(DeviceUnavailableError, TimeoutError):
 
 
 class DeviceCrashedError(HeteroError, RuntimeError):
-    """The process that a device runs in has ended; the message names the device, the signal or exit status, and what was under way."""
+    """The process that a device runs in has ended; the message names the device, the signal or exit status, and the interrupted
+    operation.
+    """
 
 
 class PluginError(HeteroError, RuntimeError):
@@ -83,8 +85,8 @@ class MetricNotFoundError(HeteroError, KeyError):
 
 
 class UnsupportedNodesError(HeteroError, NotImplementedError):
-    """No device takes some nodes. `refusals` maps each of them to the reason of each device; `cure` is a sentence on what to do, which
-    names device strings that take the network where there are some.
+    """No device takes some nodes. `refusals` maps each of them to the reason of each device; `cure` is advice in a sentence; it
+    names device strings that take the network, if there are any.
     """
 
     def __init__(self, message: str, refusals: dict[str, dict[str, str]], cure: str = "") -> None:
@@ -109,11 +111,11 @@ class InputNameError(HeteroError, KeyError):
 
 
 class InputShapeError(HeteroError, ValueError):
-    """The shape of an array is not one that the network takes."""
+    """The network does not take an array of this shape."""
 
 
 class InputTypeError(HeteroError, TypeError):
-    """The element type of an array is not the one that the network takes, or the value is no array."""
+    """The network takes a different element type than the array's, or the value is not an array."""
 
 
 class BlobError(HeteroError, ValueError):
@@ -133,7 +135,7 @@ class UntrustedBlobError(BlobError, PermissionError):
 
 
 class PrivateFolderError(HeteroError, PermissionError):
-    """A folder that must be private to the user is open to others, or cannot be created."""
+    """A folder that must be private is open to further users, or cannot be created."""
 
 
 class DeadlineExceededError(HeteroError, TimeoutError):
@@ -141,11 +143,11 @@ class DeadlineExceededError(HeteroError, TimeoutError):
 
 
 class MemoryLimitError(HeteroError, MemoryError):
-    """A network, or one run of it, needs more bytes than MEMORY_LIMIT allows."""
+    """A network, or a run of it, needs more bytes than MEMORY_LIMIT allows."""
 
 
 class DeviceMemoryError(HeteroError, MemoryError):
-    """A device has too little free memory for a network or a run of it; `needed` and `free` are bytes, None where they are unknown."""
+    """A device has too little free memory for a network or a run of it; `needed` and `free` are bytes, None if unknown."""
 
     def __init__(self, message: str, *, needed: int | None = None, free: int | None = None) -> None:
         super().__init__(message)
@@ -162,7 +164,7 @@ class InternalError(HeteroError, RuntimeError):
 
 
 class RequestBusyError(HeteroError, RuntimeError):
-    """The request is running; wait for it or use another one."""
+    """The request is running; wait for it or use a different request."""
 
 
 class RequestCancelledError(HeteroError, RuntimeError):
@@ -180,8 +182,8 @@ class WrongPlanWarning(UserWarning):
 
 
 class NetworkDeclarationWarning(UserWarning):
-    """A model declares another shape for a value than inference computes; the computed one is used. The warning comes once for each
-    value.
+    """A model declares a different shape for a value than inference computes; the computed shape is used. The warning comes once
+    for each value.
     """
 
 
@@ -192,7 +194,7 @@ def word_missing(owner: str, kind: str, name: object, known: Iterable[str]) -> s
 
 
 def suggest(wrong: str, choices: Iterable[str]) -> str:
-    """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text when none is near."""
+    """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text without a near choice."""
     known = sorted(set(choices))
     folded = {choice.casefold(): choice for choice in known}
     import difflib  # heavy beside the rest of this file, which everything imports
@@ -204,12 +206,14 @@ def suggest(wrong: str, choices: Iterable[str]) -> str:
 
 
 def enumerate_choices(choices: Iterable[str]) -> str:
-    """Returns the choices sorted and joined by commas, or "none" when there are none."""
+    """Returns the choices sorted and joined by commas, or "none" if there are no choices."""
     return ", ".join(sorted(set(choices))) or "none"
 
 
 def refuse_pickling(subject: str, cure: str) -> NoReturn:
-    """Raises TypeError that says what to do in place of pickling or copying an object of one process. Called by its `__reduce__`."""
+    """Raises TypeError that advises on a substitute for pickling or copying an object that is bound to its process. Called by its
+    `__reduce__`.
+    """
     raise TypeError(f"{subject} belongs to one process and cannot be pickled or copied; {cure}")
 
 
@@ -227,7 +231,7 @@ def own_errors(action: str) -> Callable[[Callable[Arguments, Result]], Callable[
                 return function(*arguments, **named)
             except (HeteroError, Warning):
                 raise
-            except Exception as error:  # whatever a defect raises is reported as one
+            except Exception as error:  # any exception of a defect is reported as a defect
                 notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
                 raise InternalError(
                     f"{action} failed in a way that nobody foresaw: {type(error).__name__}: {error}{notes}. The model may be damaged; "

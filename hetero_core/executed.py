@@ -1,7 +1,7 @@
 """The executed graph of a loaded network: the steps of its devices, as a list and as a Network.
 
-A device tells its steps (`Executable.executed_nodes`); a device made of devices joins those of its parts. `join_executed` makes a Network
-of them whose nodes are of the domain "hetero.executed": to be looked at, written to a file and drawn, not to be loaded.
+A device tells its steps (`Executable.executed_nodes`); a device made of devices joins the steps of its parts. `join_executed` makes
+a Network of them, with nodes of the domain "hetero.executed". It can be inspected, written to a file and drawn, but not loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ DOMAIN = "hetero.executed"
 
 @dataclass(frozen=True, slots=True)
 class ExecutedNode:
-    """One step of a device. `origins` are the nodes of the network that it stands for; none for what the device has added by itself.
+    """A step of a device. `origins` are the nodes of the network that it stands for; empty for a step that the device has added.
 
     `name` is its name in profiles, `operator` its kind, as "Conv" or "transfer". `layouts` has for each output its axes
-    from the slowest to the fastest by letter ("acdb": channels last), "" where that is not known. `path` leads to its subgraph, as in
+    from the slowest to the fastest by letter ("acdb": channels last), "" if unknown. `path` leads to its subgraph, as in
     `NodeTime`.
     """
 
@@ -39,12 +39,14 @@ class ExecutedNode:
 
 
 def place_executed(nodes: Sequence[ExecutedNode], device: str, index: int) -> tuple[ExecutedNode, ...]:
-    """Returns the nodes of a part as those of the whole: below its index, on its device where they name none."""
+    """Returns the nodes of a part as nodes of the whole network: below the part's index, and on the part's device unless they name
+    a device.
+    """
     return tuple(replace(node, device=node.device or device, path=(index, *node.path)) for node in nodes)
 
 
 def list_nodes(nodes: Sequence[Node], types: Mapping[str, ValueType], *, kernel: str = "") -> tuple[ExecutedNode, ...]:
-    """Returns nodes of a network that a device runs one by one, in order."""
+    """Returns nodes of a network that a device runs separately, in order."""
     return tuple(
         ExecutedNode(
             node.name, node.op_type, node.origins, node.reads, node.writes, kernel, types=tuple(map(types.get, node.writes))
@@ -61,9 +63,9 @@ def name_layout(order: Sequence[int]) -> str:
 def join_executed(
     name: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], nodes: Sequence[ExecutedNode], profile: Profile | None
 ) -> Network:
-    """Returns the executed graph as a network of nodes of the domain "hetero.executed"; times are those of `profile`.
+    """Returns the executed graph as a network of nodes of the domain "hetero.executed"; times come from `profile`.
 
-    Attributes of its nodes: `device`, `path`, `kernel`, `layouts`, `original_names`, and `microseconds` where it was measured.
+    Attributes of its nodes: `device`, `path`, `kernel`, `layouts`, `original_names`, and `microseconds` if measured.
     Constants are left out. An order of execution is an order of the graph; names that occur again get a number.
     """
     seconds = {} if profile is None else _add_up(profile.entries)

@@ -1,7 +1,7 @@
 """Files that appear complete or not at all: new content stands beside its name until all of it is on the disk.
 
 Rules: the earlier file of that name stays unchanged until then; a failure leaves nothing behind; a link leads to the same file as
-before. What is no file (a pipe, a terminal, /dev/null) is written to and never replaced.
+before. A target that is not a regular file (a pipe, a terminal, /dev/null) is written to and never replaced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], .
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """One file that is being written: `path` as it was given, `target` behind its links; no `partial` for what is no file."""
+    """A file that is being written: `path` as passed, `target` behind its links; `partial` is empty unless the target is a regular
+    file.
+    """
 
     path: str
     target: str
@@ -72,7 +74,7 @@ def _begin(path: str | os.PathLike[str]) -> _Writing:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), requested)
         if not stat.S_ISREG(status.st_mode):
             return _Writing(requested, requested, "", open(requested, "wb"))  # closed by the caller
-        # A folder that may be written to would let a protected file be replaced.
+        # In a writable folder, even a write-protected file could be replaced.
         os.close(os.open(requested, os.O_WRONLY))
     target = os.path.realpath(requested)
     folder, name = os.path.split(target)
@@ -95,7 +97,7 @@ def _complete(writing: _Writing) -> None:
 
 
 def _discard(writing: _Writing) -> None:
-    """Closes and removes what is still there; after a replacement that is nothing."""
+    """Closes the stream and removes the partial file, if it was not renamed."""
     with suppress(OSError):
         writing.stream.close()
     if writing.partial:
@@ -105,7 +107,7 @@ def _discard(writing: _Writing) -> None:
 
 @contextmanager
 def _name_in_errors(path: str, partial: str = "") -> Iterator[None]:
-    """Puts the path that was asked for into errors that name none, or only the partial file, which the caller does not know."""
+    """Puts the caller's path into errors that name no file, or only the partial file, which the caller does not know."""
     try:
         yield
     except OSError as error:

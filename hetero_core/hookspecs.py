@@ -1,8 +1,9 @@
 """The hooks of hetero: each with its arguments, its result and its errors.
 
-There are two levels. A plugin's package has one hook, `create_device`; the object that it returns has the others. An implementation is
-marked with `@hookimpl` and takes only the arguments that it uses. It must not return None, which is a PluginError. For a hook that a
-device does not implement the core answers itself: with an error that says so, or with the standard metrics.
+There are two levels. A plugin's package has a single hook, `create_device`; the returned object has the remaining hooks. An
+implementation is marked with `@hookimpl` and takes only the arguments that it uses. It must not return None, which is a
+PluginError. For a hook that a device does not implement the core answers itself: with an error that says so, or with the standard
+metrics.
 
 A wrapper (entry-point group `hetero_core.wrappers`, `@hookimpl(wrapper=True)`) runs around the same hooks of every device, including the
 calls that HETERO makes for its parts.
@@ -34,9 +35,9 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def create_device(core: Core, name: str) -> object:
     """Returns the device object, ready to work.
 
-    Called once per Core and device name, when the device is first needed. Import drivers here, and run one tiny kernel as a probe. `name`
-    is the name that the device is registered under; physical ids live inside the object. `core` is the user's own Core, for plugins that
-    load parts on other devices.
+    Called once per Core and device name, when the device is first needed. Import drivers here, and run a tiny kernel as a probe.
+    `name` is the name that the device is registered under; physical ids live inside the object. `core` is the user's own Core, for
+    plugins that load parts on other devices.
 
     Raises: DeviceUnavailableError, with the cure, when the device cannot work here.
     """
@@ -59,18 +60,18 @@ def config_keys(device: DeviceName) -> Mapping[str, ConfigKey]:
 def metrics(device: DeviceName) -> Mapping[str, Any]:
     """Returns metrics of the device with this id: a value, or a function without arguments for values that take time to find.
 
-    They override the core's standard ones: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
-    DEVICE_ARCHITECTURE, CODE_FOLDER (the name of the private folder with compiled code, "" for none), RANGE_FOR_ASYNC_INFER_REQUESTS
-    (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs of a network may be under way at once on the Core's
-    threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once), VALUE_DEVIATIONS
-    (FLOAT64, INDICES, INFINITY, NAN: values that its engine computes otherwise than ONNX says). The core derives
+    They override the core's standard metrics: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
+    DEVICE_ARCHITECTURE, CODE_FOLDER (the name of the private folder with compiled code, "" if unused),
+    RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs of a network may be
+    under way at once on the Core's threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once),
+    VALUE_DEVIATIONS (FLOAT64, INDICES, INFINITY, NAN: values that its engine computes otherwise than ONNX says). The core derives
     SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT.
     """
 
 
 @hookspec(firstresult=True)
 def query_network(device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-    """Returns which nodes the device takes and why it refuses the others, by their names in `network`.
+    """Returns which nodes the device takes and why it refuses the rest, by their names in `network`.
 
     Applies the same passes as `load_network`. Never raises for a node that the device does not know.
     """
@@ -82,7 +83,7 @@ def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]
 
     `query` is the device's own answer about this network, if a device made of devices has asked before; the core has checked that it
     names every node. It is None for any other load, so that the device asks itself. Declare it without a default: pluggy passes no
-    argument that has one.
+    argument that has a default.
 
     `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call. At most
     `config["NUM_STREAMS"]` runs are under way at once, and each may use `config["INFERENCE_NUM_THREADS"]` processors, an int. A device
@@ -116,15 +117,15 @@ def add_extension(device: DeviceName, extension: Extension) -> bool:
 
 @hookspec(firstresult=True)
 def to_host(device: DeviceName, array: Array) -> Array:
-    """Returns the value as a NumPy array. Only for devices whose memory is not the host's."""
+    """Returns the value as a NumPy array. Only for devices with memory of their own."""
 
 
 @hookspec(firstresult=True)
 def from_host(device: DeviceName, array: Array, spec: ValueSpec, target: Array | None) -> Array:
-    """Returns a NumPy array as an array in the device's memory. Only for devices whose memory is not the host's.
+    """Returns a NumPy array as an array in the device's memory. Only for devices with memory of their own.
 
-    `target`, unless it is None, is an array that an earlier call returned for this spec and this shape, and that nobody reads any more: a
-    device that can fill it does so and returns it.
+    `target`, unless it is None, is an unused array that an earlier call returned for this spec and this shape: a device that can
+    fill it does so and returns it.
     """
 
 

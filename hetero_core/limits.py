@@ -1,9 +1,9 @@
 """The limits of reading a model and of a run: bytes, nodes and seconds.
 
-`ReadLimits` hold for every model that is read, unless the caller gives others: a kilobyte of functions can stand for 10^9 nodes. For a
-run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`; without these keys there is none, and
-nothing is counted. A device reports each node that it begins (`enter`), asks for room before it makes a result of known size (`require`),
-and counts each result that it made (`hold`). Imports no array library.
+`ReadLimits` hold for every model that is read, unless the caller replaces them: a kilobyte of functions can stand for 10^9 nodes.
+For a run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`; without these keys
+`context.limits` is None, and nothing is counted. A device reports each node that it begins (`enter`), asks for room before it makes
+a result of known size (`require`), and counts each result that it made (`hold`). Imports no array library.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hetero_core.errors import MemoryLimitError, ReadLimitError
 FOLDED_FLOOR, FOLDED_TIMES = 1 << 27, 16
 """Bytes of folded constants for each load: 128 MiB, and sixteen times the size of the model's constants.
 
-Weights of 4 bits that are dequantized, reshaped and turned take twelve times their own.
+Weights of 4 bits that are dequantized, reshaped and transposed take twelve times their own size.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """The limits of reading one model; `Core(read_limits=ReadLimits(nodes=10**6))` allows more.
+    """The limits of reading a model; `Core(read_limits=ReadLimits(nodes=10**6))` allows more.
 
     `nodes`: the number of nodes to which calls of model functions may be expanded; nodes that stand in the file are not counted.
     `memory`: the bytes that the names, attributes and types of expanded or inferred nodes may take beyond the file, including sparse
@@ -44,7 +44,7 @@ class ReadLimits:
 
 
 class ReadBudget:
-    """The part of its `ReadLimits` that the reading of one model has used so far. It belongs to the thread that reads."""
+    """The part of its `ReadLimits` that the reading of a model has used so far. It belongs to the thread that reads."""
 
     __slots__ = ("_began", "_measure", "_memory", "_nodes", "_seconds", "_title", "_until_clock", "limits")
 
@@ -102,7 +102,7 @@ class ReadBudget:
 
 
 class RunLimits:
-    """The limits of one run, shared by the parts of a split network. Safe for threads.
+    """The limits of a run, shared by the parts of a split network. Safe for threads.
 
     A value counts from its creation until its last reference is gone. Memory counts once, however many views of it there are. `node` is
     the last node that began.
@@ -119,7 +119,7 @@ class RunLimits:
         self._lock = threading.Lock()
         self._nbytes_of_root: dict[int, int] = {}
         self._references: dict[int, Any] = {}
-        # A value may die in any thread at any time, also while the lock is held: its end is only noted here.
+        # A value may be freed in any thread at any time, also while the lock is held: its end is only recorded here.
         self._freed: deque[int] = deque()
 
     @property
@@ -134,7 +134,7 @@ class RunLimits:
         self.node = node
 
     def exempt(self, values: Iterable[Any]) -> None:
-        """Excludes values from the count: inputs and constants, whose memory is not the run's, and views of them."""
+        """Excludes values from the count: inputs, constants and views of them, since the run does not own their memory."""
         if self.memory_limit is None:
             return
         with self._lock:
@@ -171,7 +171,9 @@ class RunLimits:
             self._refuse(added, held - added)
 
     def _note(self, root: Any, nbytes: int) -> int:
-        """Counts one piece of memory; returns its bytes. What cannot be watched counts while it is made, and no longer."""
+        """Counts the memory of `root`; returns its bytes. An object without weak references is only checked against the limit when
+        it is made.
+        """
         key = id(root)
         freed = self._freed
         try:
@@ -185,7 +187,7 @@ class RunLimits:
         return nbytes
 
     def _forget_freed(self) -> None:
-        """Takes away what has died. An id is given anew only after its owner has died, and so after its end was noted."""
+        """Subtracts freed memory. An id is reused only after its object is freed, and so after its end was recorded."""
         while self._freed:
             key = self._freed.popleft()
             self._references.pop(key, None)
@@ -200,7 +202,7 @@ class RunLimits:
 
 
 def _find_roots(value: Any) -> list[Any]:
-    """Returns the arrays that own the memory of a value; none for what stands in memory that no array owns, as a mapped file.
+    """Returns the arrays that own the memory of a value; empty if no array owns it, as for a mapped file.
 
     Another owner that knows its bytes, such as a buffer of an arena, counts as an array.
     """
@@ -222,7 +224,7 @@ def _find_roots(value: Any) -> list[Any]:
 
 
 def _measure(array: Any) -> int:
-    """Returns the bytes of an array; texts count as if each were in it alone."""
+    """Returns the bytes of an array; a text counts in full each time it occurs."""
     nbytes = int(array.nbytes)
     if getattr(getattr(array, "dtype", None), "kind", "") == "O":
         nbytes += sum(sys.getsizeof(text) for text in array.reshape(-1).tolist())

@@ -1,6 +1,6 @@
 """Files opened by name, checked to be plain files: no pipes or devices that hang and, on request, no links.
 
-A file is judged after it was opened, so that nothing is won by changing the name in between. On systems without owners and modes
+A file is checked after it was opened, so that a change of the name in between has no effect. On systems without owners and modes
 (Windows) the only check is that it is a plain file.
 """
 
@@ -29,9 +29,9 @@ _KINDS = (
 
 
 def open_plain(path: str | os.PathLike[str]) -> int:
-    """Returns a descriptor of a plain file, links followed. Never waits, and never changes what the file holds.
+    """Returns a descriptor of a plain file, links followed. Never waits, and never changes the content of the file.
 
-    Raises: OSError with the kind of a file that is not plain; the system's own errors.
+    Raises: OSError with the kind of the file if it is not plain; the system's own errors.
     """
     return _require_plain(os.open(path, os.O_RDONLY | _AT_ONCE), os.fspath(path))
 
@@ -62,7 +62,7 @@ def _require_plain(descriptor: int, title: str) -> int:
 
 
 def describe_kind(mode: int) -> str:
-    """Returns in words what a mode says that a file is."""
+    """Returns the kind of a file with this mode, in words."""
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "a plain file")
 
 
@@ -71,7 +71,7 @@ def _refuse(title: str, kind: str) -> OSError:
 
 
 def require_owner(status: os.stat_result, title: str, owners: Iterable[int]) -> None:
-    """Raises PermissionError if a file belongs to none of these users, or if others than its owner may write to it."""
+    """Raises PermissionError if the file's owner is not among these users, or if users besides its owner may write to it."""
     if not HAS_OWNERS:
         return
     allowed = sorted({os.geteuid(), *owners})
@@ -88,12 +88,12 @@ def _refuse_others(status: os.stat_result, title: str) -> None:
 
 
 def find_writers(folder: str, *, may_be_sticky: bool) -> set[int]:
-    """Returns the users who can change a folder or put another one in its place: the owners of it and of the folders above it.
+    """Returns the users that can change or replace a folder: the owners of it and of the folders above it.
 
-    `folder` is a path without links. In a sticky folder nobody else can replace an entry of this user or root; `may_be_sticky` says that
-    such an entry is in `folder`.
+    `folder` is a path without links. In a sticky folder no further user can replace an entry of this user or root; `may_be_sticky`
+    says that such an entry is in `folder`.
 
-    Raises: PermissionError for a folder that others than its owner may write to.
+    Raises: PermissionError for a folder that users besides its owner may write to.
     """
     writers: set[int] = set()
     above, is_fixed = folder, may_be_sticky
@@ -109,7 +109,9 @@ def find_writers(folder: str, *, may_be_sticky: bool) -> set[int]:
 
 
 def may_others_write(status: os.stat_result) -> bool:
-    """Says whether anybody but the owner and root may write to a file or folder; a group that is the owner's alone is the owner."""
+    """Says whether any user besides the owner and root may write to a file or folder; the owner's private group counts as the
+    owner.
+    """
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid, status.st_uid)
@@ -117,7 +119,7 @@ def may_others_write(status: os.stat_result) -> bool:
 
 @cache
 def _is_private_group(group: int, user: int) -> bool:
-    """Says whether a group is its user's own, as distributions make one for each user, whose umask is 002 then."""
+    """Says whether a group is the user's private group: many distributions create a group for each user, with a umask of 002."""
     try:
         import grp
         import pwd

@@ -10,9 +10,9 @@ from hetero_core.network.types import ValueType
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A value that crosses from one stage to others, or between the network's border and a stage.
+    """A value that crosses between stages, or between the network's border and a stage.
 
-    `producer` is a stage's index, None for an input of the network; `consumers` are stage indices. `nbytes` is None where a dimension
+    `producer` is a stage's index, None for an input of the network; `consumers` are stage indices. `nbytes` is None if a dimension
     is open. `maker` is the node that makes the value, None for an input; `readers` are the nodes of the consumers that read it.
     """
 
@@ -27,7 +27,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """One subgraph in execution order: its device and the names of its nodes, in topological order."""
+    """A subgraph in execution order: its device and the names of its nodes, in topological order."""
 
     index: int
     device: str
@@ -41,7 +41,7 @@ class Conflict:
     """The reason why a node is not in an adjacent, larger subgraph of its own device: a path that would close a cycle.
 
     `subgraph` is that subgraph's index. `path` names nodes: it begins at the node or at a member, runs outside of both, and ends at a
-    member or at the node; where it passes another subgraph as a whole, two names that follow one another need not share a value.
+    member or at the node; if it passes through a third subgraph as a whole, consecutive names need not share a value.
     """
 
     node: str
@@ -51,9 +51,9 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
-    """A group of consecutive nodes that placement keeps together, with the measured seconds of one run on each device that takes it.
+    """A group of consecutive nodes that placement keeps together, with the measured seconds of a run on each device that takes it.
 
-    `device` is the chosen one, "" where priority decides. `twin` is the index of the first segment that differs only in names and
+    `device` is the chosen device, "" if priority decides. `twin` is the index of the first segment that differs only in names and
     weights; the times were measured on that segment. `failures` maps each device that does not run the segment to the reason.
     """
 
@@ -66,11 +66,11 @@ class PlacedSegment:
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A placement of the whole network that was timed: a device for each segment, its parts, and the estimated and measured seconds of
-    one run.
+    """A placement of the whole network that was timed: a device for each segment, its parts, and the estimated and measured seconds
+    of a run.
 
-    `rounds` counts the turns in which it was timed beside the others; with 0 the seconds are those of its first runs. `error` says why
-    there is no measured time, "" where there is one.
+    `rounds` counts the rounds that timed it in turn with the remaining candidates; with 0 the seconds come from its first runs.
+    `error` is the reason for a missing measurement, else "".
     """
 
     title: str
@@ -86,9 +86,9 @@ class PlacementCandidate:
 class Placement:
     """The measurements behind a placement.
 
-    `chosen` is the index of a candidate, None where priority decides because none was timed. `transfers` are (source, target, seconds for
-    each value, seconds for each byte) of devices that do not share a memory. `seconds` is the time of the search; `is_complete` says
-    whether it ended before its budget, `is_kept` whether an earlier process measured the placement.
+    `chosen` is the index of a candidate, None if priority decides because no candidate was timed. `transfers` are (source, target,
+    seconds for each value, seconds for each byte) of devices that do not share a memory. `seconds` is the time of the search;
+    `is_complete` says whether it ended before its budget, `is_kept` whether an earlier process measured the placement.
     """
 
     segments: tuple[PlacedSegment, ...]
@@ -119,12 +119,13 @@ class Plan:
     """The split of a network: the result of HETERO's query. It holds plain values, so that code that shows it needs no plugin.
 
     `refusals` maps node -> device -> reason for every device that does not run the node: it refused the node, failed to load it, or
-    takes it and lost it to another device. `candidates` maps node -> other devices that would take it; it is empty after a plain query,
-    which asks each device only about nodes that no earlier device took. `conflicts` has the paths that separate subgraphs of one device;
-    `unexplained` counts the nodes of large networks for which no path was searched. `procedures` maps each procedure that selected
-    subgraphs to the number of their nodes: LITERAL (the selection procedure to the letter), CONTRACTED (the same, with a taken subgraph
-    as a single node), LEVELS, FEWEST. `selection` is the text of its steps, if the query asked for it. `placement` has the measurements,
-    if they decided which device runs which node; `memory` has the bytes that each device will hold, if memory decided.
+    takes it and lost it to another device. `candidates` maps node -> further devices that would take it; it is empty after a plain
+    query, which asks each device only about nodes that no earlier device took. `conflicts` has the paths that separate subgraphs of
+    the same device; `unexplained` counts the nodes of large networks for which no path was searched. `procedures` maps each
+    procedure that selected subgraphs to the number of their nodes: LITERAL (the selection procedure to the letter), CONTRACTED (the
+    same, with a taken subgraph as a single node), LEVELS, FEWEST. `selection` is the text of its steps, if the query asked for it.
+    `placement` has the measurements, if they decided which device runs which node; `memory` has the bytes that each device will
+    hold, if memory decided.
     """
 
     network: str

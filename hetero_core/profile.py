@@ -12,12 +12,12 @@ from hetero_core.network.graph import Node
 
 @dataclass(frozen=True, slots=True)
 class NodeTime:
-    """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
+    """The time that a node or a transfer took in a run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
 
-    `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () means no subgraph; `subgraph` is its
-    first index, 0 where there is none. `thread` is the thread that measured, as `threading.get_ident` names it; 0 where the device gave
-    `begin` itself. Only a transfer has `nbytes`; a transfer at the border of a subgraph has a `source` and `targets`: devices, or "host"
-    for the caller.
+    `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () means no subgraph; `subgraph` is
+    its first index, 0 if the path is empty. `thread` is the thread that measured, as `threading.get_ident` names it; 0 if the
+    device passed `begin` itself. Only a transfer has `nbytes`; a transfer at the border of a subgraph has a `source` and `targets`:
+    devices, or "host" for the caller.
     """
 
     node: str
@@ -35,7 +35,7 @@ class NodeTime:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """The time of one subgraph in one run, its device and thread, and the values that it reads and writes. Fields as in NodeTime."""
+    """The time of a subgraph in a run, its device and thread, and the values that it reads and writes. Fields as in NodeTime."""
 
     path: tuple[int, ...]
     device: str
@@ -49,7 +49,7 @@ class StageTime:
 @dataclass(frozen=True, slots=True)
 class FallbackTime:
     """A subgraph that ran on `target` because `device` failed to run it, with the reason. `seconds` is the time of loading it on
-    `target`; the other fields are as in NodeTime.
+    `target`; the remaining fields are as in NodeTime.
     """
 
     path: tuple[int, ...]
@@ -61,7 +61,7 @@ class FallbackTime:
 
 
 class Profile:
-    """The times of one run, in the order in which they were recorded; safe for threads.
+    """The times of a run, in the order in which they were recorded; safe for threads.
 
     A device calls `add` once per node, or per group of nodes that it cannot tell apart. `requested`, `began` and `ended` are the times of
     the request, of the device's begin and of its end: seconds of `time.perf_counter`, None before that happened.
@@ -109,18 +109,18 @@ class Profile:
         source: str = "",
         targets: tuple[str, ...] = (),
     ) -> None:
-        """Records a node by its name and operator, or the transfer of a value between two memories, whose operator is "transfer"."""
+        """Records a node by its name and operator, or the transfer of a value between two memories, as operator "transfer"."""
         start, thread = (perf_counter() - seconds, threading.get_ident()) if begin is None else (begin, 0)
         entry = NodeTime(name, operator, self.device, self.subgraph, seconds, nbytes, start, self.path, thread, source, targets)
         with self._lock:
             self._entries.append(entry)
 
     def add_transfer(self, value: str, nbytes: int, seconds: float, **fields: Any) -> None:
-        """Records that a value was copied between two memories; `fields` are those of `record`."""
+        """Records that a value was copied between two memories; `fields` are passed to `record`."""
         self.record(value, "transfer", seconds, nbytes=nbytes, **fields)
 
     def of_part(self, device: str, subgraph: int) -> Profile:
-        """Returns a profile that writes into this one, for a part that another device runs; `end_part` records when it ran."""
+        """Returns a profile that writes into `self`, for a part that a second device runs; `end_part` records when it ran."""
         return Profile(device, subgraph, self)
 
     def add_shared(self, other: Profile) -> None:
@@ -162,19 +162,19 @@ class Profile:
 
     @property
     def stages(self) -> tuple[StageTime, ...]:
-        """The subgraphs that have ended so far; none of a network that is not split."""
+        """The subgraphs that have ended so far; empty unless the network is split."""
         with self._lock:
             return tuple(self._stages)
 
     @property
     def fallbacks(self) -> tuple[FallbackTime, ...]:
-        """The subgraphs that another device ran because the first one failed."""
+        """The subgraphs that a fallback device ran because the first device failed."""
         with self._lock:
             return tuple(self._fallbacks)
 
     @property
     def queue_seconds(self) -> float:
-        """Seconds that the run waited until its device began; 0 where it has not begun."""
+        """Seconds that the run waited until its device began; 0 if it has not begun."""
         return 0.0 if self.began is None else self.began - self.requested
 
     @property

@@ -1,18 +1,17 @@
-"""The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
+"""The cache of compiled networks: a folder of blobs, each named by the digest of everything that affects its compilation.
 
 Rules: an entry appears complete or not at all; it is used only if its identity equals that of the load, byte for byte; a
-fault of the entry or the folder is a warning and a miss, and never fails a load; code is neither kept nor taken, except code that the
-plugin can do without, in a folder of the user's own. Warnings go to the log and not through `warnings`, which a program may have turned
-into errors.
+fault of the entry or the folder is a warning and a miss, and never fails a load; code is neither stored nor loaded, except optional
+code in a folder of the user's own. Warnings go to the log and not through `warnings`, which a program may have turned into errors.
 
-The folder belongs to the user, to root, or to another user if nobody but this user and root could have put it there. Nobody but its owner
-and root may write to it. A file in it belongs to the user, to root or to the owner of the folder, and is never opened through a link.
+The folder belongs to the user, to root, or to another user if only this user and root could have put it there. Only its owner and
+root may write to it. A file in it belongs to the user, to root or to the owner of the folder, and is never opened through a link.
 
-Several loads of a network wait for the first. The operating system holds the lock on a file, so that it is free when its holder dies. On
-Windows there is no lock: a network may be compiled twice.
+Concurrent loads of a network wait for the first. The lock is a file lock of the operating system, so it is released when its holder
+dies. On Windows there is no lock: a network may be compiled twice.
 
-The identity of a load is a text that names everything that shapes a compiled network. In doubt a fact is in the text: too much text
-costs a compilation, too little gives a network that was made for another load.
+The identity of a load is a text that names everything that shapes a compiled network. In doubt a fact belongs in the text: an
+unnecessary fact costs a compilation, a missing fact leads to a network that was compiled for another load.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ LOCK_SECONDS = 300.0
 """Seconds for which a load waits for another load of the same network, before it compiles for itself and leaves the cache alone."""
 
 _IDENTITY = "hetero/cache"
-"""The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
+"""The section of an entry that holds the identity of its load; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
 _ROOT = 0
 _LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
@@ -68,10 +67,12 @@ _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=Fals
 
 
 def make_cache(folder: str, limit: int) -> NetworkCache | None:
-    """Returns the cache in a folder; None within a load that is cached as a whole. Raises: ConfigValueError for what no path can be."""
+    """Returns the cache in a folder; None within a load that is cached as a whole. Raises: ConfigValueError if the folder is not a
+    valid path.
+    """
     if "\0" in folder:
         raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {folder!r}")
-    # Not Path.expanduser: it raises for a user who is not there.
+    # Not Path.expanduser: it raises for an unknown user.
     return NetworkCache(Path(os.path.expanduser(folder)), limit) if not _is_inside.get() else None
 
 
@@ -92,7 +93,7 @@ class NetworkCache:
     ) -> Loaded:
         """Returns the cached network, imported by `take`. On a miss, makes it, stores its `pack` and returns it.
 
-        Of several processes and threads that load a network the first makes it, and the others wait for its entry.
+        If several processes and threads load the same network, the first compiles it, and the rest wait for its entry.
 
         Raises: errors of `make`.
         """
@@ -164,7 +165,7 @@ class NetworkCache:
             lock.release()
 
     def _store(self, folder: CacheFolder, key: str, identity: bytes, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
-        """Writes an entry; a failure leaves the folder as it was, and is told, since the network is loaded all the same."""
+        """Writes an entry; a failure leaves the folder unchanged and is a warning only, since the network is loaded anyway."""
         try:
             header, payload = pack()
         except Exception as error:  # noqa: BLE001  # a plugin that cannot export may raise anything
@@ -208,7 +209,9 @@ class NetworkCache:
         return size
 
     def _evict(self, folder: CacheFolder, stored: str) -> None:
-        """Removes the entries that were not used for the longest time, until the rest is within the limit; never the one just stored."""
+        """Removes the entries that were not used for the longest time, until the rest is within the limit; never the entry just
+        stored.
+        """
         if self._size_limit == 0:
             return
         entries = []
@@ -240,7 +243,7 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
         raise _UnusableEntryError(error.strerror or f"{error}") from error
     try:
         header, payload = _read_entry(f"'{path}'", map_file(descriptor), identity)
-        with suppress(OSError):  # of a folder that this user may only read
+        with suppress(OSError):  # the folder may be read-only for this user
             os.utime(path)
     except (OSError, BlobError) as error:
         raise _UnusableEntryError(str(error)) from error
@@ -249,16 +252,16 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
     try:
         with trust_imports(folder.is_own):
             loaded = take(header, payload if folder.is_own else payload.without_spare_code())
-    except Exception as error:  # a plugin may raise anything for what it cannot import; the caller tells it and loads the model
+    except Exception as error:  # a plugin may raise anything if it cannot import a blob; the caller logs it and loads the model
         raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
     logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
     return loaded
 
 
 def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
-    """Removes the partial files and locks of killed processes: of each key whose lock is free.
+    """Removes the partial files and locks of killed processes: the files of each key with a free lock.
 
-    `held` is the key whose lock this load holds.
+    `held` is the key that this load has locked.
     """
     try:
         names = folder.list_names(_LEFTOVER_NAME)
@@ -308,7 +311,7 @@ class CacheFolder:
     is_own: bool = False
 
     def open_entry(self, name: str) -> int:
-        """Returns a descriptor for reading a file that belongs to a user of the folder. Raises: OSError that says what is wrong."""
+        """Returns a descriptor for reading a file that belongs to a user of the folder. Raises: OSError with the reason."""
         path = str(self.path / name)
         descriptor = open_unlinked(path, os.O_RDONLY)
         try:
@@ -326,7 +329,7 @@ class CacheFolder:
 def open_cache_folder(path: Path) -> CacheFolder:
     """Returns the folder of a path. If its parent exists, it is created, for the user alone. Links in the path are followed.
 
-    Raises: OSError with the reason: the system's, or the users who may change the folder.
+    Raises: OSError with the reason: the system's reason, or the list of users that may change the folder.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -385,7 +388,7 @@ class FileLock:
             os.close(descriptor)
             if not is_locked:
                 return False
-            # The holder before removed the file while we opened it; there may be a new one.
+            # The holder before removed the file while we opened it; a new file may exist.
 
     def _is_at(self, descriptor: int) -> bool:
         try:
@@ -394,7 +397,7 @@ class FileLock:
             return False
 
     def release(self) -> None:
-        """Lets the next one in."""
+        """Releases the lock, so that the next load can take it."""
         descriptor, self._descriptor = self._descriptor, -1
         # Removed while it is held: a process that opens it from now on creates a new file; an earlier process finds it gone.
         with suppress(OSError):
@@ -452,15 +455,15 @@ def describe_load(
 
 
 def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any], find: Find, *, is_part: bool) -> dict[str, Any]:
-    """Returns the device, its plugin, machine and configuration; for a list, those of all its devices in order.
+    """Returns the device, its plugin, machine and configuration; for a list, the same of all its devices in order.
 
-    An import of a whole cannot give its parts new values even of keys that only steer running, so that these count there.
+    An import of a composed network cannot change run-time keys of its parts, so these keys count for parts.
     """
     keys = entry.keys(device)
     return {
         "device": str(device),
         "plugin": str(entry.provenance),
-        # The full name has the version of a plugin's engine.
+        # The full name contains the version of a plugin's engine.
         "machine": [entry.metric(device, "DEVICE_ARCHITECTURE"), entry.metric(device, "FULL_DEVICE_NAME")],
         "config": {
             name: value for name, value in config.items() if name not in STANDARD_KEYS and (is_part or not keys[name].runtime)
@@ -475,7 +478,7 @@ def _describe_part(name: str, find: Find) -> Any:
         device, config = entry.resolve(device, None)
         return _describe_device(device, entry, config, find, is_part=True)
     except HeteroError as error:
-        # Whether a device of a list may be missing is for the load to say.
+        # The load decides whether a device of a list may be missing.
         return f"{type(error).__name__}: {error}"
 
 

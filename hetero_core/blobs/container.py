@@ -43,7 +43,9 @@ _DIGEST_SIZE = 32
 
 
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes] | io.RawIOBase | io.TextIOBase) -> None:
-    """Writes one container. The stream need not be seekable. Raises: BlobError for a stream of text; OSError, ValueError of the stream."""
+    """Writes a container. The stream need not be seekable. Raises: BlobError for a stream of text; OSError, ValueError of the
+    stream.
+    """
     if isinstance(stream, io.TextIOBase):
         raise BlobError(f"cannot write a blob to {name_stream(stream)}: it takes text; open it for bytes, as with mode 'wb'")
     if isinstance(stream, io.RawIOBase):  # which may take a part of a piece at a time
@@ -68,7 +70,7 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
     offset = 0
     digests = digest_sections(views)
     for name, view in views.items():
-        # Sections without code have no mark, as before there were marks.
+        # Sections without code have no mark, as in blobs from before the marks were introduced.
         mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
@@ -86,7 +88,8 @@ def _align(offset: int) -> int:
 def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -> tuple[BlobHeader, Payload]:
     """Returns header and sections of a container after checking all of it; a file is memory-mapped, sections are views.
 
-    A stream is read from where it stands to the end of the container, so that other bytes may stand before and behind.
+    A stream is read from its current position to the end of the container, so that other bytes may precede and follow the
+    container.
 
     Raises: BlobDamagedError for bytes that are no container, are cut off or were changed; BlobMismatchError for another format version.
     """
@@ -94,7 +97,9 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
 
 def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
-    """Returns header and sections of a container in memory; `name` is its own in errors. Raises: as `read_blob`."""
+    """Returns header and sections of a container in memory; `name` stands for the container in error messages. Raises: as
+    `read_blob`.
+    """
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
             f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
@@ -125,7 +130,9 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
 
 
 def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:
-    """Raises BlobDamagedError for anything but zeros between sections, or for more than there have to be; no digest covers them."""
+    """Raises BlobDamagedError for anything but zeros between sections, and for gaps that are longer than necessary; no digest
+    covers the gaps.
+    """
     begins = [*(row.offset for row in rows), len(room)]
     ends = [0, *(row.offset + row.size for row in rows)]
     for end, begin in zip(ends, begins, strict=True):
@@ -182,7 +189,7 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
         where = f"section '{row.name}' at {row.offset}"
         if row.offset < 0 or row.size < 0 or row.offset % ALIGNMENT or row.offset + row.size > room:
             raise BlobDamagedError(f"{name}: {where} with {row.size} bytes does not fit into {room} bytes")
-        # Sections that share bytes would let a small file stand for containers within containers without end.
+        # If sections could share bytes, a small file could stand for endlessly nested containers.
         if row.offset < end:
             raise BlobDamagedError(f"{name}: {where} begins within the one before, which ends at {end}")
         end = row.offset + row.size
@@ -193,7 +200,7 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
 
 
 def find_code(payload: Payload) -> tuple[str, ...]:
-    """Returns the sections of code that cannot be left out; those of a container within a section as "stage/0: kernels".
+    """Returns the sections of code that cannot be left out; a section of a nested container is named "stage/0: kernels".
 
     Costs no digest.
     """
@@ -225,8 +232,8 @@ def _peek(section: Any) -> Payload | None:
 class BlobHeader:
     """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration.
 
-    `device_id` and `architecture` describe the device that compiled. `device_id` is "" if the device string has no id, `architecture` if
-    the device is made of devices, whose own containers name it.
+    `device_id` and `architecture` describe the device that compiled. `device_id` is "" if the device string has no id,
+    `architecture` is "" if the device is made of devices; their own containers name theirs.
     """
 
     device: str
@@ -245,7 +252,7 @@ class BlobHeader:
 
 @dataclass(frozen=True, slots=True)
 class SectionEntry:
-    """A section in the table: where it is, from the end of the header, and its digest in hex."""
+    """A section in the table: its offset from the end of the header, its size, and its digest in hex."""
 
     name: str
     offset: int
@@ -304,22 +311,24 @@ def _read_row(row: Any) -> SectionEntry:
 
 
 def _take_field(fields: Any, name: str, kind: type) -> Any:
-    """Removes a field and returns it. Raises: ValueError when it is not there or of another type; a bool is no int."""
+    """Removes a field and returns it. Raises: ValueError if it is missing or of another type; a bool is no int."""
     value = fields.pop(name, None) if isinstance(fields, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        # One kind of error for all that a stranger's header may get wrong.
+        # All faults of an untrusted header raise the same kind of error.
         raise ValueError(f"its field '{name}' is {value!r:.60}; expected {_KIND_IN_WORDS[kind]}")  # noqa: TRY004  # see above
     return value
 
 
 PIECE_BYTES = 1 << 20
-"""Part of the format: another size gives another digest."""
-# Nearer to the memory's pace than to the processors' by then.
+"""Part of the format: a change of this size changes the digests."""
+# With more threads, memory bandwidth is the limit.
 _MOST_THREADS = 8
 
 
 def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
-    """Returns the digest of each section, bytes in one dimension, computed by as many threads as there are processors for this process."""
+    """Returns the digest of each section (one-dimensional bytes), computed by as many threads as there are processors for this
+    process.
+    """
     pieces = [
         (name, section[begin : begin + PIECE_BYTES])
         for name, section in sections.items()
@@ -343,7 +352,7 @@ _PIECE_SIZE = 1 << 24
 
 
 def read_bytes(stream: IO[bytes], count: int) -> bytearray:
-    """Returns so many bytes, or fewer at the end of the stream. Memory is taken for bytes that are there, not for `count`."""
+    """Returns so many bytes, or fewer at the end of the stream. Memory is allocated for existing bytes only, not for `count`."""
     content = bytearray()
     try:
         while len(content) < count and (piece := stream.read(min(count - len(content), _PIECE_SIZE))):

@@ -1,8 +1,8 @@
-"""The private store: kernels, plans and measured placements for later processes, each a file of one folder.
+"""The private store: kernels, plans and measured placements for later processes, each a file of the same folder.
 
-Rules: an entry is named by a digest of all that shaped it, so it is never out of date and may be deleted at any time. It appears complete
-or not at all, begins with the digest of its content, and a damaged entry is a miss. Only the user can write to the folder: it is
-below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared.
+Rules: an entry is named by a digest of everything that affects its content, so it is never out of date and may be deleted at any
+time. It appears complete or not at all, begins with the digest of its content, and a damaged entry is a miss. Only the user can
+write to the folder: it is below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = "store"
 MOST_BYTES = 1 << 29
 """The limit of all entries together; beyond it the least recently used are removed."""
 _SWEEP_BYTES = 1 << 24
-"""Of entries that a process writes before it looks at the size of the folder again."""
+"""Bytes of entries that a process writes before it checks the size of the folder again."""
 _DIGEST_BYTES = 32
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _LONGEST_NAME = 100
@@ -35,7 +35,7 @@ _ADVICE = "set XDG_CACHE_HOME to a folder of your own"
 
 
 def name_entry(kind: str, *parts: str | bytes) -> str:
-    """Returns the name of the entry of a kind, such as "plan", that these parts shape."""
+    """Returns the name of an entry, from its kind, such as "plan", and the parts that determine its content."""
     digest = sha256()
     for part in parts:
         digest.update(sha256(part.encode() if isinstance(part, str) else part).digest())
@@ -43,7 +43,7 @@ def name_entry(kind: str, *parts: str | bytes) -> str:
 
 
 class Store:
-    """The entries of the user's private folder. Safe for threads and processes; whatever goes wrong is a warning and a miss."""
+    """The entries of the user's private folder. Safe for threads and processes; every failure is a warning and a miss."""
 
     def __init__(self) -> None:
         # The first write looks at the size of the folder.
@@ -59,7 +59,7 @@ class Store:
             descriptor = open_unlinked(path, os.O_RDONLY)
             with os.fdopen(descriptor, "rb") as file:
                 require_owner(os.fstat(descriptor), path, ())
-                with suppress(OSError):  # of a disk that is only read
+                with suppress(OSError):  # the disk may be read-only
                     os.utime(descriptor)
                 return _check(file.read(), path)
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class Store:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Keeps an entry, mode 0600, in the place of one of the same name."""
+        """Stores an entry with mode 0600; replaces an entry of the same name."""
         folder = _open_folder_or_warn()
         if folder is None:
             return
@@ -84,7 +84,9 @@ class Store:
 
 
 def read_brought(path: str) -> bytes | None:
-    """Returns the content of an entry that an installed package brings along, as trusted as its code; None as `Store.read`."""
+    """Returns the content of an entry that an installed package ships and that is trusted like the package's code; None as
+    `Store.read`.
+    """
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             return _check(file.read(), path)
@@ -109,7 +111,7 @@ def _check(stored: bytes, path: str) -> bytes | None:
 
 
 def _evict(folder: str, latest: str) -> None:
-    """Removes the entries that were not used for the longest time until the rest is within the limit; never the latest one."""
+    """Removes the entries that were not used for the longest time until the rest is within the limit; never the latest entry."""
     entries: list[tuple[int, str, int]] = []
     with os.scandir(folder) as files:
         for file in files:
@@ -146,7 +148,7 @@ STORE = Store()
 
 def open_private_folder(name: str) -> Path:
     """Returns the folder of `find_private_folder` as a Path."""
-    from pathlib import Path  # and what it imports: 3 ms, which a warm start does without
+    from pathlib import Path  # with its own imports 3 ms, which a warm start saves
 
     return Path(find_private_folder(name))
 
@@ -203,7 +205,7 @@ def _write_whole(path: str, content: bytes) -> None:
 
 def _find_base() -> str:
     folder = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification of these folders has relative ones ignored.
+    # The XDG specification says that relative paths are ignored.
     if os.path.isabs(folder):
         return folder
     home = os.path.expanduser("~")
@@ -213,7 +215,7 @@ def _find_base() -> str:
 
 
 def _make_private(path: str) -> None:
-    """Creates a folder in one that only this user and root can change, or checks that it is the user's own."""
+    """Creates a folder, whose parent only this user and root can change, or checks that an existing folder is the user's own."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -229,7 +231,7 @@ def _make_private(path: str) -> None:
             f"cannot keep code in '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
         )
     mode = stat.S_IMODE(status.st_mode)
-    # Made with mode 0700, so that even a group of the user's own says that somebody has changed it.
+    # Made with mode 0700, so that group write permission, even for the user's own group, shows a later change.
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PrivateFolderError(
             f"cannot keep code in '{path}': others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"

@@ -13,15 +13,16 @@ from hetero_core.errors import UntrustedBlobError
 
 logger = logging.getLogger(__name__)
 
-# The parts of a split network are imported within the import of the whole, by a plugin that cannot say whom the user trusts.
+# The parts of a split network are imported within the import of the whole network, by a plugin that does not know if the user
+# trusts the blob.
 _is_trusted: ContextVar[bool] = ContextVar("hetero_blob_is_trusted", default=False)
 
 
 @contextmanager
 def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Iterator[Payload]:
-    """Gives the payload to import, and holds for the import: what it imports in turn is trusted as the whole is.
+    """Gives the payload to import. Inside the context, nested imports are trusted as the whole blob is.
 
-    Without trust the payload comes without the code that its plugin can do without, which a warning in the log says.
+    Without trust the payload omits code that its plugin does not require, and a warning is logged.
 
     Raises: UntrustedBlobError if there is code in the blob, or in a container within it, and no trust.
     """
@@ -46,13 +47,13 @@ def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Itera
 
 
 def are_imports_trusted() -> bool:
-    """Says whether the import that this thread works for uses code; for a plugin that hands a blob to another process."""
+    """Says whether the current import of this thread may use code; for a plugin that hands a blob to another process."""
     return _is_trusted.get()
 
 
 @contextmanager
 def trust_imports(is_trusted: bool) -> Iterator[None]:
-    """Sets whether imports within the block use code."""
+    """Sets whether imports within the block may use code."""
     token = _is_trusted.set(is_trusted)
     try:
         yield

@@ -1,7 +1,7 @@
 """Blobs within a blob: a part that a child has loaded becomes sections of its composer's payload, and is loaded again from them.
 
 Sections: `prefix` (a container that the child's device wrote), or, if that device cannot export, `prefix/model` and
-`prefix/weights` (the part itself, loaded again at import). The row of the index says which, and for which device.
+`prefix/weights` (the part itself, loaded again at import). The row of the index names the form and the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.runtime.executable import ExecutableNetwork
 
 _OF_THE_PLACE = ("DEVICE_ID", *THREAD_KEYS)
-"""Keys that say where and with how much of a machine a part runs, which no blob does."""
+"""Keys for the place and the resources of a part's runs, which are not stored in blobs."""
 
 Loaded = tuple[ExecutableNetwork, Network | None]
 """A loaded part with the network that it runs; None if it came from its device's own blob."""

@@ -1,7 +1,7 @@
 """Composer: the base of a device that is made of other devices of its Core. It answers for its children: keys, metrics, extensions.
 
-A subclass states its name, its own keys (one of them `is_arguments`, the list), and if its lists take counts and exclusions;
-`query_network` and `load_network` are its own. It reaches its children through the Core alone, so that each is checked,
+A subclass states its name, its own keys (the key of the list is marked `is_arguments`), and if its lists take counts and
+exclusions; `query_network` and `load_network` are its own. It reaches its children through the Core alone, so that each is checked,
 configured and wrapped as if the user had loaded it.
 """
 
@@ -34,14 +34,14 @@ class Composer:
     takes_counts = False
     takes_exclusions = False
     names_common_abilities = False
-    """Whether an ability is the composer's only where all devices have it; otherwise one device is enough."""
+    """If True, the composer lists the abilities that all its devices have; otherwise the abilities of any device."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     @hookimpl
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """The device's own keys, and those of its children: a flat key goes to every child that knows it.
+        """The device's own keys, and the keys of its children: a flat key goes to every child that knows it.
 
         A child's list is part of its name, so its list key is not a key of the whole.
 
@@ -49,7 +49,7 @@ class Composer:
         """
         own = dict(self.own_keys)
         for child in self.list_children(device):
-            # Asked once: for lists within lists, each level that asks twice would double the questions of all levels below.
+            # Asked once: with nested lists, two questions on each level would double the questions on all levels below.
             try:
                 keys = self._core.config_keys(child)
             except DeviceUnavailableError:
@@ -61,8 +61,8 @@ class Composer:
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """A composer is no physical device: it has no ids, and its architecture is that of its children."""
-        # Asking which of them can be used creates them: only for a metric that is theirs.
+        """A composer is not a physical device: it has no ids, and its architecture comes from its children."""
+        # The check for usable children creates them, so it is made only for metrics that come from children.
         usable = cache(lambda: self.usable_children(device))
 
         def ask(metric: str) -> list[Any]:
@@ -89,13 +89,15 @@ class Composer:
         }
 
     def _join_capabilities(self, named: list[tuple[str, ...]]) -> tuple[str, ...]:
-        """Returns the element types and abilities of the devices, each once, in their order; the core answers for EXPORT_IMPORT."""
+        """Returns the element types and abilities of the devices, each once, in their order; the core adds EXPORT_IMPORT."""
         every = dict.fromkeys(word for words in named for word in words)
         return tuple(word for word in every if not self.names_common_abilities or all(word in words for words in named))
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list, or to none: a device that takes no extensions refuses for all."""
+        """Gives the operator to every device of the list, or to no device at all: a device that takes no extensions refuses for
+        all.
+        """
         children = self.require_children(device)
         refusing = [child for child in children if not self._core.takes_extensions(child)]
         if refusing:

@@ -53,7 +53,7 @@ def configure_children(
                 f"{PROPERTIES_KEY} of device {device} give {child} {THREADS_KEY}={values[THREADS_KEY]}; one run of the whole has "
                 f"{config[THREADS_KEY]}, which is {THREADS_KEY} of {device} divided by its streams"
             )
-    # Some devices compile otherwise to measure.
+    # Some devices compile differently if they measure.
     measured = {MEASURING_KEY: True} if config.get(MEASURING_KEY) else {}
     return {
         child: {**measured, **_select_flat(core, child, config), **properties.get(child, {})}
@@ -76,7 +76,7 @@ def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[st
 
 
 def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those values that are set and that a device knows; an inner HETERO has properties of other devices."""
+    """Returns the set values that a device knows; an inner HETERO has properties of other devices."""
     keys = core.config_keys(child)
     return {
         name: value
@@ -156,8 +156,9 @@ def share_processors(
 ) -> dict[str, int]:
     """Returns the threads and streams of a child that runs beside `sharers` - 1 further children, as configuration for its load.
 
-    `config` is the whole's, as hooks see it, `own` the child's; `requests` is the number of its runs at once, None for the streams
-    of the whole. The processors are divided evenly, unless `own` says otherwise, and each stream has at least a single processor.
+    `config` is the composer's configuration, as hooks see it, `own` the child's; `requests` is the number of its runs at once, None
+    for the streams of the whole. The processors are divided evenly, unless `own` says otherwise, and each stream has at least a
+    single processor.
     """
     processors = config[THREADS_KEY] * config[STREAMS_KEY]
     limit = core.get_config(child, THREADS_KEY)

@@ -1,4 +1,4 @@
-"""Runs of a child, as its composer hands them on: nothing here goes through pluggy, and only a device without `start` needs a thread.
+"""Runs of a child, started by its composer: no call goes through pluggy, and only a device without `start` needs a thread.
 
 The child's own outputs are checked under its name, so that a device which breaks the contract is named, not its composer. A tensor of the
 caller is handed on if the child's memory is its own, else copied by way of the host and counted.
@@ -33,7 +33,7 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
             return
         try:
             checked = () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child)
-        except BaseException as wrong:  # noqa: BLE001  # whoever waits is told
+        except BaseException as wrong:  # noqa: BLE001  # passed to the waiting caller
             done(None, wrong)
             return
         done(checked, None)
@@ -52,7 +52,7 @@ def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[]
     def run() -> None:
         try:
             outputs = compute()
-        except BaseException as error:  # noqa: BLE001  # whoever waits is told
+        except BaseException as error:  # noqa: BLE001  # passed to the waiting caller
             done(None, error)
             return
         done(outputs, None)
@@ -75,7 +75,7 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     assert start is not None, f"{child.where} starts no runs"
     try:
         start(inputs, context, done)
-    except BaseException as error:  # noqa: BLE001  # whoever waits is told
+    except BaseException as error:  # noqa: BLE001  # passed to the waiting caller
         done(None, error)
 
 
@@ -121,7 +121,7 @@ def fill_tensor(tensor: DeviceTensor, value: Any, profile: Profile | None, name:
 
 
 READY_METRIC = "KERNELS_READY"
-"""The end of the name of a metric by which a device says that it has compiled what it begins to run without."""
+"""The suffix of the metric by which a device reports that its compiled kernels, without which it begins to run, are ready."""
 _POLL_SECONDS = 0.005
 
 

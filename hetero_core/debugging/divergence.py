@@ -1,6 +1,7 @@
-"""Compares two devices on one network: its outputs, then every value in order of execution, and finds the first that differs too much.
+"""Compares two devices on the same network: its outputs, then every value in order of execution, and finds the first that differs
+too much.
 
-A network whose inner values are all outputs is compiled differently from the network itself: nothing is fused across an output, and no
+If all inner values are made outputs, a network is compiled differently: nothing is fused across an output, and no
 memory of an inner value is reused. So the outputs of the unmodified network are compared first. If their difference disappears once
 inner values are outputs, the cause is the device's plan for running the nodes together, not a single node. NumPy is imported on the
 first comparison.
@@ -140,7 +141,7 @@ def _compare_alone(
     part = cut_subnetwork(network, [name])
     if any(spec.name not in values for spec in part.inputs):
         return ()  # inner values of unknown type were not recorded
-    # The shapes are closed to those of this run, for devices that compile only static shapes.
+    # Open shapes are replaced by the shapes of this run, for devices that compile only static shapes.
     part = replace(part, inputs=tuple(ValueSpec(spec.name, _close_shape(spec, values[spec.name])) for spec in part.inputs))
     inputs = {spec.name: values[spec.name] for spec in part.inputs}
     expected, actual = reference(part, inputs), other(part, inputs)

@@ -1,7 +1,7 @@
-"""Reduces a failing network to a smaller one that still fails: nodes are removed as long as the failure stays.
+"""Reduces a failing network to a smaller network that still fails: nodes are removed as long as the failure stays.
 
-First the end of the network is cut off by halves, then its beginning, then single pieces anywhere, larger ones first. Source: Zeller &
-Hildebrandt 2002, minimizing delta debugging, for the last step.
+First the end of the network is cut off by halves, then its beginning, then single pieces anywhere, larger pieces first. Source:
+Zeller & Hildebrandt 2002, minimizing delta debugging, for the last step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def reduce_network(network: Network, fails: Fails, *, recorded: Mapping[str, Any
     """Returns a part of a failing network that still fails, and from which no single node can be removed.
 
     Values that the part reads and does not make become inputs; those in `recorded`, arrays by name, become constants. The number of calls
-    of `fails` is about the logarithm of the number of nodes if one node is bad, at worst its square.
+    of `fails` is about the logarithm of the number of nodes if a single node is bad, at worst the square of that number.
 
     Raises: ValueError when the whole network does not fail.
     """

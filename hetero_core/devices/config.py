@@ -36,11 +36,11 @@ LEVELS = {
     "LOG_DEBUG": logging.DEBUG,
     "LOG_TRACE": logging.DEBUG,
 }
-"""OpenVINO's names -> levels of Python, which has none below DEBUG."""
+"""OpenVINO's names -> levels of Python, which has no level below DEBUG."""
 
 
 def set_log_level(name: str | None, *packages: str) -> None:
-    """Sets the level of the loggers of these packages, for the process; None gives it back to the program."""
+    """Sets the level of the loggers of these packages, for the process; None restores the program's own level."""
     for package in packages:
         logging.getLogger(package).setLevel(logging.NOTSET if name is None else LEVELS[name])
 
@@ -110,7 +110,7 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         ),
     }
 )
-"""The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
+"""The keys that the core itself handles for every device; the keys of the cache only for devices that export and import."""
 
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
 DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
@@ -163,7 +163,7 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
 
 
 def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> str:
-    """Returns the declared name of a key, given by that name in any case, by an alias, or by its old one.
+    """Returns the declared name of a key. `name` may be the declared name in any case, an alias, or the old name.
 
     `where` replaces the device in messages: "network 'net' on CPU".
 
@@ -181,7 +181,7 @@ def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where:
 
 
 def find_new_name(name: str, device: str) -> str:
-    """Returns the key that an old name stands for, that of a device's own streams included; any other name as it is."""
+    """Returns the new name of an old key, also of the old key for a device's own streams; any other name unchanged."""
     own_streams = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
     return STREAMS_KEY if name == own_streams else ALIASES.get(name, name)
 
@@ -293,7 +293,7 @@ def require_mapping(config: Any, owner: str) -> None:
 def take_back(
     config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
+    """Returns the values to set, and the declared names of the keys to reset: a value of None removes an earlier value.
 
     Raises: ConfigKeyError; ConfigValueError for any other type than a mapping.
     """
@@ -320,7 +320,9 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
 
 
 def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the complete configuration: the defaults of all keys, each layer over the one before; read-only, in order of name."""
+    """Returns the complete configuration: the defaults of all keys, each layer over the previous layer; read-only, in order of
+    name.
+    """
     merged = {name: key.default for name, key in keys.items()}
     for layer in layers:
         merged.update(layer)
@@ -338,7 +340,7 @@ class CommonConfig:
         self._lock = threading.Lock()
 
     def read(self) -> Mapping[str, Any]:
-        """Returns the values by key; a later `set` does not change what was returned."""
+        """Returns the values by key; a later `set` does not change the returned mapping."""
         return self._values
 
     def set(self, config: Mapping[str, Any]) -> None:
@@ -356,6 +358,6 @@ class CommonConfig:
             set_log_level(converted.get(LOG_KEY), "hetero_core")
 
     def close(self) -> None:
-        """Gives a log level that was set back to the program."""
+        """Restores the program's own log level, if a level was set."""
         if LOG_KEY in self._values:
             set_log_level(None, "hetero_core")

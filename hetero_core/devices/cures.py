@@ -19,7 +19,7 @@ from hetero_core.network.graph import Network
 _COMPOSER = "composer"
 _HEAVY_KINDS = ("accelerator", "engine")
 _SECONDS = 5.0
-"""After so long no further device is asked."""
+"""The time limit after which no further device is asked."""
 _KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
 
 _is_within_load: ContextVar[bool] = ContextVar("is_within_load", default=False)
@@ -33,7 +33,7 @@ class Asked(Protocol):
         """The names of all installed devices."""
 
     def find_kind(self, device: str) -> str:
-        """Returns the kind of a device, "composer" for one that is made of devices."""
+        """Returns the kind of a device, "composer" for a device that is made of other devices."""
 
     def query_network(self, network: Network, device: str) -> QueryResult:
         """Returns which nodes a device takes."""
@@ -51,7 +51,7 @@ def without_cures() -> Iterator[None]:
 
 @contextmanager
 def offer_cure(core: Asked, network: Network, device: DeviceName, splitter: str) -> Iterator[None]:
-    """Adds a cure to the UnsupportedNodesError of a load, unless another load has called for this one."""
+    """Adds a cure to the UnsupportedNodesError of a load, unless this load runs within another load."""
     if _is_within_load.get():
         yield
         return
@@ -66,7 +66,8 @@ def offer_cure(core: Asked, network: Network, device: DeviceName, splitter: str)
 def find_cure(core: Asked, network: Network, device: str, refused: Sequence[str], *, splitter: str) -> str:
     """Returns a sentence with device strings that take a network which `device` refused for these nodes; "" if no device was asked.
 
-    `splitter` is the device that splits a network over a list, "" for none. Cost: a query of each device, at most some seconds.
+    `splitter` is the device that splits a network over a list, "" without such a device. Cost: a query of each device, at most some
+    seconds.
     """
     names = set(device.replace("(", ",").replace(")", ",").replace(":", ",").split(","))
     can_split = splitter in core.device_names and (device.startswith(f"{splitter}:") or core.find_kind(device) != _COMPOSER)

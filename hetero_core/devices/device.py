@@ -1,6 +1,6 @@
 """Device: a plugin in use by a Core, behind its own pluggy manager; calls its hooks and checks their results.
 
-The core and nothing else talks to it. Every answer that breaks the contract is an error that names the plugin.
+Only the core calls it. Every answer that breaks the contract is an error that names the plugin.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Device:
         self.patience = patience
         # By id and arguments; an empty id or empty arguments stand for all.
         self._set: dict[tuple[str, str], dict[str, Any]] = {}
-        # The packages whose loggers have a level of ours until `close`.
+        # Packages with a logging level that `set_log_level` has set and `close` resets.
         self._log_packages: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
@@ -82,8 +82,8 @@ class Device:
     def call(self, hook: str, device: DeviceName, **arguments: Any) -> Any:
         """Returns the result of a hook.
 
-        Raises: NotImplementedByDeviceError when nobody answers; DeviceTimeoutError when the plugin does not, or has not before; the
-        plugin's own error, with a note that names the plugin, otherwise.
+        Raises: NotImplementedByDeviceError if no plugin implements the hook; DeviceTimeoutError if the plugin exceeds its time
+        limit now or did so before; the plugin's own errors, with a note that names the plugin.
         """
         caller = getattr(self.manager.hook, hook)
         result = call_named(
@@ -107,8 +107,8 @@ class Device:
         return freeze_mapping((name, key) for name, key in keys.items() if name not in CACHE_KEYS)
 
     def set_config(self, device: DeviceName, config: Mapping[str, Any]) -> None:
-        """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept. None takes
-        a value back that was set in the same place.
+        """Keeps values for later calls; with an id they hold for that id alone. All values are checked before the first is kept.
+        None removes a value that was set for the same device, id and arguments.
 
         A key that the device knows only with its arguments, as HETERO knows those of its children, holds for these arguments alone.
         """
@@ -119,7 +119,7 @@ class Device:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"]))
         plain = self.keys(DeviceName(device.name))
         with self._lock:
-            # A new mapping, so that a load that reads meanwhile sees all of these values or none.
+            # A new mapping, so that a load that reads meanwhile sees all of these values or the old values only.
             values_of_place = dict(self._set)
             for name, value in converted.items():
                 place = device.id, device.arguments if name in plain else full.arguments
@@ -132,16 +132,20 @@ class Device:
             set_log_level(None, *self._log_packages)
 
     def set_log_level(self, level: str | None) -> None:
-        """Sets the level of the loggers of the core and of the plugin until the device is closed; None gives it back to the program."""
+        """Sets the level of the loggers of the core and of the plugin until the device is closed; None restores the program's own
+        level.
+        """
         self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
         set_log_level(level, *self._log_packages)
 
     def read_settings(self, device: DeviceName, keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
-        """Returns the values of these keys that `set_config` has set: those for all devices, and over them those of the device."""
+        """Returns the values of these keys that `set_config` has set: the values for all devices, overridden by the device's own
+        values.
+        """
         return {name: value for name, value in (*self._find_common().items(), *self.read_set(device).items()) if name in keys}
 
     def read_set(self, device: DeviceName) -> dict[str, Any]:
-        """Returns what `set_config` has set for the device with this id and these arguments."""
+        """Returns the values that `set_config` has set for the device with this id and these arguments."""
         values_of_place = self._set
         places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
         return {name: value for place in places for name, value in values_of_place.get(place, {}).items()}
@@ -199,7 +203,7 @@ class Device:
         return self.check_name(DeviceName(device.name, device.id or named_device or set_id, device.arguments))
 
     def check_name(self, device: DeviceName) -> DeviceName:
-        """Returns the device with its id as the plugin spells it: one that is given without quotes is found in any case.
+        """Returns the device with its id as the plugin spells it: an id without quotes matches in any case.
 
         Raises: DeviceNotFoundError when the device has no such id, DeviceUnavailableError with the device's reason if the id cannot be
         used, DeviceNameError when it takes no arguments but has some.
@@ -226,7 +230,7 @@ class Device:
                 raise DeviceUnavailableError(f"device {device.name}.{device_id} cannot be used: {reason}")
 
     def place(self, device: DeviceName) -> DeviceName:
-        """Returns the device with the id and the arguments that `set_config` has given it. Raises: DeviceNotFoundError."""
+        """Returns the device with the id and the arguments that `set_config` has set for it. Raises: DeviceNotFoundError."""
         return self._with_id(self._with_arguments(device, {}), {})
 
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -244,7 +248,7 @@ class Device:
         )
 
     def metric(self, device: DeviceName, name: str) -> Any:
-        """Returns one metric.
+        """Returns the value of a metric.
 
         Raises: MetricNotFoundError with the near misses and all names.
         """
@@ -257,7 +261,7 @@ class Device:
         )
 
     def find_architecture(self, device: DeviceName) -> str:
-        """Returns the architecture that the device compiles for; "" if it only gives networks to other devices."""
+        """Returns the architecture that the device compiles for; "" if it only passes networks on to other devices."""
         is_plain = not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values())
         return str(self.metric(device, "DEVICE_ARCHITECTURE")) if is_plain else ""
 
@@ -281,13 +285,13 @@ class Device:
     ) -> Executable:
         """Returns the imported executable, checked to have the inputs and outputs that the blob records.
 
-        Raises: BlobError for whatever the plugin raises that is no error of hetero: a stranger's blob may hold anything.
+        Raises: BlobError for any exception of the plugin that is not an error of hetero: an untrusted blob may hold anything.
         """
         try:
             executable = self.call("import_network", device, payload=payload, config=share_threads(config))
         except (HeteroError, MemoryError):
             raise
-        except Exception as error:  # a plugin may raise anything for what it cannot import; it goes on as a BlobError
+        except Exception as error:  # a plugin may raise anything if it cannot import a blob; becomes a BlobError
             raise BlobError(
                 f"cannot import the blob on {device}: {self.provenance} failed with {type(error).__name__}: {error}; "
                 "export the network again, or load the model"
@@ -315,7 +319,7 @@ class Device:
     def add_extension(self, device: DeviceName, extension: Extension) -> None:
         """Makes a custom operator known to the device.
 
-        Raises: NotImplementedByDeviceError when it takes none.
+        Raises: NotImplementedByDeviceError if the device takes no custom operators.
         """
         self.call("add_extension", device, extension=extension)
 
@@ -324,7 +328,7 @@ class Device:
         return resolve_key(name, self.keys(device), device=str(device))
 
     def close(self) -> None:
-        """Tells the device to free its resources; a device that hangs is left alone, with a warning."""
+        """Tells the device to free its resources; a device that hangs is skipped with a warning."""
         set_log_level(None, *self._log_packages)
         if self.patience.is_exhausted:
             logger.warning("device %s is not closed: %s hangs", self.provenance.device, self.provenance)

@@ -36,7 +36,7 @@ def takes_extensions(device: str, find: Find) -> bool:
 
 
 def list_takers(names: Iterable[str], find: Find) -> tuple[str, ...]:
-    """Returns the devices that take custom operators and run networks themselves; those that cannot be used are passed over.
+    """Returns the devices that take custom operators and run networks themselves; unusable devices are skipped.
 
     Raises: NotImplementedByDeviceError if no device does.
     """
@@ -74,7 +74,7 @@ class OperatorTypes:
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
         """Returns the types of a node's outputs; None for an unknown operator.
 
-        Raises: PluginError for a package whose function cannot be imported or fails; what an extension raises.
+        Raises: PluginError if the function of a package cannot be imported or fails; errors of an extension's own function.
         """
         extension = self._extensions.get((node.domain, node.op_type))
         if extension is not None:

@@ -60,7 +60,7 @@ def collect_metrics(
 
 
 def find_metric(name: str, metrics: Mapping[str, Any], owner: str) -> tuple[Any, str]:
-    """Returns a metric by its name in any case, and what a call of it is named. Raises: MetricNotFoundError."""
+    """Returns a metric by its name in any case, and its title for error messages. Raises: MetricNotFoundError."""
     folded = name.strip().upper()
     if folded not in metrics:
         raise MetricNotFoundError(word_missing(owner, "metric", name, metrics))

@@ -8,7 +8,7 @@ The grammar, with spaces anywhere between its pieces:
     id        = text without quotes, in which case does not matter | '"' text '"', in which it does
 
 A count belongs to the entry that it ends; if that entry has a colon and no parentheses of its own, to its innermost entry:
-`MULTI:BATCH:CPU(8)` is a MULTI of one BATCH, which has `CPU(8)`.
+`MULTI:BATCH:CPU(8)` is a MULTI of a single BATCH, which has `CPU(8)`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COUNTED = r"(?s)(.*?)\s*\(\s*(\d+)\s*\)"
 
 @dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One entry of a list: `CPU(2)` has a count of 2, `-CPU` is excluded. The device that has the list defines both."""
+    """An entry of a list: `CPU(2)` has a count of 2, `-CPU` is excluded. The device that has the list defines both."""
 
     device: DeviceName
     count: int | None = None
@@ -97,7 +97,9 @@ def _read_id(device_id: str, text: str) -> str:
 
 
 def _walk(text: str) -> Iterator[tuple[int, str, int]]:
-    """Yields position, character and depth of parentheses of everything outside quotes; both parentheses of a pair have one depth."""
+    """Yields position, character and depth of parentheses of everything outside quotes; both parentheses of a pair have the same
+    depth.
+    """
     depth, is_quoted = 0, False
     for position, character in enumerate(text):
         if character == '"':

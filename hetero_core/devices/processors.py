@@ -17,7 +17,7 @@ from math import ceil
 def count_processors() -> int:
     """Returns the number of processors that this process may use now, at least 1.
 
-    The mask is read on each call (a system call), the quota once in a process: it takes files to find it.
+    The mask is read on each call (a system call), the quota once per process, because it is read from files.
     """
     quota = _read_quota()
     mask = count_affinity()
@@ -42,7 +42,7 @@ def grants_flag(flag: str) -> bool:
 
 
 def count_affinity() -> int:
-    """Returns the number of processors in the affinity mask; all of the machine where the system has no such mask."""
+    """Returns the number of processors in the affinity mask, or of the machine if the system has no affinity masks."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -74,14 +74,15 @@ WEIGHTS_ONCE_KEY = "WEIGHTS_ONCE"
 
 
 def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Callable[[], int]]:
-    """Returns the two metrics of a device in the host's memory; none if the platform does not tell."""
+    """Returns the two metrics of a device in the host's memory; empty if the platform does not tell."""
     if read_host_memory(root) is None:
         return {}
     return {TOTAL_MEMORY: lambda: (read_host_memory(root) or (0, 0))[0], FREE_MEMORY: lambda: (read_host_memory(root) or (0, 0))[1]}
 
 
 def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | None:
-    """Returns all bytes and those that are free, both within the limit of the control group; None if the platform does not tell.
+    """Returns the total and the free bytes of memory, both within the limit of the control group; None if the platform does not
+    tell.
 
     Free bytes are available without swapping, caches of files included; `root` is the folder of the file system.
     """

@@ -1,4 +1,4 @@
-"""The origin of a plugin: its distribution and version, for error messages and blobs; and calls whose errors name it."""
+"""The origin of a plugin: its distribution and version, for error messages and blobs; and calls that add it to their errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Provenance:
 
 
 def describe_object(name: str, plugin: object) -> Provenance:
-    """Returns the provenance of a plugin that was registered at run time: of its distribution, if its module has one."""
+    """Returns the provenance of a plugin that was registered at run time: its distribution, if its module belongs to a
+    distribution.
+    """
     module = getattr(plugin, "__name__", None) or type(plugin).__module__
     top = str(module).partition(".")[0]
     distribution, version = find_distribution(top)
@@ -34,7 +36,7 @@ def describe_object(name: str, plugin: object) -> Provenance:
 
 
 def read_identity(distribution: Any) -> tuple[str, str]:
-    """Returns name and version of an installed distribution (an `importlib_metadata.Distribution`, or None for an unknown one)."""
+    """Returns name and version of an installed distribution (an `importlib_metadata.Distribution`, or None if it is unknown)."""
     if distribution is None:
         return "an unknown distribution", ""
     return distribution.name, distribution.version

@@ -14,7 +14,7 @@ from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
 
 GENERAL_CURE = "Add a device that takes them to a HETERO list, as in 'HETERO:GPU,CPU', or give the operator as an extension."
-"""The advice where no installed device is known to take the nodes."""
+"""The advice if no installed device is known to take the nodes."""
 Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
 
@@ -71,7 +71,7 @@ def describe_refusals(network: Network, refusals: Mapping[str, Mapping[str, str]
 def check_query_result(result: Any, network: Network, *, blame: str) -> QueryResult:
     """Returns the result when it names every node of the network exactly once.
 
-    Raises: PluginError with the names that are missing, unknown or twice there.
+    Raises: PluginError with the names that are missing, unknown or repeated.
     """
     if not isinstance(result, QueryResult):
         raise PluginError(f"{blame} returned {type(result).__name__} from query_network; expected a QueryResult")

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
 ROLES_GROUP = "hetero_core.roles"
-"""Of devices that the core itself calls for: role -> device name. "isolator" runs a device in a process of its own, "splitter" splits a
-network over a list of devices."""
+"""The entry points of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its own,
+"splitter" splits a network over a list of devices.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,14 +71,14 @@ def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> di
         name = entry_point.name.strip().upper()
         provenance = Provenance(name, *read_identity(entry_point.dist), entry_point.value)
         claims = announced.setdefault(name, [])
-        # One distribution may be seen twice on the path, as when it is installed and stands in the working folder.
+        # A distribution may be on the path twice, for example installed and in the working folder.
         if all(claim.provenance != provenance for claim in claims):
             claims.append(Announcement(provenance, Patience(provenance, timeout), entry_point=entry_point))
     return announced
 
 
 def load_entry_point(announcement: Announcement) -> Any:
-    """Returns the module of an announcement, imported. Raises: DeviceUnavailableError with what its import raised."""
+    """Returns the module of an announcement, imported. Raises: DeviceUnavailableError with the error of the import."""
     provenance = announcement.provenance
     try:
         return announcement.entry_point.load()
@@ -179,7 +180,7 @@ _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created",
 
 
 class Registry:
-    """The plugins of one Core. Safe for threads: a device is created once, and a device that hangs does not delay other devices.
+    """The plugins of a Core. Safe for threads: a device is created once, and a device that hangs does not delay other devices.
 
     `timeout`: the seconds that a plugin has to create its device, and to answer a question for the first time; None for no limit.
     """
@@ -194,7 +195,7 @@ class Registry:
         entry_points = importlib_metadata.entry_points()
         self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
         self._devices: dict[str, Device] = {}
-        # Devices whose names were removed; loaded networks may use them until the Core closes.
+        # Unregistered devices; loaded networks may use them until the Core closes.
         self._retired: dict[int, Device] = {}
         self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
         self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
@@ -263,7 +264,7 @@ class Registry:
     def register(self, name: str, plugin: Any) -> None:
         """Makes a plugin known under a name: a factory when it has `create_device`, the device itself otherwise.
 
-        Raises: DeviceNameError for a name that no device string could say; PluginError when the name is taken.
+        Raises: DeviceNameError for a name that is invalid in a device string; PluginError when the name is taken.
         """
         parsed = parse_device_name(name)
         if parsed.id or parsed.arguments or "," in parsed.name:
@@ -282,13 +283,13 @@ class Registry:
             if parsed.name not in self._announced:
                 self.announcement(parsed.name)
             claims = self._announced.pop(parsed.name)
-            # Another plugin of this name has nothing to do with the creation of this one.
+            # The lock guards the creation of this device; a later plugin of this name gets a lock of its own.
             self._lock_of_name.pop(parsed.name, None)
             if parsed.name in self._devices:
                 self._retire(claims[0], self._devices.pop(parsed.name))
 
     def _retire(self, announcement: Announcement, device: Device) -> None:
-        # An object that is the device itself may come back under a name, and is closed once.
+        # A plugin object that is itself the device may be registered again, but is closed once.
         self._retired[id(device if announcement.is_factory else announcement.plugin)] = device
 
     def close(self) -> None:
@@ -370,7 +371,7 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """The state of one installed device: its ids if it works, else the reason; `reason_of_id` has the reasons of unusable ids."""
+    """The state of an installed device: its ids if it works, else the reason; `reason_of_id` has the reasons of unusable ids."""
 
     name: str
     distribution: str
@@ -400,7 +401,7 @@ def isolate_device(
 ) -> tuple[DeviceName, Mapping[str, Any] | None]:
     """Returns the device and the configuration of a call, rewritten if the call or the device's settings have ISOLATE.
 
-    Values that are set for the device go with the call, since the isolator does not know them.
+    Values that are set for the device are passed with the call, since the isolator does not know them.
 
     Raises: ConfigValueError; DeviceNotFoundError if no isolator is installed.
     """

@@ -1,7 +1,8 @@
 """Division of the processors of a process: from the configuration of a load to its streams, and the threads of each.
 
-A stream is a run of a loaded network that the Core's threads may have under way beside others. INFERENCE_NUM_THREADS is the budget of
-the whole network; every stream gets the same part of it. CPU_THREADS_PER_STREAM, an old key, is translated to it. Pure functions.
+A stream is a run of a loaded network; NUM_STREAMS is how many the Core's threads may have under way at the same time.
+INFERENCE_NUM_THREADS is the budget of the whole network; every stream gets the same part of it. CPU_THREADS_PER_STREAM, an old key,
+is translated to it. Pure functions.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def resolve_threads(
 ) -> Mapping[str, Any]:
     """Returns the configuration with numbers for INFERENCE_NUM_THREADS and NUM_STREAMS, by the hint if they are not set.
 
-    `find_range` returns the lowest and the highest number of streams that the device has; it is called where they matter.
+    `find_range` returns the lowest and the highest number of streams that the device has; it is called only if the range is needed.
 
-    Raises: ConfigValueError for more threads than processors, more streams than the device has or than there are threads, and streams
-    beside the one that all exclusive networks share.
+    Raises: ConfigValueError for more threads than processors, more streams than the device has or than there are threads, and more
+    than the single stream that all exclusive networks share.
     """
     given_threads, given_streams = config[THREADS_KEY], config[STREAMS_KEY]
     if given_threads is not None and given_threads > processors:
@@ -123,7 +124,7 @@ def multiply_streams(config: Mapping[str, Any], *, device: str, where: str = "")
 
 
 def read_value(name: str, known: str, config: Mapping[str, Any]) -> Any:
-    """Returns the value of a key of a complete configuration; `name` is what it was asked for by, `known` its declared name."""
+    """Returns the value of a key of a complete configuration; `name` is the name that the caller used, `known` the declared name."""
     if known == THREADS_KEY and name.strip().upper() == OLD_KEY:
         return config[THREADS_KEY] // config[STREAMS_KEY]
     return config[known]

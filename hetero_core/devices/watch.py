@@ -4,7 +4,7 @@ Python cannot stop a thread. A call that takes too long is set aside: its caller
 `on_late_result` gets the late result. A thread costs 50 to 100 microseconds, so only calls with a limit are made this way.
 
 `Patience` limits the questions to a plugin (configuration keys, metrics, create, close) to the Core's `device_timeout`. A question goes
-to a thread of its own the first time; later ones are asked directly. Query, load and import have no limit but DEADLINE.
+to a thread of its own the first time; later questions are asked directly. Query, load and import have no limit but DEADLINE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hetero_core.errors import DeadlineExceededError, DeviceTimeoutError
 Result = TypeVar("Result")
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
-"""Seconds, the most that Python waits for anything; a limit above it is none."""
+"""Seconds, the longest wait that Python supports; a longer limit counts as no limit."""
 
 
 class OutOfTimeError(Exception):
@@ -70,7 +70,7 @@ def call_within(
 ) -> Result:
     """Returns the result of a call on a daemon thread of this name, with the caller's context.
 
-    A budget covers the whole call. Any other limit is for one plugin: its clock stands still while the call waits for
+    A budget covers the whole call. Any other limit is for a single plugin: its clock stands still while the call waits for
     another watched call, so that the innermost plugin is blamed.
 
     Raises: OutOfTimeError after so many seconds; errors of the call.
@@ -156,7 +156,7 @@ _QUESTIONS = frozenset(("config_keys", "metrics", "close_device"))
 
 
 class Patience:
-    """The time limits of one plugin. Safe for threads. A plugin that has not answered a question in time is not asked again."""
+    """The time limits of a plugin. Safe for threads. A plugin that has not answered a question in time is not asked again."""
 
     def __init__(self, provenance: Provenance, timeout: float | None) -> None:
         self._provenance = provenance
@@ -166,7 +166,7 @@ class Patience:
 
     @property
     def is_exhausted(self) -> bool:
-        """Says whether a question is without an answer."""
+        """Says whether the plugin has left a question unanswered."""
         return bool(self._unanswered)
 
     def call(self, hook: str, device: DeviceName, call: Callable[[], Result]) -> Result:
@@ -174,7 +174,7 @@ class Patience:
         if hook in _QUESTIONS:
             return self.ask(hook, device.id, call)
         self._require_answers()
-        # For the message of a load that runs out of time; without a limit nobody reads it.
+        # For the message of a load that runs out of time; unused without a limit.
         if not is_watched():
             return call()
         with note_place(f"{hook} of {self._provenance} for device {device}"):

@@ -28,7 +28,7 @@ _ENGINE, _MACHINE, _COMPILED = "engine", "machine", "compiled/"
 
 
 class EngineDevice:
-    """The base class of a device that wraps an engine; there is one object per Core and registered name.
+    """The base class of a device that wraps an engine; there is a single object per Core and registered name.
 
     A subclass sets `title` and `version` of the engine, and implements the methods that raise NotImplementedError here. Their argument
     `network` is the user's own network, `stamped` the same network with the opsets of `newest_opsets`.
@@ -55,7 +55,7 @@ class EngineDevice:
         raise NotImplementedError
 
     def store(self, executable: Any) -> Mapping[str, Any]:
-        """Returns the compiled form as named sections of bytes; none if the engine cannot store it."""
+        """Returns the compiled form as named sections of bytes; empty if the engine cannot store it."""
         return {}
 
     def restore(

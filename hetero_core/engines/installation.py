@@ -38,6 +38,6 @@ def import_engine(module: str, attribute: str, title: str, *, cure: str) -> Modu
             f"{title} is installed and cannot be imported: {type(error).__name__}: {error}; {cure}"
         ) from error
     if not hasattr(imported, attribute):
-        # If two distributions share a folder and one is uninstalled, an empty package remains.
+        # If two distributions share a folder, uninstalling either leaves an empty package.
         raise DeviceUnavailableError(f"{title} is installed, but its folder has no {attribute}; {cure}")
     return imported

@@ -32,7 +32,7 @@ Kind = Literal["wrong", "fails", "ends the process", "never returns"]
 
 @dataclass(frozen=True)
 class KnownError:
-    """One fault of an engine.
+    """A fault of an engine.
 
     `operators` are names such as "Div" and "com.microsoft.QAttention"; "*" stands for every operator. `reason` describes the fault in
     words; "{node.op_type}" in it stands for the operator. `versions` are the engine's versions with the fault. `source` is the report
@@ -125,7 +125,7 @@ def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
 
 
 def differs(attribute: str, usual: object) -> Condition:
-    """Returns the condition that an attribute has another value than the usual one."""
+    """Returns the condition that an attribute differs from its usual value."""
     return lambda node, graph: node.attributes.get(attribute, usual) != usual
 
 
@@ -145,7 +145,7 @@ def computes_input(*positions: int) -> Condition:
 
 
 def has_dtype(*dtypes: str | None) -> Condition:
-    """Returns the condition that the first input has one of these element types; None stands for an unknown type."""
+    """Returns the condition that the element type of the first input is among `dtypes`; None stands for an unknown type."""
     return lambda node, graph: dtype_of_input(node, graph) in dtypes
 
 
@@ -185,7 +185,9 @@ def follows(op_type: str) -> Condition:
 
 
 def flattens_axes(node: Node, graph: Graph) -> bool:
-    """Says whether the axis of a Softmax is not the last of more than one element, so that versions before 13 flatten several."""
+    """Says whether axes after the axis of a Softmax have more than a single element, so that versions before 13 flatten several
+    axes.
+    """
     shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
     return not (shape and all(size == 1 for size in shape[axis % len(shape) + 1 :]))
 

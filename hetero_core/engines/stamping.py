@@ -1,8 +1,8 @@
 """Opset stamps, for devices that wrap an engine: a network is relabelled with older opsets in which its operators mean the same.
 
-An operator keeps its version until a newer one replaces it: Relu-14 is the same in opset 14 and in opset 28. Two versions that differ
-only in the allowed element types mean the same, too: their text, attributes, inputs and outputs are identical. A model has a single
-opset per domain, so the stamp must suit all nodes; nodes that the chosen stamp does not suit are refused.
+An operator keeps its version until a newer version replaces it: Relu-14 is the same in opset 14 and in opset 28. Two versions that
+differ only in the allowed element types mean the same, too: their text, attributes, inputs and outputs are identical. A model has a
+single opset per domain, so the stamp must suit all nodes; nodes that the chosen stamp does not suit are refused.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class RemoteDevice(Generic[AnyCarrier]):
 
     @hookimpl
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """The plugin's own keys, and those of the device behind the colon."""
+        """The plugin's own keys, and the keys of the device behind the colon."""
         if not device.arguments:
             return self.own_keys
         try:

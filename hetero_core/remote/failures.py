@@ -10,7 +10,7 @@ from hetero_core.devices.query import GENERAL_CURE
 from hetero_core.errors import HeteroError, InferenceError, UnsupportedNodesError
 
 _RESTORED = (HeteroError, RuntimeError, ValueError, TypeError, LookupError, MemoryError, ArithmeticError, AssertionError)
-"""Classes whose errors come back as themselves."""
+"""Classes of errors that are restored with their own type."""
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 def restore_failure(fields: dict[str, Any], where: str) -> Exception:
     """Returns the error that `describe_failure` described, with a note on the place of origin.
 
-    A type that only the other process knows becomes an InferenceError that names it.
+    A type that only the remote process knows becomes an InferenceError that names it.
     """
     name, message = str(fields["type"]), str(fields["message"])
     kind = getattr(errors, name, None) or getattr(builtins, name, None)

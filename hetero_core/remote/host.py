@@ -1,4 +1,4 @@
-"""The host: a Core that serves one device to a remote caller. Operations by name, arguments as plain values, bulk as buffers.
+"""The host: a Core that serves a single device to a remote caller. Operations by name, arguments as plain values, bulk as buffers.
 
     describe() -> keys, metrics, capabilities        load(config, answer) + network -> network    run: `open_session`
     metric(name)    query(config) + packed network   import(config, trust) + blob -> network      export(network) -> blob
@@ -139,7 +139,7 @@ class NotedLimits(RunLimits):
 
 
 class HostSession:
-    """One request on a network: its working memory and its sequential runs."""
+    """A request on a network: its working memory and its sequential runs."""
 
     def __init__(self, network: ExecutableNetwork) -> None:
         self.network = network
@@ -156,7 +156,8 @@ class HostSession:
     ) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
         """Returns the outputs, valid until the next run, and the times of nodes as plain values if they are measured.
 
-        `presets` are arrays that nobody uses until this returns, as `RunContext.owns_outputs` says. `note` is told each node that begins.
+        `presets` are arrays that are not used elsewhere until this returns, as `RunContext.owns_outputs` says. `note` is called
+        with the name of each node that begins.
         """
         network = self.network
         context = network.open_context(self._state, token)
@@ -187,7 +188,8 @@ def restore_steps(steps: Sequence[tuple[Any, ...]]) -> tuple[ExecutedNode, ...]:
 
 
 def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]], *, shift: float = 0.0) -> None:
-    """Records times of another process. On this machine both read one clock; for another machine's, `shift` is added to its beginnings.
+    """Records times of another process. Processes of the same machine share a clock; for times of a second machine, `shift` is
+    added to the beginnings.
 
     Raises: InferenceError for fields of another form.
     """

@@ -1,4 +1,4 @@
-"""The mirror: a device here that stands for a device elsewhere; each hook is one operation of the host.
+"""The mirror: a device here that stands for a device elsewhere; each hook is a single operation of the host.
 
     caller ──> RemoteExecutable.run ──> Session (of the carrier) ──> HostSession.run ──> the device's executable
                                                               <── outputs, times, or the error with its type
@@ -65,7 +65,7 @@ class RemoteExecutable(Executable):
 
         Raises: the error of the device; DeviceCrashedError if its host ended in this run.
         """
-        # As `call_again`, which takes a microsecond.
+        # Same as `call_again`, inlined because that takes a microsecond.
         while True:
             try:
                 return self._run_once(inputs, context)
@@ -109,7 +109,9 @@ class RemoteExecutable(Executable):
         return restore_steps(self._call("executed")[0])
 
     def export(self) -> Payload:
-        """Returns the blob that the host's device exports; code in it is marked there, where an import without trust finds it."""
+        """Returns the blob that the host's device exports; the host has marked its sections of code, so that an import without
+        trust refuses them.
+        """
         _, (blob,) = self._call("export")
         return Payload({BLOB: bytes(blob)})
 

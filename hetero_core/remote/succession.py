@@ -1,4 +1,4 @@
-"""The succession of hosts of one device: a host starts on first use, and a dead host is replaced until restarts keep failing."""
+"""The succession of hosts of a device: a host starts on first use, and a dead host is replaced until restarts keep failing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hetero_core.network.types import ValueSpec
 logger = logging.getLogger(__name__)
 
 _MOST_CRASHES = 2
-"""Crashes with no run between them that succeeded; after so many the device is given up."""
+"""The number of crashes without a successful run in between, after which the device is given up."""
 
 
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class HostReplacedError(DeviceCrashedError):
-    """The host was ended for the sake of another request, which hung; the call can be retried."""
+    """The host was ended because another request hung; the call can be retried."""
 
 
 def call_again(call: Callable[[], Result]) -> Result:
@@ -49,7 +49,7 @@ class Session(Protocol):
         """Returns the outputs, valid until the next run of this session."""
 
     def close(self) -> None:
-        """Lets the far end forget the request."""
+        """Lets the remote end release the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,13 @@ def describe_remote(carrier: Succession[Any], where: str) -> Description:
 
 
 GRACE = 1.0
-"""Seconds that a host has to answer after nobody waits any more."""
+"""Seconds that a host has to answer after the caller's wait has ended."""
 
 
 class Link(ABC):
-    """The near end of one host. Safe for threads. A host that does not answer in time is ended, and the request is its culprit."""
+    """This process's end of the connection to a host. Safe for threads. A host that does not answer in time is ended; the
+    unanswered request is recorded as the reason.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -110,7 +112,7 @@ class Link(ABC):
 
     @abstractmethod
     def cancel(self, request: Any) -> None:
-        """Tells the host that nobody waits for a request."""
+        """Tells the host that a request is abandoned."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -127,9 +129,8 @@ class Link(ABC):
                 self._end, self._culprit = end, culprit
 
     def await_answer(self, request: Any, what: str, token: CancelToken | None, end_of_wait: float | None) -> None:
-        """Waits for the answer to a request, or for the end of the host. `what` is the request in messages.
-
-        Nobody waits after `end_of_wait`, on the clock of `time.monotonic`, or after the run of `token` is cancelled.
+        """Waits for the answer to a request, or for the end of the host. `what` is the request in messages. The wait ends at
+        `end_of_wait`, on the clock of `time.monotonic`, and when the run of `token` is cancelled.
         """
         limit = None if end_of_wait is None else end_of_wait + GRACE
         is_told = False
@@ -143,7 +144,9 @@ class Link(ABC):
                 limit = None
 
     def convert_end(self, request: object, message: str) -> HeteroError:
-        """Returns the error of a request whose host is gone: its deadline, another request that hung, or a crash."""
+        """Returns the error of a request after the end of its host. The cause is its deadline, a different request that hung, or a
+        crash.
+        """
         if self._culprit is None:
             return DeviceCrashedError(message)
         return DeadlineExceededError(message) if self._culprit is request else HostReplacedError(message)
@@ -153,7 +156,7 @@ AnyLink = TypeVar("AnyLink", bound=Link)
 
 
 class Succession(Generic[AnyLink]):
-    """The hosts of one device; only one is active at a time. A subclass says how messages and arrays travel to them.
+    """The hosts of a device; a single host is active at a time. A subclass implements the transport of messages and arrays.
 
     `memory` is the memory of its arrays of numbers: HOST, or its own, for which it has to_host and from_host.
     `copies_metric` names the metric of a network with the bytes that its runs have copied; it is empty if sessions do not count copies.
@@ -207,7 +210,7 @@ class Succession(Generic[AnyLink]):
         return self._description
 
     def find_link(self) -> AnyLink:
-        """Returns the active host; starts a new host if there is none.
+        """Returns the active host; starts a new host if no host is active.
 
         Raises: DeviceCrashedError when the device crashed again after it was started again.
         """

@@ -1,4 +1,4 @@
-"""ExecutableNetwork: the public face that the core gives every device's Executable.
+"""ExecutableNetwork: the public interface of a loaded network, around a device's Executable.
 
 The chain of calls is bound once, at load: `run` is the device's own method unless a wrapper stands around `infer`.
 """
@@ -74,7 +74,7 @@ _OWN_KEYS = (*LIMIT_KEYS, LOG_KEY, MEASURING_KEY, PRIORITY_KEY)
 BORDER_SECTION = "hetero/border"
 """The section of a blob that holds the border; the plugin that imports the blob does not see it."""
 NETWORK_SECTIONS = "hetero/network"
-"""The sections of a blob that hold the network itself, if a run may be given constants of it."""
+"""The sections of a blob that hold the network itself, if a run may replace its constants."""
 HINTS_SECTION = "hetero/declarations"
 """The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
 
@@ -123,7 +123,7 @@ class ExecutableNetwork:
         self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
         self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
         self.output_names = tuple(spec.name for spec in self.outputs)
-        # Constants that a run may be given as well.
+        # Constants that a run may replace.
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
         self.device = binding.device
@@ -158,7 +158,8 @@ class ExecutableNetwork:
     @property
     def start(self) -> Start | None:
         """The function that starts a run on an asynchronous device; None if a thread of the core runs it."""
-        # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
+        # Not stored: a network that refers to its own method is a cycle, which keeps it and its device's threads until the garbage
+        # collector runs.
         return self._start_run if self._starts else None
 
     @property
@@ -198,12 +199,14 @@ class ExecutableNetwork:
         return InferRequest(self)
 
     def create_state(self, beside: object = None) -> object:
-        """Returns working memory of the device for one request; `beside` is the request's first one. Raises: as `run_host` does."""
+        """Returns working memory of the device for a request; `beside` is the request's first working memory. Raises: as `run_host`
+        does.
+        """
         try:
             if beside is None or beside is NO_STATE:
                 return self.executable.create_state()
             return self.executable.create_spare(beside)
-        except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller gets one kind
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
 
@@ -213,16 +216,16 @@ class ExecutableNetwork:
         return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=self.create_limits())
 
     def create_limits(self) -> RunLimits | None:
-        """Returns the limits of one run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
+        """Returns the limits of a run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
         if self.memory_limit is None and self.deadline is None:
             return None
         return RunLimits(self.where, memory_limit=self.memory_limit)
 
     def route_inputs(self, inputs: Any) -> tuple[ExecutableNetwork, tuple[Any, ...]]:
-        """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or another one if
-        constants are replaced.
+        """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or a second
+        network if constants are replaced.
 
-        Raises: InputNameError, InputShapeError, InputTypeError; errors of loading the other network.
+        Raises: InputNameError, InputShapeError, InputTypeError; errors of loading the second network.
         """
         if self._replacements is not None:
             self._require_open()
@@ -271,7 +274,7 @@ class ExecutableNetwork:
                     outputs = take_home(self, outputs, profile, context.tensors)
                 except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
                     outputs, error = None, failure
-            # The device is done: the callback may close the network.
+            # The device has finished: the callback may close the network.
             self._leave(context)
             done(outputs, error)
 
@@ -287,7 +290,7 @@ class ExecutableNetwork:
 
     def _enter(self, context: RunContext, thread: int) -> None:
         """Notes a run that is under way. Raises: ClosedError."""
-        # Before the question whether it is closed: `close` looks at the runs after it has set that.
+        # Before the check for closing: `close` first marks the network as closed and then looks at the runs.
         self.thread_of_run[context] = thread
         try:
             self._require_open()
@@ -302,8 +305,8 @@ class ExecutableNetwork:
             context.profile.end_run()
 
     def blame_device(self, error: BaseException) -> HeteroError:
-        """Returns the error to raise for a failed run: a HeteroError with a note added, any other error as an InferenceError, whose
-        cause it is.
+        """Returns the error to raise for a failed run: a HeteroError with a note added; any other error becomes the cause of an
+        InferenceError.
         """
         where = f"on {self.device} ({self.provenance})"
         if isinstance(error, HeteroError):
@@ -363,7 +366,7 @@ class ExecutableNetwork:
         return header, payload
 
     def _add_border(self, payload: Payload) -> Payload:
-        """Returns the payload with the border, if that says anything about runs or layouts, hints about outputs, and replaceable constants.
+        """Returns the payload with the border, if it affects runs or layouts, hints about outputs, and replaceable constants.
 
         These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
         """
@@ -431,18 +434,17 @@ class ExecutableNetwork:
         return read_value(name, resolve_key(name, self._binding.keys, device=str(self.device), where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device lets change, for the runs that
-        begin from then on.
+        """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device allows to change, for all
+        runs that begin afterwards.
 
-        None removes a limit, and gives another key the value back that the network was loaded with. An error leaves all values as they
-        were.
+        None removes a limit, and resets any other key to its value at load. An error leaves all values unchanged.
 
         Raises: ConfigKeyError, ConfigValueError, ClosedError; errors of the device.
         """
         self._require_open()
         settings = self._convert_settings(config)
         changed = freeze_mapping({**self.config, **settings})
-        read_deadline(changed)  # both raise for a value that is no limit
+        read_deadline(changed)  # both raise for an invalid limit
         read_memory_limit(changed)
         own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
         if own:
@@ -476,9 +478,9 @@ class ExecutableNetwork:
     # Lifetime
 
     def close(self) -> None:
-        """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
+        """Releases the device's resources for this network; a second call, or a call in a forked child, does nothing.
 
-        Waits for the runs that are under way, and cancels those that take more than 10 seconds. If the device still computes a run a
+        Waits for the runs that are under way, and cancels runs that take more than 10 seconds. If the device still computes a run a
         second later, its memory cannot be released safely: the network stays open, with a warning.
         """
         if self._is_closed:
@@ -500,7 +502,7 @@ class ExecutableNetwork:
             raise ClosedError(f"network '{self.name}' on {self.device} is closed; load it again")
 
     def require_process(self) -> None:
-        """Raises ClosedError in a forked child, where waiting for a thread would never end."""
+        """Raises ClosedError in a forked child, because waiting for a thread would never end."""
         if self._process != os.getpid():
             raise ClosedError(f"network '{self.name}' on {self.device} cannot be used here: {FORK_ADVICE}")
 
@@ -515,12 +517,12 @@ class ExecutableNetwork:
 
 
 def _drop_specs(specs: tuple[ValueSpec, ...], names: Collection[str]) -> tuple[ValueSpec, ...]:
-    """Returns the specs without those of these names."""
+    """Returns the specs except those with these names."""
     return tuple(spec for spec in specs if spec.name not in names) if names else specs
 
 
 def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> frozenset[str]:
-    """Returns the inputs and outputs of states that are made and read in one memory of the device, so that they never leave it."""
+    """Returns the inputs and outputs of states that are made and read in the same device memory, so that they never leave it."""
     memory_in = {spec.name: spec.memory for spec in inputs}
     memory_out = {spec.name: spec.memory for spec in outputs}
     ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]

@@ -1,8 +1,8 @@
 """The threads of a Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
 last reference to the executor; and forks, which leave the child without these threads.
 
-Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
-dropped, and those in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
+Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. When it exits, queued runs are
+dropped, and runs in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 
 def call_in_child(action: Callable[[], object]) -> None:
-    """Has an action called in each forked child, before anything else there: to renew a lock, which a thread of the parent may hold.
-
-    For process-wide objects that the child uses, too.
+    """Registers an action that runs first in each forked child, for example to renew a lock that a thread of the parent may hold.
+    It is meant for process-wide objects that the child also uses.
     """
     if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
         os.register_at_fork(after_in_child=action)
@@ -73,7 +72,7 @@ class Turns:
         self._rank = rank
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task, which runs before those of a lower priority that wait. Raises: ClosedError."""
+        """Returns the future of a task, which runs before waiting tasks of a lower priority. Raises: ClosedError."""
         return self._executor.submit(task, rank=self._rank)
 
     def set_priority(self, priority: str) -> None:
@@ -86,12 +85,12 @@ EXIT_SECONDS = 10.0
 
 _Task: TypeAlias = "tuple[Future[Any], Callable[[], Any]]"
 _Item: TypeAlias = "tuple[float, int, _Task | None]"
-"""Rank, number and task. Two items are never compared beyond the number; None, which ends a thread, comes behind all tasks."""
+"""Rank, number and task. Two items are never compared beyond the number; None, which ends a thread, is sorted after all tasks."""
 _numbers = count()
 
 
 class ExecutorManager:
-    """Makes the executors of one Core and ends them. Safe for threads; of no use in a forked child."""
+    """Makes the executors of a Core and ends them. Safe for threads; of no use in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,8 +104,8 @@ class ExecutorManager:
     def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
         """Returns the executor of a network that is loaded with this configuration on the device of this name.
 
-        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
-        networks of the device, and runs of a higher MODEL_PRIORITY go first.
+        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set, all such networks of
+        the device share a single thread, and runs of a higher MODEL_PRIORITY go first.
 
         Raises: ClosedError after `close`.
         """
@@ -140,7 +139,7 @@ class ExecutorManager:
     def close(self, timeout: float | None = None) -> None:
         """Drops all queued tasks, waits for the running tasks, and ends the threads; `timeout` in seconds.
 
-        Does nothing in a forked child: the threads are not there.
+        Does nothing in a forked child: the threads do not exist there.
         """
         if self._process != os.getpid():
             return
@@ -167,24 +166,24 @@ class Executor:
         self._lock = threading.Lock()
         self._is_closed = False
         self._process = os.getpid()
-        from queue import PriorityQueue, SimpleQueue  # a network that is only asked to its face has no executor
+        from queue import PriorityQueue, SimpleQueue  # a network with synchronous runs only has no executor
 
         self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        # A thread refers to the queue, not to the executor, whose threads end with its last reference.
+        # A thread refers to the queue, not to the executor, so that the threads end with the executor's last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
-        """Returns the future of a task that one of the threads runs, in the order in which they come; in a ranked executor those of a
-        lower rank first.
+        """Returns the future of a task. The threads run tasks in order of submission; in a ranked executor, tasks of a lower rank
+        first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """
         if self._process != os.getpid():
             raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
-        from concurrent.futures import Future  # runs that are not awaited need none
+        from concurrent.futures import Future  # only needed for runs that are awaited
 
         future: Future[Any] = Future()
         with self._lock:
@@ -235,7 +234,7 @@ def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Sema
         if item is None:
             return
         _run_task(*item)
-        # Not kept until the next task comes: it holds a request and its arrays.
+        # Released before the wait for the next task: a task holds a request and its arrays.
         del item
 
 

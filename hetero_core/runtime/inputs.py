@@ -40,7 +40,7 @@ def order_inputs(
     border: Border = EMPTY_BORDER,
     takes_tensors: bool = False,
 ) -> tuple[Any, ...]:
-    """Returns the values in the order of the specs, each checked and as the device wants it; defaults for those that are left out.
+    """Returns the values in the order of the specs, each checked and as the device wants it; missing inputs get their defaults.
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
@@ -86,7 +86,7 @@ def convert_value(
 ) -> Any:
     """Returns a value, checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
 
-    An array that lies in the device's own memory already stays there; it is for the device to take it as it is. `takes_tensors` says that
+    An array that already lies in the device's own memory stays there; the device gets it unchanged. `takes_tensors` says that
     the device takes tensors of any memory.
     """
     value_type = spec.type
@@ -120,7 +120,7 @@ def _find_memory(value: Any) -> str | None:
 
 
 def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
-    """Returns an array of any library, checked by its own attributes: PyTorch writes "torch.float32" where NumPy has "float32"."""
+    """Returns an array of any library, checked by its own attributes: PyTorch writes "torch.float32", NumPy "float32"."""
     dtype_name = str(value.dtype).rpartition(".")[2]
     if value_type.dtype is not None and dtype_name != _spell(value_type.dtype):
         raise InputTypeError(f"{where}: expected {value_type.dtype}, got {dtype_name}; convert it where it lies")
@@ -129,7 +129,7 @@ def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[
 
 
 def count_copied_bytes(inputs: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:
-    """Returns the bytes of tensors that the door had to copy, lists and other values without memory of their own included."""
+    """Returns the bytes of tensors that `order_inputs` had to copy, including lists and other values without memory of their own."""
     copied = 0
     for spec, value in zip(specs, ordered, strict=True):
         source = inputs.get(spec.name)
@@ -264,7 +264,7 @@ def fits_shape(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> 
 
 
 def _suggest_shape(where: str, shape: tuple[int, ...], value_type: TensorType) -> str:
-    """Returns the call that would let the network take images of this size, or in this order of axes; an empty text for others."""
+    """Returns the call that would let the network take images of this size, or in this order of axes; empty for any other shape."""
     expected = value_type.shape or ()
     rank = len(shape)
     if rank not in (3, 4) or not where.startswith("input '"):
@@ -297,7 +297,8 @@ def find_spec(name: str, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpe
 
 
 def name_inputs(inputs: Any, specs: Sequence[ValueSpec], *, network: str) -> Mapping[str, Any]:
-    """Returns input name -> value. A list or tuple has one value for each input; anything else that is no mapping is the only input's.
+    """Returns input name -> value. A list or tuple has a value for each input; anything else that is no mapping is the only
+    input's.
 
     Raises: InputNameError for a number of values that the network does not take, a position that it does not have, and a name given twice.
     """
@@ -331,7 +332,7 @@ def _name_keys(inputs: Mapping[Any, Any], names: list[str], network: str) -> dic
 def read_foreign(value: Any) -> np.ndarray[Any, Any] | None:
     """Returns the array of another library's object, sharing its memory if NumPy can; None if the object offers no array.
 
-    Raises: whatever the library raises, such as RuntimeError for a tensor that records gradients.
+    Raises: any error of the library, such as RuntimeError for a tensor that records gradients.
     """
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return np.asarray(value)
@@ -355,7 +356,7 @@ def convert_untyped(value: Any, value_type: TensorType, where: str) -> np.ndarra
 
 
 def _read_bytes(value: bytes | bytearray | memoryview, value_type: TensorType, where: str) -> np.ndarray[Any, Any]:
-    """Returns the bytes as uint8 in the declared shape, of which one size may be open; copies nothing."""
+    """Returns the bytes as uint8 in the declared shape, in which a single size may be open; copies nothing."""
     flat = np.frombuffer(value, np.uint8)
     shape = (flat.size,) if value_type.shape is None else tuple(size if isinstance(size, int) else -1 for size in value_type.shape)
     try:
@@ -404,7 +405,7 @@ def _convert_numbers(value: Any, value_type: TensorType, where: str) -> np.ndarr
 
 
 def _find_lost(numbers: np.ndarray[Any, Any], converted: np.ndarray[Any, Any], *, is_float: bool) -> np.ndarray[Any, Any]:
-    """Returns which numbers are not kept: integers that change, and decimals that become infinite."""
+    """Returns a mask of the numbers that the conversion changes: integers that change, and decimals that become infinite."""
     flat, results = numbers.reshape(-1), converted.reshape(-1)
     if is_float:
         results = results.astype(np.float64)
@@ -424,11 +425,10 @@ def _advise(dtype: str) -> str:
 
 
 class DeviceTensor:
-    """A tensor in the memory of a device. `array` is the device's own array; that of an output is valid until the next run of its
-    request.
+    """A tensor in the memory of a device. `array` is the device's own array; the array of an output is valid until the next run of
+    its request.
 
-    `place` identifies the memory across plugins, because two plugins may use one name for memories that do not understand each other's
-    arrays.
+    `place` identifies the memory across plugins, because two plugins may use the same name for incompatible memories.
     """
 
     def __init__(self, network: ExecutableNetwork, spec: ValueSpec) -> None:
@@ -438,7 +438,7 @@ class DeviceTensor:
         self.device = str(network.device)
         self.dtype = numpy_dtype(spec.dtype)
         self.array: Any = None
-        # Whether the array was made by `put`: that of a run may be a constant of the network.
+        # Whether `put` made the array; an array from a run may be a constant of the network.
         self._is_own = False
         self._spec = spec
         self._to_host, self._from_host = network.to_host, network.from_host
@@ -525,7 +525,9 @@ def check_preset(value: Any, spec: ValueSpec, *, network: str, takes_tensors: bo
 
 
 class OrderedPresets:
-    """The presets of a request by position: the caller's arrays, for the device, and the tensors, whose values stay in its memory."""
+    """The presets of a request by position: the caller's arrays, for the device, and the tensors, which stay in the device's
+    memory.
+    """
 
     def __init__(self, presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> None:
         ordered = [presets.get(spec.name) for spec in outputs]

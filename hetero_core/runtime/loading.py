@@ -5,8 +5,8 @@ blob ──> take off its border ──> the plugin's import_network ──> bin
 
 Constants that the caller replaces: the model lists them among its inputs, and a run may be given another value. A loaded network is
 compiled with its constants as they are. The first run that is given some of them loads the network once more, with these as inputs; later
-runs with the same names use it again, so that a run without any pays nothing. A device may take a node for its constants alone, such as
-the axes of an Unsqueeze: if it refuses the network with inputs, a network for each value is loaded.
+runs with the same names use it again, so that a run without replaced constants has no overhead. A device may take a node for its
+constants alone, such as the axes of an Unsqueeze: if it refuses the network with inputs, a network for each value is loaded.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def call_in_time(
 ) -> Result:
     """Returns the result of a query, a load or an import; with DEADLINE, within that time.
 
-    `what` begins the message: "loading network 'g'". `discard` gets a late result.
+    `what` begins the error message: "loading network 'g'". `discard` gets a late result.
 
     Raises: DeadlineExceededError that names the plugin at work; errors of the call.
     """
     seconds = read_deadline(target.config)
     outer = find_deadline()
-    # Within a load that has less time left, that load is ended in time.
+    # If an outer load has less time left, its own limit is sufficient.
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
         return call()
     try:
@@ -99,7 +99,7 @@ def call_in_time(
 
 
 def check_constants(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
-    """Raises MemoryLimitError if the constants of a network, those of bodies included, take more than MEMORY_LIMIT together."""
+    """Raises MemoryLimitError if the constants of a network, including its bodies, take more than MEMORY_LIMIT together."""
     limit = read_memory_limit(config)
     if limit is None:
         return
@@ -126,14 +126,14 @@ def check_sections(payload: Payload, name: str, device: DeviceName, config: Mapp
 
 
 def describe_model(model: object) -> str:
-    """Returns a model as messages name it before it was read."""
+    """Returns the description of an unread model for messages."""
     if isinstance(model, Network):
         return f"network '{model.name}'"
     return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"
 
 
 def bare_network(network: Network) -> Network:
-    """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them.
+    """Returns the network that a device gets: without states and defaults, which the core handles for every device.
 
     Shapes that are only declared are left out: a value at a border has the computed type.
     """
@@ -151,7 +151,7 @@ class Surroundings:
 
 
 def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
-    """Returns the payload as the plugin wrote it, and the core's own part. Raises: BlobDamagedError for sections that cannot be read."""
+    """Returns the plugin's payload and the core's own part. Raises: BlobDamagedError for sections that cannot be read."""
     sections = dict(payload.sections)
     border, declarations, network = EMPTY_BORDER, NO_DECLARATIONS, None
     try:
@@ -192,7 +192,7 @@ _MOST_NETWORKS = 8
 
 
 class Replacements:
-    """The constants of one loaded network that may be given as inputs. Safe for threads."""
+    """The constants of a loaded network that may be given as inputs. Safe for threads."""
 
     def __init__(self, network: Network, load: Callable[[Network], ExecutableNetwork]) -> None:
         """`load` loads networks on the device that `network` is loaded on."""
@@ -247,7 +247,7 @@ class Replacements:
             if network is None:
                 network = self._loaded[key] = self._load(change())
                 if len(self._loaded) > _MOST_NETWORKS:
-                    # Runs may be under way on it: it ends with its last holder.
+                    # Runs may be under way on it: it is closed with its last reference.
                     del self._loaded[next(iter(self._loaded))]
         return network
 
@@ -266,7 +266,7 @@ def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
 
 
 class Loader:
-    """The loads of one Core. Safe for threads."""
+    """The loads of a Core. Safe for threads."""
 
     def __init__(
         self,

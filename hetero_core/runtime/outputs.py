@@ -19,7 +19,7 @@ from hetero_core.runtime.inputs import fits_shape
 
 
 class OutputCheck:
-    """The check for the outputs of one loaded network; `resident` are those that never leave the device's own memory."""
+    """The check for the outputs of a loaded network; `resident` are outputs that never leave the device's own memory."""
 
     def __init__(
         self, specs: Sequence[ValueSpec], resident: Collection[str], watch: ShapeWatch | None, *, blame: Provenance
@@ -33,7 +33,7 @@ class OutputCheck:
         )
 
     def check(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs of a device after a check that their number and types are those of the network.
+        """Returns the outputs of a device after a check that their number and types match the network.
 
         Raises: PluginError that names the plugin; MemoryLimitError if the outputs of a device that does not count bytes exceed the limit.
         """
@@ -42,7 +42,7 @@ class OutputCheck:
             expected = f"a tuple of {len(self._promised)} outputs"
             raise PluginError(f"{self._blame} returned {description} from run; expected {expected}")
         for value, (dtype, shape, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
-            # NumPy has one object for each of its types: the usual comparison is of two names for it.
+            # NumPy has a single object for each of its types, so the usual comparison is by identity.
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
                 named = type(value).__name__ if own is None else own
                 raise PluginError(f"{self._blame} returned {named} for output '{spec.name}'; expected an array of {dtype}")
@@ -62,17 +62,17 @@ STRICT_ADVICE = f"Correct the declaration or remove it, or load without {STRICT_
 
 
 class ShapeWatch:
-    """Compares the outputs of one loaded network with the shapes that its model declares."""
+    """Compares the outputs of a loaded network with the shapes that its model declares."""
 
     def __init__(self, declarations: Declarations, hints: Sequence[tuple[int, Hint]], where: str, *, is_strict: bool) -> None:
-        """`hints`: those about outputs, each with the position of its output."""
+        """`hints`: the hints about outputs, each with the position of its output."""
         self._declarations = declarations
         self._hints = tuple(hints)
         self._where = where
         self._is_strict = is_strict
 
     def check(self, outputs: Sequence[Any]) -> None:
-        """Warns of an output of another shape than the declared one: NetworkDeclarationWarning, once for each value.
+        """Warns of an output whose shape differs from the declared shape: NetworkDeclarationWarning, once for each value.
 
         Raises: InferenceError instead if STRICT_DECLARATIONS is set.
         """
@@ -133,7 +133,7 @@ def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any,
 
 
 def _own(output: Any, shared: Container[int]) -> Any:
-    """Returns an output, or a copy if it is a constant or one of the arrays with `shared` ids."""
+    """Returns an output, or a copy if it is a constant or its id is in `shared`."""
     if isinstance(output, list):
         return [_own(item, shared) for item in output]
     is_copied = isinstance(output, np.ndarray) and (id(output) in shared or not output.flags.writeable)

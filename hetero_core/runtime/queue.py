@@ -1,6 +1,7 @@
-"""AsyncInferQueue: several requests of one network that are kept busy; an idle request takes the next inputs.
+"""AsyncInferQueue: several requests of the same network that are kept busy; an idle request takes the next inputs.
 
-A request is busy from its start until its callback has returned. Nothing of a failed run stays behind once `wait_all` has raised it.
+A request is busy from its start until its callback has returned. Once `wait_all` has raised the error of a failed run, the queue
+keeps nothing of the run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class AsyncInferQueue:
         count = jobs if jobs > 0 else max(int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
         self._network = network
         self._changed = threading.Condition()
-        # Of each request, the runs whose callbacks have not returned and the starts that are on their way; 0 is idle.
+        # For each request, the number of runs with unfinished callbacks plus the number of starts in progress; 0 is idle.
         self._unfinished = [0] * count
         self._starting: set[int] = set()
         self._userdata: list[Any] = [None] * count
@@ -42,9 +43,9 @@ class AsyncInferQueue:
         self._requests = tuple(_QueuedRequest(network, self, index) for index in range(count))
 
     def start_async(self, inputs: Any = None, userdata: Any = None) -> None:
-        """Starts a run on an idle request, waiting until there is one; `userdata` is handed to the callback.
+        """Starts a run on an idle request, waiting until a request is idle; `userdata` is handed to the callback.
 
-        Within a callback it never waits: if no other request is idle, it uses the request of the callback.
+        Within a callback it never waits: if no second request is idle, it uses the request of the callback.
 
         Raises: InputNameError, InputShapeError, InputTypeError; RequestBusyError within a callback that has restarted its request.
         """
@@ -56,7 +57,7 @@ class AsyncInferQueue:
             self._leave(index, None)
 
     def get_idle_request_id(self) -> int:
-        """Returns the position of the first idle request, waiting until there is one; the next `start_async` takes it."""
+        """Returns the position of the first idle request, waiting until a request is idle; the next `start_async` takes it."""
         return self._wait_for_idle(takes_it=False)
 
     def is_ready(self) -> bool:
@@ -131,7 +132,7 @@ class AsyncInferQueue:
             self._unfinished[index] += 1
 
     def _began(self, index: int) -> None:
-        """Ends the reservation of a start: from here on the request says itself that it is running."""
+        """Ends the reservation of a start: from now on the request itself reports that it is running."""
         with self._changed:
             self._starting.discard(index)
 
@@ -166,7 +167,7 @@ class AsyncInferQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for all; if an error has left the block, cancels them first, and that error goes on."""
+        """Waits for all; if the block raised an error, cancels them first, and the error propagates."""
         if kind is None:
             self.wait_all()
             return
@@ -177,7 +178,7 @@ class AsyncInferQueue:
 
 
 class _CallingThread(threading.local):
-    """The request whose callback the current thread is in."""
+    """The request for which the current thread runs the callback."""
 
     index: int | None = None
 

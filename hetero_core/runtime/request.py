@@ -3,7 +3,7 @@
 States: idle -> running -> idle. Every run is begun by `_begin`, computed by `_compute` or by the device's own `start`, and ended by `_end`;
 `infer`, `infer_async` and `start_async` differ only in the thread or task that waits for the end. Python cannot stop a thread: when a
 request is cancelled it is idle at once, and the context that the device still works on is set aside; the next run gets a new context.
-Nothing of a failed run stays behind. With DEADLINE the device works on a thread that can be left behind, also for `infer`.
+Nothing of a failed run stays behind. With DEADLINE the device works on a thread that can be abandoned, also for `infer`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 10.0
 """Seconds that closing a network waits for its runs before it cancels them."""
 CANCEL_SECONDS = 1.0
-"""Seconds that it then waits for devices that ask whether they are cancelled."""
+"""Seconds that it then waits for devices that check for cancellation."""
 _POLL_SECONDS = 0.005
 NO_STATE: Any = object()
-"""Stands for working memory that the device has yet to make."""
+"""Stands for working memory that the device has not made yet."""
 
 Callback = Callable[["InferRequest", BaseException | None], None]
 Start = Callable[[tuple[Array, ...], RunContext, Done], None]
@@ -48,9 +48,9 @@ Outcome = tuple[tuple[Any, ...], BaseException | None]
 
 
 class Run:
-    """One run in flight, computed by `network`.
+    """A run in flight, computed by `network`.
 
-    Nobody waits for a run that `is_detached`: the callback gets its error, and `wait` of the request raises it. `wake` tells an
+    No thread waits for a run that `is_detached`: the callback gets its error, and `wait` of the request raises it. `wake` tells an
     event loop of the end.
     """
 
@@ -65,7 +65,7 @@ class Run:
         self.is_detached = False
         self.wake: Callable[[], None] | None = None
         self.timer: threading.Timer | None = None  # ends a run with DEADLINE
-        # Held until the end. An event would take 5 us of every run.
+        # A lock that is held until the end; an event would cost 5 us in every run.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -82,7 +82,7 @@ class Run:
 
 
 class InferRequest:
-    """A request on a loaded network. One thread starts it; any thread may wait for it or cancel it."""
+    """A request on a loaded network. A single thread starts it; any thread may wait for it or cancel it."""
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling("an InferRequest", "load the network in the other process and create a request there")
@@ -97,9 +97,9 @@ class InferRequest:
         self._callback: Callback | None = None
         self.states = RequestStates(network, self)
         self._state: object = NO_STATE
-        # A run with states reads the results of the last run, which lie in the other working memory.
+        # A run with states reads the results of the last run in the spare working memory; the two take turns.
         self._spare: object = NO_STATE
-        if network.deadline is None:  # else within the run, which may be left behind
+        if network.deadline is None:  # else within the run, which may be abandoned
             self._state = network.create_state()
             if self.states:
                 self._spare = network.create_state(self._state)
@@ -120,7 +120,7 @@ class InferRequest:
         return self._name_outputs(self.run(inputs))
 
     def run(self, inputs: Any = None) -> Run:
-        """Returns the ended run of a caller who waits on this thread. Raises: as `infer` does."""
+        """Runs on the calling thread and returns the ended run. Raises: as `infer` does."""
         run = self._begin(inputs)
         try:
             self._work(run, run.deadline)
@@ -191,7 +191,7 @@ class InferRequest:
         if run is None:
             return
         self._cancel_run(run)
-        # An interrupt that came within the callback, which was on this thread.
+        # An interrupt within the callback, which ran on this thread.
         if isinstance(run.error, KeyboardInterrupt):
             raise run.error
 
@@ -202,7 +202,7 @@ class InferRequest:
         network.require_process()
         self.require_idle("start a run")
         merged = self._merge(inputs)
-        # Where constants are replaced, another network computes, in working memory of its own.
+        # If constants are replaced, a second network computes, in working memory of its own.
         computing, ordered = network.route_inputs(merged)
         context = network.open_context(self._state if computing is network else NO_STATE)
         if self._presets is not None:
@@ -219,7 +219,7 @@ class InferRequest:
         return run
 
     def _merge(self, inputs: Any) -> Any:
-        """Returns the inputs of a run: the values passed for it over those that were set."""
+        """Returns the inputs of a run: the passed values override the values that were set."""
         if inputs is None or not self._input_of_name:
             return self._input_of_name if inputs is None else inputs
         return {**self._input_of_name, **name_inputs(inputs, self._network.inputs, network=self._network.name)}
@@ -227,8 +227,8 @@ class InferRequest:
     # Compute
 
     def _work(self, run: Run, seconds: float | None = None) -> None:
-        """Computes a run and ends it. With DEADLINE another thread computes, which can be left behind; this one waits for it, and ends the
-        run after `seconds`. None leaves that to the timer of the run.
+        """Computes a run and ends it. With DEADLINE a second thread computes, which can be abandoned; the current thread waits for
+        it, and ends the run after `seconds`. None leaves that to the timer of the run.
         """
         if run.is_over:  # cancelled before a thread came to it
             return
@@ -243,10 +243,10 @@ class InferRequest:
         threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
         if not run.wait(seconds):
             self._expire(run)
-            run.wait()  # it may just have ended by itself, and is about to say so
+            run.wait()  # it may have ended meanwhile and be about to report its result
 
     def _launch(self, run: Run) -> None:
-        """Has the device start a run, or a thread compute it. Raises: an error that keeps the run from beginning, and ends it."""
+        """Lets the device start a run, or a thread compute it. Raises: an error that keeps the run from beginning, and ends it."""
         try:
             if run.deadline is not None:
                 run.timer = threading.Timer(min(run.deadline, LONGEST_WAIT), lambda: self._expire(run))
@@ -274,7 +274,7 @@ class InferRequest:
         return self._collect(run, outputs)
 
     def _give_state(self, run: Run) -> None:
-        """Has the device make working memory, unless the run has some."""
+        """Lets the device make working memory, unless the run already has it."""
         if run.context.state is NO_STATE:
             run.context.state = state = run.network.create_state(self._spare)
             with self._lock:
@@ -303,7 +303,8 @@ class InferRequest:
     def _end(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, is_abandoned: bool = False) -> None:
         """Makes the request idle, calls the callback, and wakes the threads that wait.
 
-        Does nothing to a run that has ended: a cancel wins over a device that comes late. `is_abandoned` leaves the context to the device.
+        Does nothing to a run that has ended: a cancellation takes precedence over a late result of the device. `is_abandoned`
+        leaves the context to the device.
         """
         with self._lock:
             if run.is_over:
@@ -320,7 +321,7 @@ class InferRequest:
                     self._state, self._spare = self._spare, self._state
                 run.outputs = self._outputs = outputs
         if is_abandoned:
-            # After the end: a half-done result that the device returns at once must not come first.
+            # After the end, since a device may return a partial result at once, which must not end the run first.
             run.context.token.is_set = True
         if run.is_detached and self._callback is not None:
             self._call_back(run, self._callback)
@@ -391,7 +392,9 @@ class InferRequest:
         self._presets = OrderedPresets(self._preset_of_name, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:
-        """Returns the input that was set, or the output of the last run. Raises: InputNameError when there is none."""
+        """Returns the input that was set, or the output of the last run. Raises: InputNameError if no input or output has this name
+        or it has no value yet.
+        """
         self.require_idle("get a tensor")
         network = self._network
         _, is_input = self._find_spec(name)
@@ -429,7 +432,7 @@ class InferRequest:
 
     @property
     def latency(self) -> float | None:
-        """Seconds from the call that asked for the last run until its device was done; None unless PERF_COUNT is set."""
+        """Seconds from the call that requested the last run until its device had finished; None unless PERF_COUNT is set."""
         return None if self._profile is None else self._profile.latency
 
     @property
@@ -439,7 +442,9 @@ class InferRequest:
 
 
 def wait_for_runs(thread_of_run: Mapping[RunContext, int]) -> int:
-    """Waits for the runs of other threads, and cancels those that take more than CLOSE_SECONDS; returns the number that is left."""
+    """Waits for the runs of other threads, and cancels runs that take more than CLOSE_SECONDS; returns the number of runs that are
+    still under way.
+    """
     here = threading.get_ident()
     end = monotonic() + CLOSE_SECONDS
     while runs := [context for context, thread in list(thread_of_run.items()) if thread != here]:
@@ -459,6 +464,6 @@ def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> 
     try:
         loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
     except RuntimeError:
-        # Nothing awaits in a closed loop.
+        # A closed loop has no waiting tasks.
         if not loop.is_closed():
             raise

@@ -1,8 +1,8 @@
 """The states of a request: values that an output gives to an input of the next run, kept in the device's memory.
 
 Rules: a state is copied between two runs only if it shares memory with an array that may change. A device's outputs stay valid until
-the next run of the same context; so a request with states has two contexts in turn, and a run reads the states that the last run made
-in the other context. A failed or cancelled run changes no state.
+the next run of the same context; so a request with states alternates between two contexts, and a run reads the states of the
+previous run from the idle context. A failed or cancelled run changes no state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RequestState:
-    """One state of a request, by the name of the input that reads it."""
+    """A state of a request, by the name of the input that reads it."""
 
     def __init__(
         self, network: ExecutableNetwork, tie: State, *, position_in: int, position_out: int, require_idle: Callable[[str], None]
@@ -84,7 +84,7 @@ class RequestState:
     def check(self, result: Any, *, is_shared: bool, is_laid: bool = False) -> Any:
         """Returns the result of a run as the next value, copied if it shares memory or is not C-contiguous.
 
-        `is_laid`: the device reads it as it lies.
+        `is_laid`: the device accepts states that are not C-contiguous.
 
         Raises: InferenceError if the input does not take its shape.
         """
@@ -112,7 +112,7 @@ class RequestStates(Mapping[str, RequestState]):
 
     def __init__(self, network: ExecutableNetwork, request: InferRequest) -> None:
         self._network = network
-        # Weak: a request that waited for the garbage collector would keep its network, too.
+        # Weak: a reference cycle would keep the request and its network until the garbage collector runs.
         self._request = ref(request)
         self._states: dict[str, RequestState] = {}
         if network.border.states:
@@ -142,20 +142,20 @@ class RequestStates(Mapping[str, RequestState]):
             state.reset()
 
     def join(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the inputs of the device: those of the caller in order, with the states at their places."""
+        """Returns the inputs of the device: the caller's inputs in order, with the states inserted at their positions."""
         if not self._states:
             return inputs
         rest = iter(inputs)
         arrays = {state.position_in: state.array for state in self._states.values()}
         places = range(len(self._network.all_inputs))
-        # Behind them may come a replacement of constants.
+        # Replaced constants may follow.
         return (*(arrays[index] if index in arrays else next(rest) for index in places), *rest)
 
     def check(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the outputs of a run with those that are states as the next run may read them.
+        """Returns the outputs of a run, with state outputs in a form that the next run may read.
 
-        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it. Nothing
-        is copied if the device answers for the memory of its outputs.
+        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it.
+        Nothing is copied if the device returns `OwnOutputs`.
 
         Raises: InferenceError.
         """

@@ -32,7 +32,7 @@ def move_value(
 
 
 def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
-    """Returns the host's inputs in the memories that the device wants them in; values that stay in a memory are left as they are."""
+    """Returns the host's inputs in the memories that the device requires; values that stay in a memory are unchanged."""
 
     def place(value: Any, spec: ValueSpec) -> Any:
         return move_value(value, lambda array: network.from_host(array, spec), profile, spec.name, HOST, (str(network.device),))
@@ -48,7 +48,9 @@ def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profi
 
 
 def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None, tensors: Mapping[int, Any] | None = None) -> Any:
-    """Returns a device's outputs in the host's memory, those of `tensors` left in them. Anything but a tuple is left to the check."""
+    """Returns a device's outputs in the host's memory; outputs for `tensors` stay in the device's memory. Anything but a tuple is
+    left to the check.
+    """
     if not isinstance(outputs, tuple):
         return outputs
     if tensors:

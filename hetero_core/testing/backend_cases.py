@@ -22,7 +22,7 @@ KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
 @dataclass(frozen=True)
 class BackendCase:
-    """One case: a model and one or more pairs of inputs and expected outputs, by position.
+    """A case: a model and one or more pairs of inputs and expected outputs, by position.
 
     Arrays are NumPy arrays, sequences lists, an absent optional None. `rtol` and `atol` are the suite's own.
     """
@@ -57,7 +57,9 @@ RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "Rando
 
 
 def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:
-    """Yields the cases whose names match the regular expression `pattern`, kind by kind, sorted by name. The first case takes 2 s."""
+    """Yields the cases with names that match the regular expression `pattern`, kind by kind, sorted by name. The first case takes 2
+    s.
+    """
     search = re.compile(pattern).search
     makers = {"node": _node_case, "real": _light_case}
     for kind in kinds:

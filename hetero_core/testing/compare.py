@@ -54,8 +54,9 @@ def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, 
     """Returns a line that names the first mismatch of `actual` and `expected`, None if they agree.
 
     Two arrays agree when shape and element type are the same and their `max_relative_difference` is at most `rtol`; None means the
-    tolerance of the expected element type. Integers, bools and strings must be equal whatever `rtol` is. Sequences and maps agree item by
-    item; a list and a tuple are both sequences. `name` stands at the head of the text, with the place inside: "output[1]['key']".
+    tolerance of the expected element type. Integers, bools and strings must be equal for every `rtol`. Sequences and maps agree
+    item by item; a list and a tuple are both sequences. `name` stands at the head of the text, with the place inside:
+    "output[1]['key']".
     """
     if expected is None or actual is None:
         return None if expected is actual else f"{name}: expected {_kind(expected)}, got {_kind(actual)}"

@@ -1,4 +1,4 @@
-"""A device that fails on purpose, at one place and in one way, for tests of the core's error handling.
+"""A device that fails on purpose, at a chosen place and in a chosen way, for tests of the core's error handling.
 
     plugin = FaultyPlugin(Fault("infer.raise", nth=3))
     core.register_plugin("FAULTY", plugin)
@@ -143,12 +143,12 @@ class FaultyDevice(PlainDevice):
         return True
 
     def make_executable(self, network: Network) -> Executable:
-        """Returns an executable whose runs may fail."""
+        """Returns an executable with runs that may fail."""
         return FaultyExecutable(network, self._plugin)
 
 
 class FaultyExecutable(PlainExecutable):
-    """A loaded network whose runs may fail."""
+    """A loaded network with runs that may fail."""
 
     def __init__(self, network: Network, plugin: FaultyPlugin) -> None:
         super().__init__(network)

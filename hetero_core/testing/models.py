@@ -1,9 +1,9 @@
 """Models for tests and for plugin authors: built on demand, seeded, nothing downloaded.
 
 There are two families. Light models are the topologies of well-known networks that the onnx package ships, with random weights in
-place of its constant weights, with which all outputs are equal and a swapped channel passes. Small models each show one difficulty:
-control flow, recurrence, an unknown batch size. A model of a given name is always the same, bit for bit. onnx and numpy are imported
-when a model is first built.
+place of its constant weights, with which all outputs are equal and a swapped channel passes. Small models each show a single
+difficulty: control flow, recurrence, an unknown batch size. A model of a given name is always the same, bit for bit. onnx and numpy
+are imported when a model is first built.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ SYMBOLIC_SIZE = 3
 
 
 def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
-    """Returns a well-known network for one image of (1, 3, 224, 224), with random weights and without its last Softmax.
+    """Returns a well-known network for an image of (1, 3, 224, 224), with random weights and without its last Softmax.
 
     The model is converted to `opset`, at IR version 10; weights are then initializers only. None keeps the form of the file: opset 9
-    and IR version 3, with every initializer also listed as an input. Both forms have the same weights, whose ranges keep activations
-    near or below 1000, so that they fit into float16. Cost: from 5 MB of weights and 0.1 s (squeezenet) to 575 MB and 8 s
-    (vgg19).
+    and IR version 3, with every initializer also listed as an input. Both forms have the same weights. Their ranges keep
+    activations near or below 1000, so that activations fit into float16. Cost: from 5 MB of weights and 0.1 s (squeezenet) to 575
+    MB and 8 s (vgg19).
 
     Raises: ValueError for a name that is not in `LIGHT_MODELS`.
     """

@@ -23,11 +23,13 @@ SIGNED_WEIGHTS: dict[str, tuple[int | None, tuple[tuple[int, int], ...]]] = {
     "QAttention": (0, ((1, 7),)),
     "DynamicQuantizeLSTM": (None, ((1, 9), (2, 11))),
 }
-"""Operator that multiplies bytes -> the place of its uint8 values (None: quantized in the run), those of weights and their zero points."""
+"""Operator that multiplies bytes -> the positions of its uint8 values (None: quantized in the run), its weights and their zero
+points.
+"""
 
 
 def open_reference_session(model: bytes) -> Any:
-    """Returns an onnxruntime.InferenceSession on one thread, without rewrites of the network and without messages.
+    """Returns an onnxruntime.InferenceSession on a single thread, without rewrites of the network and without messages.
 
     Raises: any error of onnxruntime; ImportError if it is not installed.
     """

@@ -1,6 +1,6 @@
 """A case of an operator: drawn inputs and attributes, the model of its single node, and the outputs of ONNX Runtime's own kernel.
 
-Imports onnx and ONNX Runtime only inside functions; the engine runs the node without any rewriting, on one thread.
+Imports onnx and ONNX Runtime only inside functions; the engine runs the node without any rewriting, on a single thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ContribCase:
     """A node. An absent input is None; `outputs` are the requested outputs; `constants` are inputs that the model holds as initializers.
 
     `tolerance` is relative, for floats of 32 bits; integers, bools and texts are compared bit for bit. `aliases` maps outputs to
-    the inputs whose memory the engine requires them to share.
+    inputs; the engine requires that they share memory.
     """
 
     op_type: str

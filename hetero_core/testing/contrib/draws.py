@@ -406,7 +406,7 @@ def _draw_simplified_layer_normalization(rng: Generator, op_type: str) -> Contri
 
 @draws("LayerNormalization")
 def _draw_layer_normalization(rng: Generator, op_type: str) -> ContribCase:
-    # Without float64, whose statistics ONNX computes in float32 and ONNX Runtime in float64.
+    # Without float64: ONNX computes its statistics in float32, ONNX Runtime in float64.
     dtype = rng.float_type()
     shape = rng.sizes(3)
     axis = rng.integer(-3, 3)

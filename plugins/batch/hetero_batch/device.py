@@ -96,7 +96,7 @@ class BatchDevice(Composer):
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Refuses: nothing says that a function keeps images apart."""
+        """Refuses, since a function may mix images."""
         raise NotImplementedByDeviceError(
             f"device {device} takes no extensions, as nothing says that {extension.op_type} keeps the images of a batch apart; "
             "give it to the device of the list and put BATCH around the rest, as in 'HETERO:(BATCH:GPU),GPU'"
@@ -114,7 +114,7 @@ class BatchDevice(Composer):
         return entries[0], str(entries[0].device)
 
     def _find_size(self, device: DeviceName, entry: ListedDevice) -> int:
-        """Returns how many images a batch has at most. Raises: DeviceNameError for more than the device takes."""
+        """Returns the largest number of images in a batch. Raises: DeviceNameError for more than the device takes."""
         most = int(self._core.get_metric(str(entry.device), "MAX_BATCH_SIZE"))
         if most and entry.count is not None and entry.count > most:
             raise DeviceNameError(
@@ -126,9 +126,10 @@ class BatchDevice(Composer):
     def _examine(
         self, device: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> tuple[QueryResult, QueryResult, Network, BatchAxes]:
-        """Returns the answer of BATCH, that of its device, the network as it is loaded, and its batch axes.
+        """Returns the answer of BATCH, the answer of its device, the network to load, and its batch axes.
 
-        Its batch size is open. If the device refuses that, it is the size of the list, and smaller batches are filled up.
+        The batch size of the network is open. If the device refuses an open size, the network has the size in the list, and smaller
+        batches are padded.
         """
         entry, name = self._require_entry(device)
         own = configure_children(self._core, device, [name], config)[name]
@@ -158,7 +159,7 @@ def _is_open(network: Network, axes: BatchAxes) -> bool:
 
 def _rebatch(network: Network, axes: BatchAxes, size: int | str) -> Network:
     """Returns the network with this size on its batch axes. Raises: InvalidNetworkError."""
-    # Those inputs alone: a size that is the same by chance is none of the batch.
+    # Only those inputs: a size that is equal by chance does not belong to the batch.
     layouts = {
         spec.name: "".join("N" if place == axis else "." for place in range(len(spec.shape or ())))
         for spec, axis in zip(network.inputs, axes.inputs, strict=True)

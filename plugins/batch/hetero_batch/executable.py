@@ -71,7 +71,7 @@ class BatchExecutable(Executable):
         self.gatherer.add(BatchTicket(inputs, context, done, rows=max(rows, 1), key=key), alone=key is None)
 
     def metrics(self) -> Mapping[str, Any]:
-        """The child's devices, and how large batches are and were."""
+        """The child's devices, and the limit and the actual sizes of batches."""
         return {
             "EXECUTION_DEVICES": self.child.get_metric("EXECUTION_DEVICES"),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.size * self.slots,

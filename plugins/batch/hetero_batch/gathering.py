@@ -1,8 +1,9 @@
-"""The gatherer: holds waiting requests, and starts those that fit together as a batch.
+"""The gatherer: holds waiting requests, and starts compatible requests as a batch.
 
-A batch begins when it is full, when its first request has waited for the timeout, or when nobody else can come: all requests that there
-are wait in it. While the device is busy, requests gather. A batch that fails is run again one by one, so that a request that is
-the cause fails alone. One thread watches the time while requests wait, and ends when none have come for a second.
+A batch begins when it is full, when its first request has waited for the timeout, or when no further request can come because all
+existing requests wait in it. While the device is busy, requests gather. After a failed batch, its requests run again separately, so
+that only the request that caused the failure fails. One thread watches the time while requests wait, and ends after a second
+without requests.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _IDLE_SECONDS = 1.0
 
 
 class BatchTicket:
-    """A request that waits, or that a batch is run for. `key` is the same for requests that fit into a batch."""
+    """A waiting request, or a request of a running batch. `key` is the same for requests that fit into a batch."""
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext, done: Done, *, rows: int, key: Hashable) -> None:
         self.inputs = inputs
@@ -33,7 +34,7 @@ class BatchTicket:
 
 
 class _Group:
-    """Requests that fit together, since when the first of them waits."""
+    """Compatible requests, and the time since which the first of them waits."""
 
     def __init__(self, expires: float) -> None:
         self.tickets: list[BatchTicket] = []

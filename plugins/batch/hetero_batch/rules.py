@@ -36,8 +36,8 @@ def size_place(axis: Axis) -> int:
     return int(axis.partition("@")[2])
 
 
-class MixedImages(Exception):  # a reason on its way out of a rule
-    """A node puts images together, or cannot be shown not to."""
+class MixedImages(Exception):  # carries the reason out of a rule
+    """A node mixes images, or may mix them."""
 
 
 def refuse(reason: str) -> NoReturn:
@@ -96,14 +96,14 @@ class NodeView:
         return axis
 
     def listed_axes(self, index: int) -> list[int] | None:
-        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None if it lists none that are known."""
+        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None if it lists no known axes."""
         listed = self.constant(index, "axes")
         rank = len(self.shape(0))
         return None if listed is None else [position % rank for position in listed]
 
 
 Rule = Callable[[NodeView], "int | list[Axis] | None"]
-"""Returns the batch axis of the outputs, or None if their shapes say it. Raises MixedImages with the reason."""
+"""Returns the batch axis of the outputs, or None if it follows from their shapes. Raises MixedImages with the reason."""
 _BATCHES = (10007, 10009)
 """Two sizes of the batch, primes that no model has."""
 _OTHER_SIZE = 20011

@@ -81,7 +81,7 @@ def settle_limits(network: Network) -> tuple[dict[str, int], dict[str, Magnitude
     """Returns how large the absolute integers of inputs may be, and the magnitudes of all values that follow.
 
     Inputs that are not named may be anything. Under these limits no value is too large for the engine, as long as they can be `_LEAST` or
-    more; `find_excess` says of which nodes that is not so.
+    more; `find_excess` finds the remaining nodes.
     """
     # The lowest number of 32 bits is False as bool.
     has_bools = any(
@@ -264,7 +264,7 @@ _SUMMING = frozenset({"CumSum", "ReduceL1", "ReduceSum"})
 _OTHERS = frozenset({"Cast", "CastLike", "ConstantOfShape", "Div", "EyeLike", "Mul", "ReduceProd"})
 _RULES = _COPIED.keys() | _SIZING | _ADDING | _MASKING | _SUMMING | _OTHERS
 _COARSE: Mapping[str | None, float] = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23}
-"""By which share a float of a type may be above the integer that it was cast from."""
+"""The largest relative excess of a float of a type over the integer that was cast to it."""
 
 
 def _bound_exactly(node: Node, value: str, network: Network, magnitudes: Mapping[str, Magnitude]) -> Magnitude | None:
@@ -295,7 +295,7 @@ def _grow(node: Node, graph: Graph, operands: list[float], dtype: str | None) ->
     if node.op_type == "Mul":
         return 0 if 0 in operands else prod(operands)
     if node.op_type == "Div":
-        # A quotient by a fraction may be larger than what is divided.
+        # A quotient by a fraction may be larger than the dividend.
         return operands[0] if "int" in str(dtype) else inf
     if node.op_type in _MASKING:
         return inf if inf in operands else 2 ** int(max(operands)).bit_length()

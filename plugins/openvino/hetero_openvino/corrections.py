@@ -32,7 +32,8 @@ def _list_bodies(operation: Any, kind: str) -> list[Any]:
 
 
 def _keep_infinities(opset: Any, operation: Any) -> None:
-    """A maximum of nothing but -inf is the lowest float there, and of no elements, too: the accumulator begins at it.
+    """The engine returns the lowest float for a maximum of only -inf, and of no elements: its accumulator begins at the lowest
+    float.
 
     2 max(x / 2) has the same value everywhere else, down to the last bit of the smallest denormal, and the lowest float doubled is -inf.
     """
@@ -51,7 +52,7 @@ def _keep_infinities(opset: Any, operation: Any) -> None:
 
 
 def _order_ties(opset: Any, operation: Any) -> None:
-    """Among equal values the standard returns the lower index first; the frontend does not ask the engine for that."""
+    """The standard returns the lower index first among equal values; the frontend does not request this order from the engine."""
     attributes = operation.get_attributes()
     stable = opset.topk(
         operation.input_value(0),
@@ -66,7 +67,9 @@ def _order_ties(opset: Any, operation: Any) -> None:
 
 
 def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
-    """Returns how many values TopK returns, no more than there are: the engine reads beyond them, or ends the process."""
+    """Returns the number of values that TopK returns, limited to the number of elements: the engine reads beyond them, or ends the
+    process.
+    """
     values, count = operation.input_value(0), operation.input_value(1)
     shape = values.get_partial_shape()
     is_constant = count.get_node().get_type_name() == "Constant"
@@ -79,7 +82,9 @@ def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
 
 
 def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
-    """Raises the threshold by one or two floats, never to 0: the engine also drops boxes that overlap by exactly the threshold."""
+    """Raises the threshold to the next or second next float, never to 0: the engine also drops boxes that overlap by exactly the
+    threshold.
+    """
     threshold = operation.input_value(3)
     dtype = threshold.get_element_type()
     above = opset.multiply(threshold, opset.constant(1 + 2**-23, dtype))
@@ -90,10 +95,12 @@ def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
 
 
 def _end_where_it_begins(opset: Any, operation: Any) -> None:
-    """A Range whose step leads away from its end has no elements; the engine counts as if it led there, and divides by a step of 0."""
+    """If the step of a Range leads away from its end, the Range has no elements; the engine counts elements as if the step led to
+    the end, and divides by a step of 0.
+    """
     start, stop, step = (operation.input_value(index) for index in range(3))
     sources = (start, stop, step)
-    # The frontend also counts axes by a Range, whose inputs have several types; ONNX allows a single type.
+    # The frontend also counts axes by a Range with inputs of several types; ONNX allows a single type.
     is_own = len({source.get_element_type().get_type_name() for source in sources}) > 1
     if is_own or all(source.get_node().get_type_name() == "Constant" for source in sources):
         return
@@ -182,7 +189,9 @@ def _pass_reshapes(source: Any, axes: list[int]) -> tuple[Any, list[int]]:
 
 
 def _truncate_quotients(opset: Any, operation: Any) -> None:
-    """The frontend asks for quotients of integers that are rounded down, which the engine's kernel ignores and its folding does not."""
+    """The frontend requests quotients of integers that are rounded down. The engine's kernel ignores this, its constant folding
+    does not.
+    """
     operation.set_attribute("m_pythondiv", False)
 
 
@@ -376,7 +385,7 @@ def _place_copies(opset: Any, operation: Any, rank: int) -> Any:
 
 
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
-    """Replaces an operation by several, whose names begin with its name, so that profiles find its node."""
+    """Replaces an operation by several operations. Their names begin with its name, so that profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
 
     name = operation.get_friendly_name()

@@ -30,7 +30,7 @@ NEWEST_OPSETS = MappingProxyType({"": 28})
 
 
 class OpenvinoDevice(EngineDevice):
-    """One object per Core and registered name."""
+    """The device; each Core has a single object per registered name."""
 
     title = "OpenVINO"
     newest_ir_version = 13
@@ -106,7 +106,7 @@ class OpenvinoDevice(EngineDevice):
         return errors
 
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
-        """Returns the engine's reasons for refusing nodes, from one query about all distinct nodes."""
+        """Returns the engine's reasons for refusing nodes, from a single query about all distinct nodes."""
         own = device.id or "CPU"
         with self._lock:
             prober = self._probers.setdefault(own, OpenvinoProber(self._engine, own))
@@ -182,7 +182,7 @@ def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
         precision = {PRECISION_KEY: config[PRECISION_KEY]}
     # OpenVINO 2026.4: a group of fused elementwise operations that has outputs of several shapes is wrong in some loads of ten.
     unfused = {"SNIPPETS_MODE": "DISABLE"} if device == "CPU" else {}
-    # By default it quantizes the other operand of dequantized weights to 8 bits, in groups of 32 elements.
+    # By default the engine quantizes the operand that is multiplied with dequantized weights to 8 bits, in groups of 32 elements.
     exact = {} if config[QUANTIZED_KEY] else {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
     return {
         **unfused,

@@ -1,4 +1,4 @@
-"""The installed engine: whether it works, and the devices that it lists and that really ran one node."""
+"""The installed engine: whether it works, and the listed devices that have run a probe node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OpenvinoEngine:
 
 
 def open_engine() -> OpenvinoEngine:
-    """Returns the engine after it ran one node on the processor.
+    """Returns the engine after it ran a probe node on the processor.
 
     Raises: DeviceUnavailableError, with the cure, if the engine is missing, broken or too old.
     """

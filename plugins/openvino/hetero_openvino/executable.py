@@ -1,8 +1,9 @@
 """A network in use on the engine: arrays go in and come out without a copy, small ones aside; each run has a request of the engine.
 
-With one stream a run of the main thread stays there. Every other run goes to the engine's threads: they share several streams evenly, and
-they outlive a network. A thread on which the engine ran gives up its part of it when it ends, and a network that another thread lets go at
-that moment is freed under its hands (OpenVINO 2026.4: a lock that is never given back, or an abort). The main thread ends with the process.
+With a single stream a run of the main thread stays there. Every other run goes to the engine's threads: they share several streams
+evenly, and they outlive a network. When a thread that ran the engine ends, it releases its share of the engine's state; if a second
+thread releases its last reference to a network at that moment, the network is freed while in use (OpenVINO 2026.4: a lock that is
+never released, or an abort). The main thread ends with the process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SET_BEFORE: dict[int, Any] = {}
 
 @dataclass(slots=True)
 class EngineRequest:
-    """One of the engine's requests, with views of its own memory for small arrays: index of the input or output, and its view.
+    """A request of the engine, with views of its own memory for small arrays: index of the input or output, and its view.
 
     `places` has the last place of each larger array that the engine was told, by index and whether it is an output.
     """
@@ -85,7 +86,7 @@ class OpenvinoExecutable(Executable):
     ) -> None:
         """`blob` is the memory that the compiled model was imported from: the engine reads its weights there in every run.
 
-        `compile_measured` compiles the network so that the engine measures its layers; None if it does already.
+        `compile_measured` compiles the network so that the engine measures its layers; None if it already measures.
         """
         self.inputs = network.inputs
         self.outputs = network.outputs
@@ -116,7 +117,7 @@ class OpenvinoExecutable(Executable):
         small = [self.inputs[index] for index, _ in self._small_inputs] + [self.outputs[index] for index, _ in self._small_outputs]
         self._copied_bytes = sum(count_bytes(spec) or 0 for spec in small)
         self._taken_outputs = tuple((index, port) for index, port, _, shape in lanes if shape is None)
-        # A calling thread gets the same stream forever: of several streams, two threads may meet in the same.
+        # A calling thread always gets the same stream: with several streams, two threads may share a stream.
         self._has_one_stream = streams == 1
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
         is_plain = not any(spec.dtype == _CARRIED for spec in self.outputs)
@@ -131,7 +132,7 @@ class OpenvinoExecutable(Executable):
         self._compile_measured = compile_measured
         self._measured: OpenvinoExecutable | None = None
         self._lock = Lock()
-        # Last, so that it is let go after the compiled model and its requests.
+        # Last, so that it is released after the compiled model and its requests.
         self._blob = blob
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -172,7 +173,7 @@ class OpenvinoExecutable(Executable):
         """Runs a request; outputs replace the arrays in `results` that the engine cannot fill."""
         lane = self._take_lane(inputs)
         request = lane.request
-        # A tensor does not keep the memory that it stands on: the arrays here do, until the run is over.
+        # A tensor does not keep its memory alive; the arrays here do, until the run is over.
         shared: list[np.ndarray[Any, Any]] = []
         for index, port, spec in self._bound_inputs:
             if self._is_new_place(lane, (index, False), inputs[index], spec):

@@ -85,7 +85,7 @@ def _read_information(layer: Any) -> dict[str, str]:
 
 
 def _find_nodes(information: Mapping[str, str], network: Network) -> list[Node]:
-    """Returns the network's nodes in a layer; the engine's own, as changes of layout, have none.
+    """Returns the network's nodes in a layer; empty for a layer of the engine's own, such as a change of layout.
 
     An operation has the name of its node or of the output that it makes. Several operations of a node have names that begin with its name.
     """

@@ -59,7 +59,7 @@ QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
 
 
 def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False) -> str | None:
-    """Returns the known error of a node, or of a node in its bodies; None if it has none.
+    """Returns the known error of a node, or of a node in its bodies; None without a known error.
 
     With `takes_quantized` a result may be off by a step of the quantization.
     """
@@ -224,7 +224,9 @@ def saturates_bytes(operator: str) -> bool:
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """Bounds of the product of some sizes of inputs, each an index of an input and an axis; `factor` is the part that is known."""
+    """Bounds of the product of some sizes of inputs, each an index of an input and an axis; `factor` is the product of the known
+    sizes.
+    """
 
     places: tuple[tuple[int, int], ...]
     factor: int
@@ -262,7 +264,8 @@ _PASSING = ("Cast", "CastLike", "Dropout", "Identity", "Transpose")
 
 
 def _shares_turned_input(node: Node, graph: Graph) -> bool:
-    """Says whether the input of a recurrent node of one direction has another reader that may turn it to (batch, length, width).
+    """Says whether the input of a recurrent node of a single direction has a second reader that may turn it to (batch, length,
+    width).
 
     The engine merges its own Transpose of the input with an equal Transpose, and makes a Reshape of both, so that the second reader gets
     the numbers in the wrong order. Right if length or batch is 1.
@@ -413,7 +416,7 @@ def _misplaces_transposed(node: Node, graph: Graph) -> bool:
 def _is_fused_by_channels(node: Node, graph: Graph) -> bool:
     """Says whether a node with a number for each channel stands behind a product of matrices: the engine fuses both.
 
-    It takes the last axis of the product for that of the channels: if sizes differ it does not compile, else values are wrong.
+    It takes the last axis of the product for the channel axis: if sizes differ it does not compile, else values are wrong.
     """
     if node.op_type == "BatchNormalization":
         sources = [node.inputs[0]]
@@ -486,7 +489,7 @@ def _differs_beside_axis(node: Node, graph: Graph) -> bool:
 
 
 def _divides_by_zero(node: Node, graph: Graph) -> bool:
-    """Says whether the engine folds a division of integers by 0, or of the least one by -1."""
+    """Says whether the engine folds a division of integers by 0, or of the least integer by -1."""
     if len(node.inputs) != 2 or node.attributes.get("fmod", 0):
         return False
     dividend, divisor = (find_constant(name, graph) for name in node.inputs)

@@ -10,14 +10,14 @@ from hetero_core.errors import LoadError
 from hetero_core.network.graph import Network
 
 Passes = dict[int, int]
-"""Index of an output -> index of the input that it is, value for value."""
+"""Index of an output -> index of the input with the same value."""
 
 
 @dataclass(frozen=True)
 class Ports:
     """Ports of inputs and outputs; None for an input that nothing in the engine's model reads, and for an output that is an input.
 
-    `passed` says which input such an output is, `parameters` which input a parameter of the model is, by its name.
+    `passed` maps such an output to its input, `parameters` the name of a parameter of the model to its input.
     """
 
     inputs: tuple[int | None, ...]
@@ -38,7 +38,7 @@ class Ports:
 
 
 def assign_ports(model: Any, network: Network) -> Ports:
-    """Returns the ports of the engine's model, and takes out of it the outputs that are inputs.
+    """Returns the ports of the engine's model, and removes the outputs that are inputs from it.
 
     OpenVINO 2026.4 does not write an output that is an input (Dropout in inference, Max of a single value), nor further copies of that
     input.

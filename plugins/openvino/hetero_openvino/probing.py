@@ -25,7 +25,7 @@ class EngineRefusal(str):
 
 
 class OpenvinoProber:
-    """Answers for one device of the engine. Safe for threads."""
+    """Answers for a device of the engine. Safe for threads."""
 
     def __init__(self, engine: OpenvinoEngine, device: str) -> None:
         self._engine = engine
@@ -120,7 +120,7 @@ def _walk_up(outputs: Iterable[Any]) -> Iterable[Any]:
 
 
 def shorten_message(text: str) -> str:
-    """Returns an engine's message without the places in its source, on one line."""
+    """Returns an engine's message without the places in its source, on a single line."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
     line = " ".join(" ".join(lines if lines else [text]).split())
     line = re.sub(r"(?:Exception from )?src/\S+:\d+:?\s*", "", line)

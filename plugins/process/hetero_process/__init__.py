@@ -15,7 +15,7 @@ __all__ = ["create_device", "create_shared_array"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns `create_shared_array`, whose file is imported with its first use."""
+    """Returns `create_shared_array`; imports its module on first use."""
     if name == "create_shared_array":
         from hetero_process.shared import create_shared_array
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def create_device(core: Core, name: str) -> object:
-    """Returns the device; a process starts with the first question about what stands behind the colon.
+    """Returns the device; a process starts with the first question about the device behind the colon.
 
     Raises: DeviceUnavailableError on systems without the kernel's means.
     """

@@ -46,8 +46,8 @@ class ProcessCarrier(Succession[ProcessLink]):
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the child answers, and its buffers. A child that hangs is ended when nobody waits any more: after the DEADLINE of
-        the load or query that this thread works for, or when `token` is set.
+        """Returns the child's answer, and its buffers. A child that hangs is ended when the wait ends: after the DEADLINE of the
+        load or query that this thread works for, or when `token` is set.
 
         Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
         """
@@ -132,5 +132,5 @@ class ProcessSession:
         return self._reader.read(text[end:], files)
 
     def close(self) -> None:
-        """Lets the child forget the request, some time."""
+        """Lets the child release the request, with a later message."""
         self._carrier.forget(self._number, self._link)

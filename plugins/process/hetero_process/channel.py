@@ -1,4 +1,4 @@
-"""Messages between two processes: lanes of two pipes, and a socket beside them for open files, in which lies whatever is large.
+"""Messages between two processes: lanes of two pipes, and a socket for file descriptors. Large contents lie in the files.
 
 A message is a kind, a number (of the request on its lane), a text, and descriptors. Nothing has a name in the file system: when both ends
 are gone, nothing is left.
@@ -6,8 +6,8 @@ are gone, nothing is left.
     control   LANE + its ends, CANCEL + lane and number ──────>   the child's main thread
     lane      RUN or CALL ──────> a thread of the child ──────>   ANSWER or FAILURE
 
-A lane carries one request at a time, so that each waiting thread reads its own answer. A pipe, because a message costs
-3 us there and 10 on a Unix socket, which alone carries descriptors.
+A lane carries a single request at a time, so that each waiting thread reads its own answer. A lane is made of pipes, because a
+message costs 3 us on a pipe and 10 us on a Unix socket; only a socket carries descriptors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _HEADER = struct.Struct("<IBBB")
 CONTROL = struct.Struct("<BII")
 """A message of the control channel: its kind, the lane, and the request on that lane."""
 SESSION = struct.Struct("<IB")
-"""Before the inputs of a run: the number of its session, and which kind of run it is."""
+"""Before the inputs of a run: the number of its session, and the kind of the run."""
 NOTED, MEASURED = 1, 2
-"""Kinds of runs, which may be both: NOTED, a run with limits, says which node begins, for the message about a crash."""
+"""Kinds of runs, which can be combined: NOTED, a run with limits, reports each node that begins, for the message about a crash."""
 RUN_HEAD = struct.Struct("<IQ")
-"""Before the answer to a run: the bytes of its times, and how many bytes of outputs were copied."""
+"""Before the answer to a run: the size of its times, and the number of copied bytes of outputs."""
 NOTES = 4096
 """Bytes of the block in which the child notes the node that begins; a zero ends its name."""
 _LARGEST_PACKET = select.PIPE_BUF
@@ -43,7 +43,7 @@ Message = tuple[int, int, bytes, tuple[int, ...]]
 
 
 class Channel:
-    """One end of a lane; one thread has it at a time. Takes over its descriptors."""
+    """An end of a lane, used by a single thread at a time. Takes over its descriptors."""
 
     def __init__(self, reader: int, writer: int, files: int) -> None:
         self._reader, self._writer = io.FileIO(reader), io.FileIO(writer, "w")
@@ -51,7 +51,7 @@ class Channel:
         poll = select.poll()
         poll.register(reader, select.POLLIN)
         self.wait = poll.poll
-        """Waits so many milliseconds; something true when there is something to receive, or the other end is closed."""
+        """Waits for a number of milliseconds; returns a true value if there is a message, or if the peer has closed its end."""
 
     def send(self, number: int, kind: int, text: bytes = b"", files: Sequence[int] = ()) -> None:
         """Sends a message. Raises: OSError if the peer is gone."""
@@ -69,7 +69,7 @@ class Channel:
         socket.send_fds(self._socket, [b"f"], files)
 
     def receive(self) -> Message | None:
-        """Waits for the next message; None if the peer has closed its end. Raises: OSError for a broken one."""
+        """Waits for the next message; None if the peer has closed its end. Raises: OSError if the lane is broken."""
         packet = self._reader.read(_LARGEST_PACKET)
         if not packet:
             return None
@@ -82,7 +82,7 @@ class Channel:
         return number, kind, bytes(take_block(files[-1])), files[:-1]
 
     def close(self) -> None:
-        """Closes this end; a thread that waits at the other end is woken."""
+        """Closes this end; wakes a thread that waits at the opposite end."""
         for end in (self._reader, self._writer, self._socket):
             end.close()
 

@@ -1,7 +1,7 @@
-"""The child process: a Core with one device, behind a channel. Run as `python -m hetero_process.child SOCKET LIFELINE NOTES MEMORY DEVICE`.
+"""The child process: a Core with a device, behind a channel. Run as `python -m hetero_process.child SOCKET LIFELINE NOTES MEMORY DEVICE`.
 
-The main thread reads the control channel, and each lane has a thread that reads and answers. The child ends with its parent, also where
-it hangs: the kernel sends SIGIO, which ends a process, when the parent's end of the lifeline closes.
+The main thread reads the control channel, and each lane has a thread that reads and answers. The child ends with its parent, even
+if it hangs: the kernel sends SIGIO, which ends a process, when the parent's end of the lifeline closes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from hetero_process.segments import Reader, Writer
 
 
 class _Session:
-    """One request: its working memory, the block that is read and the block that is written."""
+    """A request: its working memory, the block that is read and the block that is written."""
 
     def __init__(self, session: HostSession) -> None:
         self.session = session
@@ -101,7 +101,7 @@ class Child:
 
     def _serve_lane(self, lane: _ServedLane) -> None:
         try:
-            # An OSError: nobody waits for the answer any more.
+            # An OSError: the parent does not wait for the answer any more.
             with suppress(OSError):
                 while (message := lane.channel.receive()) is not None:
                     self._handle(lane, message)
@@ -166,7 +166,7 @@ class Child:
             os.close(file)
 
     def _note(self, node: str) -> None:
-        """Notes which node begins, where the parent reads it when this process is gone."""
+        """Writes the name of the node that begins to the notes, which the parent reads after a crash."""
         label = node.encode()[: NOTES - 1]
         self._notes[: len(label) + 1] = label + b"\0"
 
@@ -185,7 +185,7 @@ def _limit_memory(nbytes: int) -> None:
 
 
 def main() -> None:
-    """Serves one device; see the head of the file for the arguments."""
+    """Serves a device; see the head of the file for the arguments."""
     end, lifeline, notes, memory = map(int, sys.argv[1:5])
     device = sys.argv[5]
     _hang_on(lifeline)

@@ -1,4 +1,4 @@
-"""The PROCESS device: which process a device behind the colon has."""
+"""The PROCESS device: chooses the process of the device behind the colon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY_KEY = "PROCESS_MEMORY_LIMIT"
 
 
 class ProcessDevice(RemoteDevice[ProcessCarrier]):
-    """Devices in processes of their own: one process for each text behind the colon, Python and limit."""
+    """Devices in processes of their own: a process for each combination of text behind the colon, Python and memory limit."""
 
     title = "PROCESS: a device in a process of its own"
     where = "in a process of its own"

@@ -39,7 +39,7 @@ class _Lane:
 
 
 class ProcessLink(Link):
-    """One child process."""
+    """The parent's connection to a child process."""
 
     def __init__(self, device: str, python: str, memory: int) -> None:
         super().__init__(device)
@@ -86,7 +86,7 @@ class ProcessLink(Link):
         token: CancelToken | None = None,
         end_of_wait: float | None = None,
     ) -> Message:
-        """Sends a request and returns its answer. `what` is the request in messages; nobody waits for the answer after `end_of_wait`,
+        """Sends a request and returns its answer. `what` is the request in messages; the wait for the answer ends at `end_of_wait`,
         on the clock of `time.monotonic`.
 
         Raises: DeviceCrashedError if the child is gone; DeadlineExceededError if it had to be ended for this request.
@@ -102,7 +102,7 @@ class ProcessLink(Link):
             answer = lane.channel.receive()
         except OSError:
             answer = None
-        except BaseException:  # an interrupt: the answer is still to come, and the lane is of no use for another request
+        except BaseException:  # an interrupt: the answer has yet to arrive, so the lane cannot be reused
             lane.channel.close()
             raise
         if answer is None:
@@ -116,7 +116,9 @@ class ProcessLink(Link):
         return answer
 
     def _open_lane(self) -> _Lane:
-        """Returns a further lane: there are as many as there have been requests at once. Raises: OSError if no socket can be had."""
+        """Returns a further lane: the number of lanes is the largest number of simultaneous requests so far. Raises: OSError if no
+        socket can be had.
+        """
         channel, ends = open_lane()
         try:
             with self._lock:
@@ -134,7 +136,7 @@ class ProcessLink(Link):
             socket.send_fds(self._control, [CONTROL.pack(kind, lane.number, lane.requests)], ends)
 
     def _close_lanes(self) -> None:
-        """Closes the lanes that are free; the others are closed by the requests that have them."""
+        """Closes the free lanes; a lane in use is closed by its request."""
         with suppress(IndexError):
             while True:
                 self._free.pop().channel.close()
@@ -144,7 +146,7 @@ class ProcessLink(Link):
         return bool(request.channel.wait(_POLL)) or self.is_dead
 
     def cancel(self, request: _Lane) -> None:
-        """Tells the child that nobody waits for the request of a lane."""
+        """Tells the child that the request of a lane is abandoned."""
         self._tell(CANCEL, request)
 
     def kill(self) -> None:
@@ -153,7 +155,7 @@ class ProcessLink(Link):
         self._bury()
 
     def _bury(self, reason: str = "") -> None:
-        """Waits for the child that is gone, and notes why it is."""
+        """Waits for the ended child, and records the reason for its end."""
         try:
             status = self._process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
@@ -173,7 +175,7 @@ class ProcessLink(Link):
         return f"device {self._device} in process {self._process.pid} {self._end} while it {what}{node}{hint}"
 
     def close(self) -> None:
-        """Lets the child end, and waits for it; one that hangs is ended."""
+        """Lets the child end, and waits for it; a child that hangs is ended."""
         with suppress(OSError):  # the child may have gone before
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
@@ -182,7 +184,7 @@ class ProcessLink(Link):
         self._close_lanes()
 
     def drop(self) -> None:
-        """Closes what this process holds of the child. A fork would keep it alive after the parent's end."""
+        """Closes the child's descriptors in a forked process, since these would keep the child alive after the parent's end."""
         self._lifeline.close()
         self._notes.close()
         self._control.close()
@@ -202,7 +204,7 @@ call_in_child(_drop_links)
 
 
 def _open_lifeline() -> tuple[io.FileIO, int]:
-    """Returns the two ends of a pipe: ours, which nobody inherits, and the child's."""
+    """Returns the two ends of a pipe: ours, which is not inherited, and the child's."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     return io.FileIO(writer, "w"), reader
 

@@ -1,11 +1,11 @@
 """Arrays in memory that two processes share. The writer fills a block that the reader has mapped; positions are sent once.
 
-    writer: values ──(one copy each)──> block ══ same pages ══> views: reader
+    writer: values ──(a copy each)────> block ══ same pages ══> views: reader
             shared arrays ════════════════════ same pages ══> views: reader
 
 A block grows by being replaced; views of the old block stay valid. An array that lies in a shared block of
-the caller's (shared.py) is not copied: the reader maps that block. When it is gone, the writer says so with the request's next change of
-shapes or shared arrays, and the reader forgets it.
+the caller's (shared.py) is not copied: the reader maps that block. When that block is freed, the writer says so with the request's
+next change of shapes or shared arrays, and the reader drops its mapping.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Signature = tuple[tuple[Any, tuple[int, ...]] | None, ...]
 
 
 class Writer:
-    """The block that this side writes, for one request. `copied_bytes`: of the arrays that the last call of `place` copied."""
+    """The block that this side writes, for a request. `copied_bytes` counts the bytes that the last call of `place` copied."""
 
     def __init__(self) -> None:
         self._block: mmap.mmap | None = None
         self.views: tuple[Any, ...] = ()
         self.copied_bytes = 0
         self._placed: tuple[tuple[Any, Callable[[], Any] | None, Any, Any], ...] = ()
-        """Of each value its view, the array where that lies in a block of the caller's, and the shape and type of either."""
+        """For each value its view in the block, or the array if it lies in a shared block of the caller, and the shape and type."""
         # The blocks of callers that the reader has mapped, by number.
         self._mapped: dict[int, ReferenceType[SharedBlock]] = {}
         self._count = 0
 
     def place(self, values: Sequence[Any]) -> tuple[bytes, int | None, tuple[int, ...]]:
-        """Copies values into the block. Returns what to tell the reader, empty if all lies as before; a new block's descriptor, which is
-        to be sent and closed; and the descriptors of blocks of the caller's, which are to be sent behind it.
+        """Copies values into the block. Returns the message for the reader, empty if the layout is unchanged; the descriptor of a
+        new block, to be sent and closed; and the descriptors of the caller's blocks, to be sent after it.
 
         An array that lies in the block already, as a preset output, is not copied, nor is an array in a shared block of the caller.
         """
@@ -69,8 +69,9 @@ class Writer:
         return dump_value((places, own is not None, list(files), gone)), own, tuple(files.values())
 
     def _borrow(self, values: Sequence[Any]) -> tuple[list[int], dict[int, int]]:
-        """Returns of each value the number of its block, 0 if it lies in no shared one; and the descriptors of blocks that the reader
-        does not have yet, by number."""
+        """Returns the number of each value's block, 0 if the value is not in a shared block; and the descriptors of blocks that the
+        reader does not have yet, by number.
+        """
         number_of_block = {id(block): number for number, held in self._mapped.items() if (block := held()) is not None}
         numbers: list[int] = []
         files: dict[int, int] = {}
@@ -88,8 +89,9 @@ class Writer:
         return numbers, files
 
     def _fill(self, values: Sequence[Any]) -> bool:
-        """Copies values to where those before them lie; False if a value has another type or shape, or is another
-        array in a shared block."""
+        """Copies values over the previous values; False if a value has a different type or shape, or is a different array in a
+        shared block.
+        """
         if len(values) != len(self._placed):
             return False
         copied = 0
@@ -126,7 +128,7 @@ class Writer:
 
 
 class Reader:
-    """The block that the peer writes, for one request."""
+    """The block that the peer writes, for a request."""
 
     def __init__(self) -> None:
         self._block: mmap.mmap | None = None
@@ -134,7 +136,7 @@ class Reader:
         self._views: tuple[Any, ...] = ()
 
     def read(self, text: bytes, files: Sequence[int]) -> tuple[Any, ...]:
-        """Returns the values that the writer placed; arrays are views, those in the caller's blocks read-only. Takes over descriptors."""
+        """Returns the values that the writer placed; arrays are views, read-only in the caller's blocks. Takes over descriptors."""
         if not text:
             return self._views
         places, is_new, numbers, gone = load_value(text)
@@ -161,7 +163,7 @@ class Reader:
 
 
 def _describe_place(value: Any, view: Any, number: int) -> tuple[Any, Callable[[], Any] | None, Any, Any]:
-    """Returns what `_placed` holds of a value."""
+    """Returns the entry of a value for `_placed`."""
     if number:
         return _NO_VIEW, ref(value), value.shape, value.dtype
     return (_NO_VIEW, None, None, None) if view is None else (view, None, view.shape, view.dtype)
@@ -180,7 +182,9 @@ def _name_place(value: Any, description: tuple[Any, tuple[int, ...]] | None, off
 
 
 def _describe(value: Any) -> tuple[Any, tuple[int, ...]] | None:
-    """Returns type and shape of an array that can lie in a block; None for texts, lists and absent values, which are told."""
+    """Returns type and shape of an array that can lie in a block; None for texts, lists and absent values, which travel in the
+    message.
+    """
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
         return value.dtype, value.shape
     return None

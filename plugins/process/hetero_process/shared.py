@@ -1,4 +1,4 @@
-"""Arrays in memory that child processes can map: PROCESS lets a device read such an input where it lies.
+"""Arrays in memory that child processes can map: PROCESS lets a device read such an input in place.
 
 create_shared_array ──> array ══ block (a file without a name) ══ the same pages, read-only, in each child that was given it
 """
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SharedBlock(mmap.mmap):
-    """The memory of one array. `file` is the descriptor that a child maps it by; both are freed with the last view of the array."""
+    """The memory of an array. `file` is the descriptor that a child maps it by; both are freed with the last view of the array."""
 
     file: int
     address: int
@@ -34,8 +34,8 @@ def create_shared_array(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.
     It is an ordinary array otherwise: fill it, slice it, give it to any device. Do not write to it while a run reads it. Each request that
     is given an array for the first time sends its descriptor to the child, some 20 microseconds; later runs send nothing.
 
-    Raises: DeviceUnavailableError on systems without the kernel's means; TypeError for elements that are Python objects or texts; OSError
-    where the memory or a descriptor cannot be had.
+    Raises: DeviceUnavailableError on systems without the kernel's means; TypeError for elements that are Python objects or texts;
+    OSError if the system has no memory or descriptor left.
     """
     if not hasattr(os, "memfd_create"):
         raise DeviceUnavailableError("shared arrays need memfd_create, which Linux alone has; use an array of NumPy")

@@ -16,7 +16,7 @@ __all__ = ["FollowedCluster", "create_device", "predict"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns `predict` or `FollowedCluster`, whose files are imported with their first use."""
+    """Returns `predict` or `FollowedCluster`; imports its module on first use."""
     if name == "predict":
         from hetero_ray.data import predict
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def create_device(core: Core, name: str) -> object:
-    """Returns the device, connected to a cluster; starts none.
+    """Returns the device, connected to a running cluster; never starts a cluster.
 
     Raises: DeviceUnavailableError if Ray is not installed or no cluster is there.
     """

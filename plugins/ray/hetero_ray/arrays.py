@@ -59,7 +59,7 @@ class Shipment(list[Any]):
 class Shipments:
     """The networks and blobs that this program has put into the store, each content once while a loaded network uses it. Safe for threads.
 
-    The last network stays, as it is mostly queried and then loaded.
+    The last network stays in the store, because a load mostly follows its query.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Shipments:
 
 
 def put_array(array: Any) -> RayArray:
-    """Returns an array in the store of this node: one copy."""
+    """Returns an array in the store of this node; copies once."""
     contiguous = np.ascontiguousarray(array)
     return RayArray(put_buffer(contiguous.reshape(-1).view(np.uint8)), contiguous.dtype, np.shape(array))
 
@@ -92,7 +92,7 @@ def put_buffer(buffer: Any) -> Any:
 
 
 def get_arrays(arrays: Sequence[RayArray]) -> list[np.ndarray[Any, Any]]:
-    """Returns arrays that can be read and not written, from the store of this node; arrays of other nodes are fetched first.
+    """Returns read-only arrays from the store of this node; arrays of other nodes are fetched first.
 
     Raises: DeviceCrashedError that names the node of a value that is lost.
     """

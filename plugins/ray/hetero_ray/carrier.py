@@ -85,7 +85,7 @@ class RaySession:
         self._link = link
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs, which stay valid as long as somebody holds them. Raises: as `RayLink.request`."""
+        """Returns the outputs, which stay valid as long as they are referenced. Raises: as `RayLink.request`."""
         profile = context.profile
         places, refs = pack_values(inputs)
         forgotten = self._carrier.take_forgotten(self._link)
@@ -95,10 +95,10 @@ class RaySession:
         began, times, values = answer
         self._carrier.note_success()
         if profile is not None:
-            # Another machine has another clock: its run began when it was sent, but for the way.
+            # Clocks of machines differ: the run is taken to begin when it was sent; the time of the transfer is ignored.
             restore_times(profile, times, shift=sent - began)
         return unpack_values(values, references, self._link.node.name)
 
     def close(self) -> None:
-        """Lets the actor forget the request, some time."""
+        """Lets the actor release the request, with a later message."""
         self._carrier.forget(self._session, self._link)

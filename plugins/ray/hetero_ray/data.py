@@ -36,8 +36,8 @@ def predict(
 ) -> Any:
     """Returns a `ray.data.Dataset` with the outputs; Ray Data computes them when they are read.
 
-    dataset: a folder of `.npz` files, each with the inputs of one run by their names, or of `.npy` files with the only input; or a
-        `ray.data.Dataset`, whose columns with the names of inputs are stacked, `batch_size` rows in a run. Other columns are kept.
+    dataset: a folder of `.npz` files, each with the inputs of a run by their names, or of `.npy` files with the only input; or a
+        `ray.data.Dataset`; its columns with the names of inputs are stacked, `batch_size` rows in a run. Other columns are kept.
     actors: how many copies of the network run; None for as many as Ray Data has processors for.
     resources: Ray's reservations for each copy, such as `num_gpus=1`.
 
@@ -52,7 +52,7 @@ def predict(
 
     with Core() as core:
         packed = pack_network(model if isinstance(model, Network) else core.read_network(model))
-    # Once in the store, however many actors read it.
+    # Stored once for any number of actors.
     shared = {name: ray.put(np.frombuffer(packed[name], np.uint8)) for name in ("model", "weights")}
     options = {
         "fn_constructor_args": (shared, device, dict(config or {})),

@@ -1,4 +1,4 @@
-"""The RAY device: which node a device behind the colon is on, and the memory that all nodes share."""
+"""The RAY device: chooses the node of the device behind the colon, and defines the memory that all nodes share."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 
 
 class FollowedCluster:
-    """Keeps the devices of a network those of the living nodes, from `with` to its end; `network` was loaded on MULTI.
+    """Keeps the devices of a network equal to the living nodes, from `with` to its end; `network` was loaded on MULTI.
 
-    `device` is what runs on each node, as behind the colon of `RAY.a:CPU`; `others` are devices that stay, such as "CPU" here. A node that
-    has just joined and cannot run the network yet is logged and tried again after `interval` seconds. At the end the network keeps the
-    devices that it had last.
+    `device` runs on each node, as behind the colon of `RAY.a:CPU`; `others` are devices that always stay, such as "CPU" here. A
+    node that has just joined and cannot run the network yet is logged and tried again after `interval` seconds. At the end the
+    network keeps the devices that it had last.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ _POLL = 0.05
 
 
 class RayLink(Link):
-    """One actor."""
+    """The caller's connection to an actor."""
 
     def __init__(self, device: str, node: RayNode, fleet: Fleet) -> None:
         super().__init__(device)
@@ -77,7 +77,8 @@ class RayLink(Link):
 
     def _describe_loss(self, error: Exception) -> str:
         if isinstance(error, ray.exceptions.ActorUnavailableError):
-            # Ray waits for a second to hear how an actor ended: its node would have said so. The cluster may take long to notice.
+            # Ray waits for a second for its node's report on the end of the actor. Without a report, the node is lost; the cluster
+            # may notice this late.
             self._fleet.lost.add(self.node.id)
             return "cannot be reached any more"
         if "node has died" in str(error):
@@ -90,7 +91,7 @@ class RayLink(Link):
         return bool(ray.wait([request[1]], timeout=_POLL)[0])
 
     def cancel(self, request: tuple[int, Any]) -> None:
-        """Tells the actor that nobody waits for a request."""
+        """Tells the actor that a request is abandoned."""
         self._actor.cancel.remote(request[0])
 
     def kill(self) -> None:

@@ -21,7 +21,7 @@ _SHORT = 8
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A living node: its id, the name that stands in `RAY.<name>`, and what Ray counts there, as GPU."""
+    """A living node: its id, the name that stands in `RAY.<name>`, and the resources that Ray counts there, as GPU."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ def connect_cluster(device: str) -> None:
     try:
         if ":" in address and "://" not in address:
             host, _, port = address.rpartition(":")
-            # Ray itself tries for a minute where a cluster of earlier has left its address.
+            # Ray itself retries for a minute if an ended cluster has left its address behind.
             socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS).close()
         ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError) as error:
@@ -56,7 +56,9 @@ def connect_cluster(device: str) -> None:
 
 
 def _read_address() -> str:
-    """Returns the address of the cluster that Ray would connect to: of the environment, or as `ray start` has written it; "" for none."""
+    """Returns the address of the cluster that Ray would connect to: of the environment, or as `ray start` has written it; "" if
+    neither exists.
+    """
     folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     with suppress(OSError):
         return os.environ.get("RAY_ADDRESS") or Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
@@ -82,7 +84,9 @@ def _name(node: dict[str, Any]) -> str:
 
 
 class Fleet:
-    """The nodes as one Core uses them: how many actors and GPUs it has on each, and which it has seen to be lost before Ray says so."""
+    """The nodes as a Core uses them: the number of its actors and GPUs on each node, and the nodes that it found lost before Ray
+    reported it.
+    """
 
     def __init__(self) -> None:
         self.hosts: Counter[str] = Counter()

@@ -28,7 +28,7 @@ class HeteroDeployment:
     """A network behind Ray Serve: `serve.run(HeteroDeployment.bind("model.onnx", "CPU"))`.
 
     The model is a path that every node has, or the bytes of the file. `options(user_config={"max_batch_size": 16,
-    "batch_wait_timeout_s": 0.01})` says how many requests are gathered, and how long the first waits for others.
+    "batch_wait_timeout_s": 0.01})` sets the number of requests that are gathered, and how long the first waits for more.
     """
 
     def __init__(self, model: ModelFile, device: str = "CPU", config: Mapping[str, Any] | None = None) -> None:

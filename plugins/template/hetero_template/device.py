@@ -36,7 +36,7 @@ XP = np
 
 
 class TemplateArray:
-    """An array in the memory of one physical device: everybody sees its type and shape, only that device its elements."""
+    """An array in the memory of a physical device: its type and shape are public, its elements are readable only on that device."""
 
     # NumPy's functions raise a TypeError for this array in place of reading it element by element.
     __array_ufunc__ = None
@@ -59,7 +59,7 @@ class TemplateArray:
 
 
 class TemplateDevice(DeviceHooks):
-    """The device object, one per Core and registered name; the physical id comes with each call in `device.id`."""
+    """The device object, a single object per Core and registered name; the physical id comes with each call in `device.id`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -84,7 +84,7 @@ class TemplateDevice(DeviceHooks):
         return {
             "AVAILABLE_DEVICES": IDS,
             "FULL_DEVICE_NAME": f"{self._name} device {device.id or IDS[0]} (NumPy {np.__version__})",
-            # A device may add capabilities of its own to the standard ones; this one claims blocks for convolutions.
+            # A device may add capabilities of its own to the standard capabilities; this device claims blocks for convolutions.
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8", "HARDWARE_CONVOLUTION"),
             "DEVICE_ARCHITECTURE": "kernels toolkit",
             "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 1, 1),
@@ -109,7 +109,9 @@ class TemplateDevice(DeviceHooks):
     def load_network(
         self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
     ) -> Executable:
-        """Compiles the network. Raises: UnsupportedNodesError with the refusals of the query, the caller's or one of its own."""
+        """Compiles the network. Raises: UnsupportedNodesError with the refusals of the query that the caller passed, or of a new
+        query.
+        """
         require_all_supported(device, network, self.query_network(device, network, config) if query is None else query)
         program = compile_program(transform_network(network), xp=XP, extensions=self._extensions)
         return TemplateExecutable(network, program, memory=f"{device.name}:{device.id or IDS[0]}")
@@ -145,7 +147,7 @@ class TemplateDevice(DeviceHooks):
 class TemplateExecutable(Executable):
     """A loaded network. Several threads run it at once: a run changes nothing here, and shares nothing with other runs but constants."""
 
-    # While one run computes, the next one waits in the queue with its inputs in place.
+    # While a run computes, the next run waits in the queue with its inputs in place.
     pipeline_depth = 2
 
     def __init__(self, network: Network, program: Program, *, memory: str) -> None:
@@ -154,7 +156,7 @@ class TemplateExecutable(Executable):
         self.inputs = tuple(_place(spec, memory) for spec in network.inputs)
         self.outputs = tuple(_place(spec, memory) for spec in network.outputs)
         self._program = program
-        # Its thread starts with the first run that is queued, and ends when the executable is closed or nobody holds it.
+        # Its thread starts with the first queued run, and ends when the executable is closed or freed.
         self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=memory)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -198,7 +200,9 @@ def _place(spec: ValueSpec, memory: str) -> ValueSpec:
 
 
 def _refuse_by_type(node: Node, refused: Collection[str]) -> str | None:
-    """Returns why the configuration refuses a node: its own operator type, or one in the bodies of an If, Loop or Scan."""
+    """Returns why the configuration refuses a node: its own operator type, or an operator type in the bodies of an If, Loop or
+    Scan.
+    """
     bodies = [graph for body in node.bodies.values() for graph in iterate_graphs(body)]
     for inner in (node, *(inner for graph in bodies for inner in graph.nodes)):
         if inner.op_type in refused:
@@ -208,7 +212,7 @@ def _refuse_by_type(node: Node, refused: Collection[str]) -> str | None:
 
 
 def _probe() -> None:
-    """Runs one tiny computation: a device says that it works after it worked, not after counting drivers."""
+    """Runs a tiny computation: a device says that it works after it worked, not after counting drivers."""
     total = XP.add(XP.ones(2), XP.ones(2)).tolist()
     if total != [2.0, 2.0]:
         raise DeviceUnavailableError(f"NumPy {np.__version__} computes 1 + 1 = {total}; reinstall numpy")

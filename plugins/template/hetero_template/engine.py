@@ -1,7 +1,7 @@
 """An engine that compiles whole graphs, as a device; `hetero new-plugin --kind engine` writes a plugin from this file.
 
-The engine is onnx's reference evaluator, which everybody has. A device of yours replaces it by its own library: what it accepts, what it
-is known to get wrong, how it compiles and runs.
+The engine is onnx's reference evaluator, which comes with onnx. Replace it by your own library: the nodes that it accepts, its
+known errors, compilation and runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hetero_core.network.writer import network_to_proto
 
 
 def refuse_before(version: int, reason: str) -> Check:
-    """A check that refuses the versions of an operator before this one."""
+    """A check that refuses the versions of an operator before `version`."""
     return lambda node, graph: reason if node.since_version < version else None
 
 
@@ -48,7 +48,7 @@ WRONG: Mapping[str, Check] = {
 
 
 class TemplateDevice(EngineDevice):
-    """Queries by trial, opsets, refusals and blobs are the toolkit's; the engine's own part is here."""
+    """The toolkit implements queries by trial, opsets, refusals and blobs; this class adds the part of the engine."""
 
     title, version, newest_ir_version = "onnx.reference", onnx.__version__, onnx.IR_VERSION
 
@@ -104,13 +104,13 @@ class TemplateDevice(EngineDevice):
 
 
 class TemplateExecutable(Executable):
-    """A loaded network; the engine runs it whole, and its time is one entry of a profile."""
+    """A loaded network; the engine runs it whole, and its time is a single entry of a profile."""
 
     def __init__(self, network: Network, evaluator: ReferenceEvaluator) -> None:
         self.network, self.inputs, self.outputs, self._evaluator = network, network.inputs, network.outputs, evaluator
 
     def metrics(self) -> Mapping[str, Any]:
-        """Tells that onnx's evaluator computes all of it. Leave this out: an engine of your own has nothing of the kind to tell."""
+        """Reports that onnx's evaluator computes the whole network. Leave this method out for an engine of your own."""
         return {"REFERENCE_NODES": tuple(node.name for node in self.network.nodes)}
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
