@@ -95,7 +95,7 @@ def test_auto_without_a_list_takes_all_installed_devices(
 
 
 class Package:
-    """A package that states the kind of its device, and counts how often that is created; without a device it cannot work here."""
+    """A package that declares the kind of its device and counts creations; without hardware its device is unavailable."""
 
     def __init__(self, kind: str, device: object = None) -> None:
         self.kind, self.device, self.created = kind, device, 0
@@ -197,8 +197,7 @@ def test_quick_device_serves_until_the_chosen_device_is_loaded(core: Core, add_d
 
 
 def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **config: Any) -> tuple[Any, Any]:
-    """Returns the loaded network, and a request that still runs on the quick device, which is held, when the chosen device takes
-    over."""
+    """Returns the loaded network, and a request that the quick device still holds when the chosen device takes over."""
     chosen, quick = devices
     chosen.load_gate.clear()
     quick.gate.clear()
@@ -356,7 +355,7 @@ def test_no_take_over_is_lost_in_any_order_of_threads(
     """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
-    # Not the times of the rounds before: they are nearly equal.
+    # The times of earlier rounds are left out, as they are nearly equal.
     monkeypatch.setattr("hetero_auto.candidates.Candidates.find_quick", lambda self, seconds: "QUICK")
     add_device("CHOSEN")
     quick = add_device("QUICK")
@@ -524,7 +523,7 @@ def test_closed_core_has_waited_for_the_device_that_was_loading(add_device: Any,
     chosen.load_gate.clear()
     core.load_network(network, "AUTO:CHOSEN,QUICK")
     gc.collect()
-    # A load that has not begun when the Core is closed is never begun; this test is of one that has.
+    # The load must have begun: closing the Core cancels a load that has not.
     assert chosen.load_entered.wait(LIMIT)
     loads_when_closed = []
     closing = threading.Thread(target=lambda: (core.close(), loads_when_closed.append(chosen.loads)))

@@ -32,7 +32,7 @@ Feed = Callable[[float], dict[str, Any]]
 
 
 def run_all(queue: AsyncInferQueue, feed: Feed, count: int) -> dict[int, float]:
-    """Returns the answer of each of so many requests, by number."""
+    """Returns the answers to this many requests, by number."""
     answers: dict[int, float] = {}
 
     def keep(request: Any, number: int) -> None:
@@ -302,7 +302,7 @@ def test_request_that_fails_while_the_network_is_closed_ends(core: Core, add_dev
     closing = threading.Thread(target=loaded.close)
     closing.start()
     first.gate.set()
-    # It fails, or the second device runs it: closing waits for runs that are under way.
+    # The request fails, or the second device runs it: closing waits for runs under way.
     with suppress(InferenceError, ClosedError):
         assert request.wait(LIMIT)
     closing.join(LIMIT)

@@ -27,7 +27,7 @@ Feed = Callable[..., dict[str, Any]]
 
 
 def start_all(loaded: Any, feed: Feed, count: int) -> list[Any]:
-    """Returns so many requests, started in order; only then is the first one allowed to begin."""
+    """Returns this many requests, started in order; the first may begin only after the last was started."""
     requests = [loaded.create_infer_request() for _ in range(count)]
     for number, request in enumerate(requests):
         request.start_async(feed(number))

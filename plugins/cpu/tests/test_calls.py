@@ -1,4 +1,4 @@
-"""The list of calls of a run: which node an error names, when a cancelled run ends, what NumPy says of infinities meanwhile."""
+"""The list of calls of a run: the node named in an error, the end of a cancelled run, and NumPy's warnings about infinities."""
 
 from __future__ import annotations
 

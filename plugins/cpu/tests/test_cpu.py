@@ -1,4 +1,4 @@
-"""CPU: claims, refusals, blobs, cancellation, and that it never writes what is not its own."""
+"""CPU: claims, refusals, blobs, cancellation, and no writes to memory of the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How work is cut for several workers: all of it, in chunks of about the wanted size, so that nobody is left waiting."""
+"""How work is cut into chunks for several workers: complete, about the target size, and balanced so that no worker waits long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_chunks_have_about_the_wanted_size_and_keep_workers_as_long_as_any_other
     assert wanted / 2 <= size <= 2 * wanted
 
     def count_rounds(candidate: int) -> int:
-        """How many units the worker has who has the most, where all take turns."""
+        """Returns the number of units of the busiest worker if workers take chunks in turns."""
         numbers = [min(candidate, units - begin) for begin in range(0, units, candidate)]
         return max(len(numbers[worker::workers]) for worker in range(workers)) * candidate
 
@@ -40,9 +40,9 @@ def test_one_worker_gets_chunks_of_the_wanted_size() -> None:
 @pytest.mark.parametrize(
     ("pixels", "outputs", "depth", "shares_weights"),
     [
-        # 49 pixels of 160 channels beside 600 KB of weights: each of two workers reads half of them.
+        # 49 pixels of 160 channels with 600 KB of weights: each of two workers reads half of the weights.
         (49, 960, 160, True),
-        # 3136 pixels of 24 channels beside 14 KB of weights.
+        # 3136 pixels of 24 channels with 14 KB of weights.
         (3136, 144, 24, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Object files in executable memory: what is stored runs again, what is damaged is compiled again, nothing is writable and executable."""
+"""Object files in executable memory: stored code runs again, damaged code is recompiled, no page is both writable and executable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "halve_and_add_third"
 
 
 def emit(name: str, width: int) -> Code:
-    """x[0] * 0.5 + 1/3: constants that lie beside the code."""
+    """Computes x[0] * 0.5 + 1/3, with its constants beside the code."""
     code = Code(name, 3, width)
     row = code.parameters[0]
     address = code.load_number(row)
@@ -41,7 +41,7 @@ def emit(name: str, width: int) -> Code:
 
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A private folder of the test's own."""
+    """A private folder of this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "hetero" / FOLDER
 

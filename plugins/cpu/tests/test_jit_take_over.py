@@ -1,4 +1,4 @@
-"""AUTO: the toolkit answers first, machine code takes over, and nothing is kept alive by what is still to be compiled."""
+"""AUTO: the toolkit answers first, machine code takes over, and pending compilations keep no network alive."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ print(json.dumps(found))
 
 
 def start(cache: Path) -> Any:
-    """Returns what a fresh process saw."""
+    """Returns the report of a fresh process."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
@@ -109,7 +109,7 @@ def make_model() -> Any:
 
 @pytest.fixture(name="empty_folder")
 def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kernel is stored, and none is in the process."""
+    """An empty kernel cache, on disk and in the process."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "find_level", lambda: "")

@@ -1,7 +1,8 @@
-"""Programs of machine code and their teams: each chunk once, calls in order, threads that sleep, end, and are absent after a fork.
+"""Programs of machine code and their teams: each chunk runs once, calls run in order, threads sleep, end, and are absent after a
+fork.
 
-The kernel of these tests counts: every chunk that it is called for, whether all chunks of the call before are done, and whether another
-thread has the same worker's number at the same time. It keeps a wrong count where the program lets two calls overlap.
+The kernel of these tests counts its runs per chunk. It also counts an error if the call before has unfinished chunks, or if another
+thread uses the same worker number at the same time: both happen if the program lets two calls overlap.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def emit_counting(name: str, width: int) -> Code:
     value = code.variable(chunk)
     with code.loop(0, p["steps"]):
         value.set(value.get() * 6364136223846793005 + 1442695040888963407)
-    with code.when(value.get().equals(-1)):  # never; so that the loop is of use
+    with code.when(value.get().equals(-1)):  # never true; keeps the loop from being optimized away
         code.add_atomically(p["wrong"], 1 << 32)
     code.add_atomically(p["counts"] + chunk * 8, 1)
     code.add_atomically(mine + 8, 1)
@@ -66,12 +67,12 @@ def emit_counting(name: str, width: int) -> Code:
     return code
 
 
-# Compiled kernels are kept by name, beyond the next change of this file.
+# Compiled kernels are cached by name, so the name must change with this file.
 COUNTING = Kernel(f"test_team_{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}", emit_counting)
 
 
 class Counted:
-    """A program of counting calls, and what they count."""
+    """A program of counting calls, with its counters."""
 
     def __init__(self, chunks: list[int], *, workers: int, steps: int = 0) -> None:
         self.chunks = chunks
@@ -89,7 +90,7 @@ class Counted:
         self.program = NativeProgram(calls)
 
     def run(self, begin: int, end: int, team: Team | None) -> None:
-        """Runs a part, and fails where a chunk of it did not run once, one of another part ran, or calls overlapped."""
+        """Runs a part; fails if one of its chunks did not run exactly once, if a foreign chunk ran, or if calls overlapped."""
         self.counts[:] = 0
         self.done[0] = 0
         self.done[1:] = np.where(np.arange(len(self.chunks)) < begin, self.chunks, 0)
@@ -106,7 +107,7 @@ def make_random(source: random.Random, workers: int) -> Counted:
 
 
 def run_many(seed: int, workers: int, runs: int) -> None:
-    """Runs parts of programs, at least `runs` of them and until threads beside the caller have done 1,000 chunks."""
+    """Runs parts of programs, at least `runs` times and until helper threads have run 1,000 chunks."""
     source, team = random.Random(seed), Team(workers)
     wanted, deadline = 0 if workers == 1 else 1000, monotonic() + 60
     try:
@@ -118,7 +119,7 @@ def run_many(seed: int, workers: int, runs: int) -> None:
             begin, end = sorted(source.choices(range(len(one.program) + 1), k=2))
             one.run(begin, end, team)
             if source.random() < 0.04:
-                time.sleep(source.choice([0.0001, 0.0005, 0.001, 0.004]))  # around the time when helpers go to sleep
+                time.sleep(source.choice([0.0001, 0.0005, 0.001, 0.004]))  # about the time after which helpers go to sleep
     finally:
         team.close()
 
@@ -218,7 +219,7 @@ def test_run_without_chunks_to_share_wakes_nobody() -> None:
 
 
 def test_sleeping_team_uses_no_processor() -> None:
-    # In a process of its own: the threads of other tests count, too.
+    # In a process of its own, as threads of other tests would count, too.
     used = float(
         run_python(
             """
@@ -274,7 +275,7 @@ def test_collected_team_and_pool_end_their_threads() -> None:
     gc.collect()
     gc.disable()
     try:
-        del team, pool, first, second  # no cycle holds them
+        del team, pool, first, second  # no reference cycle keeps them alive
         for thread in threads:
             thread.join(60)
     finally:
@@ -312,7 +313,7 @@ def test_closed_pool_ends_a_lent_team_when_it_comes_back() -> None:
 
 
 def test_team_for_which_no_thread_starts_works_alone_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    before = threading.stack_size(2**47 - 2**20)  # more than a process has addresses for
+    before = threading.stack_size(2**47 - 2**20)  # more than the address space of a process
     try:
         with caplog.at_level(logging.WARNING):
             team = Team(3)
@@ -324,7 +325,7 @@ def test_team_for_which_no_thread_starts_works_alone_and_says_so(caplog: pytest.
 
 
 def run_python(program: str, *, first: str = "") -> str:
-    """Returns what a program prints that has all names of this file; it has to end well and to complain about nothing."""
+    """Returns the output of a program with all names of this file; the program must exit with 0 and an empty stderr."""
     source = f"{first}\nfrom {Path(__file__).stem} import *\n{program}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     ended = subprocess.run(
@@ -375,7 +376,7 @@ assert len(list_helpers()) == 4
     ids=["spinning", "parked", "running", "collected", "held by a module"],
 )
 def test_interpreter_ends_with_teams_alive(end: str) -> None:
-    # What is registered first is called last.
+    # atexit calls its functions in reverse order.
     first = """
 import atexit, threading
 atexit.register(lambda: print(*(thread.name for thread in threading.enumerate() if thread.name.startswith("hetero"))))

@@ -1,4 +1,4 @@
-"""LLVM in a process of its own: what it refuses, how it ends, and what happens where no process can be had."""
+"""LLVM in a child process: refused modules, the end of the child, and the case that no child process can be started."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Pa
 
     with pytest.raises(LookupError):
         compiler.compile_all(kernels, refuse_the_second)
-    # What LLVM was at is done.
+    # The kernel before the error was still compiled.
     assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False]
 
 
@@ -167,7 +167,7 @@ def test_process_goes_when_the_program_was_killed() -> None:
 
 
 def is_running(process: int) -> bool:
-    """Says whether a process is there and no zombie."""
+    """Says whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Passes that are left out where a network has none of their operators: without them they change nothing."""
+"""Passes are skipped for a network without any of their operators; on such a network they change nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULES = {
 
 
 def needs_one_of(pattern: Pattern, operators: frozenset[str]) -> bool:
-    """Says whether whatever matches a pattern holds one of these operators."""
+    """Says whether every match of a pattern contains at least one of these operators."""
     if isinstance(pattern, OneOf):
         return all(needs_one_of(each, operators) for each in pattern.patterns)
     return isinstance(pattern, Op) and (

@@ -1,4 +1,4 @@
-"""Memory of a loaded network: a weight is held in the form in which kernels read it, and in no other."""
+"""Memory of a loaded network: each weight is held only in the form in which kernels read it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WORDS = (
 
 
 class Weights:
-    """Makes arrays as often as they are asked for, and knows which of them are alive."""
+    """Makes the array of a constant anew for each request, and tracks the arrays that are alive."""
 
     def __init__(self, text: str, shapes: dict[str, tuple[int, ...]]) -> None:
         model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
@@ -81,7 +81,7 @@ class Weights:
         return load
 
     def list_alive(self) -> list[str]:
-        """Returns the constants of which an array is alive."""
+        """Returns the names of the constants with a live array."""
         gc.collect()
         return [name for name, arrays in self.made.items() if any(array() is not None for array in arrays)]
 
@@ -99,7 +99,7 @@ def core() -> Iterator[Core]:
 
 @pytest.fixture
 def machine_code() -> None:
-    """Skips a test if no machine code is made here."""
+    """Skips a test on a processor without machine code."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from hetero_cpu.machine.compiler import find_width
 

@@ -1,4 +1,4 @@
-"""Images whose height and width are open: one plan for a class of sizes, by ONNX Runtime without its optimizations."""
+"""Images with open height and width: one plan for a class of sizes; expected values from ONNX Runtime without optimizations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("llvmlite")
 
 
 def _check(model: onnx.ModelProto, sizes: list[tuple[int, ...]], caplog: pytest.LogCaptureFixture, *, threads: int = 2) -> int:
-    """Compares all answers, each plan being verified for each set of sizes; returns how many plans were made."""
+    """Compares all answers, verifying each plan for each set of sizes; returns the number of plans."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -110,7 +110,7 @@ def test_an_image_is_right_for_drawn_sizes(graph: str, caplog: pytest.LogCapture
     assert _check(_parse(_IMAGES[graph]), _draw(14, channels=16), caplog) < 14
 
 
-# Even sizes, so that no coordinate is a tie, which others round in float32.
+# Even sizes avoid coordinates that are ties, which ONNX Runtime rounds in float32.
 _MODES: list[dict[str, Any]] = [
     *({"mode": "nearest", "nearest_mode": mode} for mode in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
     *(

@@ -1,4 +1,4 @@
-"""Sizes as symbols compute as integers do, and say with guards what they were asked; a layout holds for all sizes."""
+"""Symbolic sizes compute as integers do and record their comparisons as guards; a layout is valid for all sizes of its class."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _holds(scope: Scope, values: list[int]) -> bool:
 
 
 def _compute(rng: np.random.Generator, numbers: list[Any]) -> list[Any]:
-    """Returns numbers and answers of drawn arithmetic, the same for the same generator."""
+    """Returns numbers and answers of random arithmetic, the same for the same generator."""
     found = list(numbers)
     answers: list[Any] = []
     for _ in range(14):
@@ -109,7 +109,7 @@ def test_an_address_is_never_asked_for_its_value() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_arrays_lie_as_those_of_numpy_do(seed: int) -> None:
-    """Views of drawn shapes: with the sizes of the example strides and offsets are NumPy's, or both copy."""
+    """Views of random shapes: at the example's sizes, strides and offsets equal NumPy's, or both copy."""
     rng = np.random.default_rng(seed)
     shape = [int(size) for size in rng.integers(1, 6, int(rng.integers(1, 5)))]
     scope = Scope()
@@ -154,7 +154,7 @@ def _fix(scope: Scope, number: Any) -> int:
 
 
 def _strides(array: Any, scope: Scope) -> list[int]:
-    """Returns the strides of the axes along which there is more than one element."""
+    """Returns the strides of the axes with more than one element."""
     pairs = zip(array.shape, array.strides, strict=True)
     return [_fix(scope, stride) for size, stride in pairs if _fix(scope, size) > 1]
 
@@ -202,7 +202,7 @@ def test_a_wrong_layout_of_a_class_is_refused_for_other_sizes_than_the_example(m
 
     def place_like_example(scope: Scope, lifetimes: Any) -> Any:
         offsets, total = place_open(scope, lifetimes)
-        # Right for the example alone.
+        # Correct for the example alone.
         return tuple(_fix(scope, offset) for offset in offsets), total
 
     place_open = layout.place_open

@@ -1,4 +1,4 @@
-"""Inputs that are read where the caller has them, and outputs that are written where they stay: nothing is seen of it but the time."""
+"""Inputs read from the caller's arrays, and outputs written directly to the caller's memory: only the time shows the difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetero_core import Core
 from hetero_core.contract import CancelToken, RunContext
 from hetero_core.remote.host import HostSession
 
-# Large enough not to be copied: 128 KiB.
+# 128 KiB: large enough not to be copied.
 ROWS, COLUMNS = 128, 256
 SHAPE = f"{ROWS},{COLUMNS}"
 
@@ -116,7 +116,7 @@ def test_what_was_dropped_is_written_again(native_core: Core) -> None:
     request = native_core.load_network(RELU, "CPU").create_infer_request()
     x = draw_array(5, ROWS, COLUMNS)
     addresses = {find_address(request.infer({"x": x})["y"]) for _ in range(8)}
-    # One while the request still has the last one.
+    # A single address is in use until the request releases the previous output.
     assert len(addresses) <= 2
 
 
@@ -242,7 +242,7 @@ def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core:
 
 
 def test_indices_are_never_read_where_somebody_else_may_change_them(native_core: Core) -> None:
-    """They are checked once, and memory is read by them afterwards."""
+    """Indices are checked once and then used as addresses."""
     model = parse("g (float[64,64] x, int64[16384] i) => (float[16384,64] y) { y = Gather(x, i) }")
     loaded = native_core.load_network(model, "CPU")
     x, i = draw_array(10, 64, 64), np.arange(16384) % 64
@@ -297,7 +297,7 @@ def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
     for seed in range(3):
         inputs = {spec.name: draw_array(seed, *spec.shape) for spec in imported.inputs}
         runs.append((inputs, imported.infer(inputs)))
-    # What does not lie as machine code needs it is copied.
+    # Inputs in a layout that machine code cannot read are copied.
     turned = {name: np.asfortranarray(array) for name, array in runs[0][0].items()}
     runs.append((turned, imported.infer(turned)))
     for inputs, found in runs:

@@ -1,4 +1,4 @@
-"""Plans: what shares memory stays right, how many there are, and what the outside sees of them."""
+"""Plans: shared memory stays correct, the number of plans, and their metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def core(kernels: str) -> Iterator[Core]:
 
 @pytest.fixture
 def native_core(kernels: str, core: Core) -> Core:
-    """The Core if plans are made: for machine code alone."""
+    """A Core with plans, which only machine code makes."""
     if kernels == "NUMPY":
         pytest.skip("the toolkit has no plans")
     return core
@@ -86,7 +86,7 @@ def test_branches_computed_in_their_places_equal_the_engine(core: Core) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # One value twice in a Concat; a turned square beside itself; a view that is read after its source was written over.
+        # A value twice in a Concat; a transposed square beside the square; a view read after its source's memory was reused.
         "g (float[3, 3] x) => (float[9, 3] y) { a = Neg (x) b = Transpose (a) y = Concat <axis = 0> (a, b, a) }",
         "g (float[4, 4] x) => (float[4, 4] y) { a = Neg (x) b = Transpose (a) c = MatMul (a, b) d = Add (a, b) y = Mul (c, d) }",
         "g (float[2, 6] x) => (float[3, 4] y) { a = Neg (x) b = Reshape (a, three) c = Exp (a) d = Reshape (c, three) y = Sub (b, d) }",
@@ -158,7 +158,7 @@ def test_plans_are_made_once_for_each_set_of_shapes_or_class_of_them_and_only_th
         images = draw_array(batch, batch, 3, 16, 16)
         assert_same(loaded.infer({"images": images})["scores"], run_engine(model, {"images": images})[0], rtol=RELATIVE)
     plans = loaded.get_metric("CPU_PLANS")[0]
-    # Plans are for classes of sizes: one for one image, and few for more; the toolkit has none.
+    # Plans are for classes of sizes: one for a single image, a few for larger batches; the toolkit makes no plans.
     assert 0 < plans <= 6 if core.get_config("CPU", "CPU_KERNELS") == "JIT" else plans == 0
     loaded.infer({"images": draw_array(1, 1, 3, 16, 16)})
     assert loaded.get_metric("CPU_PLANS") == (plans, 16)

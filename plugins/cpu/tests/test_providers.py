@@ -1,4 +1,4 @@
-"""Which steps of machine code are asked about an operator, and in which order, whatever was asked before."""
+"""The native steps that are asked about an operator, and their order, which does not depend on earlier queries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
 
 
 def ask(code: str) -> Any:
-    """Returns what a fresh process prints."""
+    """Returns the output of a fresh process."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=900)
     return json.loads(done.stdout)
 

@@ -1,4 +1,4 @@
-"""Parameters of a normalization that do not fit its channels: an error of the run with the node's name, in either kind of plan."""
+"""Normalization parameters that do not fit the channels: the run fails with the node's name, in either kind of plan."""
 
 from __future__ import annotations
 

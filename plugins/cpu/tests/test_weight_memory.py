@@ -1,4 +1,4 @@
-"""Where packed weights lie: side by side on large pages where there are many, and nowhere else than their network needs."""
+"""Packed weights in memory: many lie side by side on large pages; memory is freed with its last array, never shared by networks."""
 
 from __future__ import annotations
 

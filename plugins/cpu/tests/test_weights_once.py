@@ -1,4 +1,4 @@
-"""WEIGHTS_ONCE: each weight is held in one form, whatever the sizes of the inputs, and answers stay right."""
+"""WEIGHTS_ONCE: each weight is held in a single form for all input sizes, and answers stay right."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def core() -> Iterator[Core]:
 
 
 def make_model(text: str, shapes: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """Returns a model of opset 17 with drawn weights."""
+    """Returns a model of opset 17 with random weights."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     generator = np.random.default_rng(5)
     for name, shape in shapes.items():
@@ -54,7 +54,7 @@ def count_held(loaded: ExecutableNetwork) -> int:
 
 
 def has_read_plan(imported: Any) -> bool:
-    """Says whether an imported network has the plan beside its blob, rather than one of its own."""
+    """Says whether an imported network uses the plan stored beside its blob."""
     return imported.executable.source.payload is not None
 
 
@@ -141,5 +141,5 @@ def test_table_of_a_blob_is_read_where_it_lies_by_plans_of_all_sizes(core: Core,
         for count in (5, 1, 9):
             i = np.arange(count) * 300
             np.testing.assert_allclose(imported.infer({"i": i})["y"], run_onnxruntime(model, {"i": i})[0], rtol=1e-4, atol=1e-4)
-        # One row is multiplied by the matrix as it is.
+        # A product with a single row reads the matrix without packing it.
         assert 3000 * 64 * 4 <= imported.get_metric("CPU_CONSTANT_BYTES") <= (3000 + 32) * 64 * 4

@@ -1,4 +1,4 @@
-"""The device on cards of make-believe: the memory of values, copies, full cards, blobs, metrics."""
+"""The device on simulated cards: the memory of values, copies, full cards, blobs, metrics."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_export_reads_each_weight_back_and_counts_it(core: Core, runtime: FakeRu
     assert loaded.get_metric("GPU_WEIGHT_READS") == 0
     before = len(card.copies)
     export(loaded)
-    # Two convolutions and a bias; the other bias is smaller than a KiB, and stays on the host.
+    # Two convolutions and a bias; the second bias is smaller than a KiB and stays on the host.
     nbytes = [size * (2 if hint == "f16" else 4) for size in (16 * 8 * 9, 600 * 16, 600)]
     assert sorted(card.copies[before:]) == sorted(("to_host", size) for size in nbytes)
     assert loaded.get_metric("GPU_WEIGHT_READS") == 3

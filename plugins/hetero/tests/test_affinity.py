@@ -1,4 +1,4 @@
-"""Affinity beyond the order of priority: small subgraphs, properties of one device, ids and inner lists."""
+"""Affinity beyond the order of priority: small subgraphs, properties of a single device, ids and inner lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device that fails to load a part which it has taken: an error with stage, device and cause, or, with NEXT, the next device."""
+"""A device that claims a part and fails to load it: an error with stage, device and cause, or, with NEXT, the next device."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], a
 
 
 class GoneFactory:
-    """A plugin without its driver; counts nothing and takes nothing."""
+    """A plugin without its driver: it counts no device and claims no node."""
 
     @hookimpl
     def create_device(self) -> object:

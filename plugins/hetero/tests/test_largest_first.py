@@ -40,7 +40,7 @@ def make_graph(shape: random.Random, count: int, devices: int, density: float, r
 
 
 def make_fed_graph(shape: random.Random, count: int, devices: int) -> Graph:
-    """A graph with edges to each node from one to three earlier nodes."""
+    """A graph with edges to each node from 1 to 3 earlier nodes."""
     predecessors = [[shape.randrange(node) for _ in range(shape.randint(1, 3))] if node else [] for node in range(count)]
     return predecessors, ["A" if shape.random() > 0.3 else shape.choice("ABCD"[:devices]) for _ in range(count)]
 
@@ -119,7 +119,7 @@ FAMILIES: Mapping[str, Callable[[random.Random, int, int], Graph]] = {
 
 
 def select_to_the_letter(graph: Graph) -> set[frozenset[int]] | None:
-    """The subgraphs of LITERAL, or None for a circle."""
+    """The subgraphs of LITERAL, or None for a cycle."""
     try:
         return {frozenset(part.nodes) for part in select_subgraphs(*graph, "ABCD", "LITERAL")}
     except AffinityError:

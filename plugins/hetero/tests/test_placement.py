@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class SlowDevice(PlainDevice):
-    """Takes longer for some operators; counts what it loads. `fail` is called before each run of a node, `spend` lets time pass."""
+    """Takes longer for some operators and counts loads. `fail` is called before each run of a node, `spend` lets time pass."""
 
     def __init__(self, slow: str, fail: Callable[[Node], None] = lambda _: None, *, spend: Callable[[float], None] = wait) -> None:
         self.slow, self.fail, self.spend, self.loads = slow, fail, spend, 0
@@ -116,7 +116,7 @@ def test_device_that_is_slow_at_everything_gets_nothing(core: Core, read: Read, 
     register(core, SLOW=SlowDevice("MatMul", spend=clock.spend), FAST=SlowDevice("none", spend=clock.spend))
     placement, device_of_node = measure(core, read(CHAIN.replace("Relu", "Abs")), "HETERO:SLOW,FAST")
     assert {device_of_node[f"m{index}"] for index in range(3)} == {"FAST"}
-    # Three products that differ in their names alone are measured once.
+    # Three products with equal constants but unequal names are measured once.
     assert [segment.twin for segment in placement.segments[:3]] == [0, 0, 0]
 
 

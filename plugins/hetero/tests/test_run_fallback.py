@@ -1,4 +1,4 @@
-"""A device that fails in a run: with HETERO_FALLBACK=NEXT its part goes on on another device, and the request succeeds."""
+"""A device fails during a run: with HETERO_FALLBACK=NEXT its part continues on another device, and the request succeeds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FragileExecutable(TemplateExecutable):
 
 
 class FragileDevice(TemplateDevice):
-    """Raises `error` in every run, once that is set; notes the nodes of each run."""
+    """Raises `error`, once it is set, in every run; records the nodes of each run."""
 
     def __init__(self, title: str) -> None:
         super().__init__(title)

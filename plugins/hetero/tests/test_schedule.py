@@ -208,7 +208,7 @@ def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
         (4, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (4, 2, 2, 4)),
         (5, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (5, 2, 2, 5)),
         (1, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (1, 1, 1, 1)),
-        # Two sides on one lane take turns.
+        # Two sides on the same lane take turns.
         (4, [(), (0,), (0,), (1, 2)], "ABBA", (None,) * 4, (4, 4, 4, 4)),
         (8, [(), (), ()], "ABC", (None,) * 3, (2, 2, 2)),
         # Fixed threads are not divided.

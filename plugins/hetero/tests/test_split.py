@@ -181,7 +181,7 @@ def test_nodes_that_nobody_takes_are_all_listed_with_every_reason(core: Core, re
 
 
 class Whole:
-    """A device that takes Exp only when it is asked about more than one node: its answer depends on the neighbours of a node."""
+    """A device that takes Exp only if the query has several nodes: its answer depends on the neighbours of a node."""
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:

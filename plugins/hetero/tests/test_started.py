@@ -38,7 +38,7 @@ class Boxed:
 
 
 class Queue(PlainDevice):
-    """A device with one queue. `meet(count)` is called on its thread before the run of this number, counted from 0."""
+    """A device with a single queue. `meet(count)` is called on its thread before run number `count`, from 0."""
 
     def __init__(self, meet: Callable[[int], None] = lambda count: None) -> None:
         self.meet = meet

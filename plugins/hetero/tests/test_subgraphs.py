@@ -26,7 +26,7 @@ CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
 
 @st.composite
 def graphs(draw: st.DrawFn, max_nodes: int = 60) -> Graph:
-    """A graph numbered at random, with repeated edges, on one to four devices."""
+    """A graph numbered at random, with repeated edges, on up to four devices."""
     count = draw(st.integers(1, max_nodes))
     shape = random.Random(draw(st.integers(0, 2**32)))
     return make_graph(
@@ -68,7 +68,7 @@ def is_connected(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> bool
 
 
 def count_fewest_runs(predecessors: Sequence[Sequence[int]], devices: Sequence[str]) -> int:
-    """The fewest runs of one device in any order of the nodes: any acyclic plan is such an order, and any order such a plan."""
+    """The fewest runs of a single device in any order of the nodes: any acyclic plan is such an order, and any order such a plan."""
     before = [sum(1 << source for source in set(sources)) for sources in predecessors]
     cost = {(0, ""): 0}
     for _ in devices:

@@ -1,4 +1,4 @@
-"""Units: quantized operators stay whole, shapes are computed on the device that reads them."""
+"""Units: quantized operators stay whole, and shapes are computed on the device that reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OPENVINO: arrays of every kind, outputs that are inputs, threads, blobs, profiles, and one graph with devices in Python."""
+"""OPENVINO: arrays of every kind, outputs that are inputs, threads, blobs, profiles, and a graph shared with devices in Python."""
 
 from __future__ import annotations
 

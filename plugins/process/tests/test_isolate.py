@@ -1,4 +1,4 @@
-"""ISOLATE=YES: any device in a process of its own, without another name."""
+"""ISOLATE=YES: any device in a process of its own, under its usual name."""
 
 from __future__ import annotations
 

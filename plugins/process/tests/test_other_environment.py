@@ -1,4 +1,4 @@
-"""What the process of a device lacks, or has otherwise, is named before anything is loaded there."""
+"""Differences between the environments of child and parent are named before anything is loaded in the child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PROCESS: a device elsewhere answers as it would here; what breaks there is contained."""
+"""PROCESS: a device in another process gives the same answers, and its failures stay contained there."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def require_right(network: Any) -> None:
 
 
 def wait_for(is_true: Callable[[], bool], *, seconds: float = 10) -> bool:
-    """Waits so long at most for something that another process does."""
+    """Waits up to this long for a condition in another process."""
     clock = threading.Event()
     return any(is_true() or clock.wait(0.05) for _ in range(round(20 * seconds))) or is_true()
 
 
 def is_alive(pid: int) -> bool:
-    """Says whether a process runs; one that has ended and waits to be reaped does not."""
+    """Says whether a process runs; a zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -226,7 +226,7 @@ def test_deadline_ends_a_process_that_hangs_in_load_or_query(
     healthy = load()
     config = {"BREAKING_HOW": "HANG_WITH_LOCK", "BREAKING_AT": place, "DEADLINE": 0.3}
     operation = core.load_network if place == "LOAD" else core.query_network
-    # What is ended for its deadline has not crashed: the device is not given up.
+    # A child that is killed at a deadline counts as no crash, so the device is not given up.
     for _ in range(3):
         pid = healthy.get_metric("PID")
         with pytest.raises(DeadlineExceededError, match=r"on PROCESS:BREAKING has not ended within DEADLINE=0.3 s"):

@@ -1,4 +1,4 @@
-"""Blobs of a device in another process: those of the device, imported with the trust of the caller."""
+"""Blobs of a device in another process: equal to the device's own blobs, and imported with the trust of the caller."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def check(core: Core, model: Any, inputs: dict[str, Any], expected: dict[str, An
 
 
 def list_windows(x: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, outputs: Any, fill: float) -> Iterator[Any]:
-    """Yields (i, j, elements): for each position of the kernel what it meets, as (batch, channels, *outputs)."""
+    """Yields (i, j, elements) for each kernel position: the elements under it, as (batch, channels, *outputs)."""
     reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(outputs, strides, kernel, dilations, strict=True)]
     padded = np.full((*x.shape[:2], *(max(r, p + n) for r, p, n in zip(reach, pads, x.shape[2:], strict=False))), fill)
     padded[:, :, pads[0] : pads[0] + x.shape[2], pads[1] : pads[1] + x.shape[3]] = x

@@ -22,7 +22,7 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
-    """softmax(scale q k^T + mask) v of heads as an axis; queries that see nothing get zeros."""
+    """softmax(scale q k^T + mask) v with an axis of heads; queries that see no key get zeros."""
     scores = scale * np.einsum("bhqd,bhkd->bhqk", q.astype(np.float64), k.astype(np.float64)) + mask
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -32,8 +32,8 @@ def attend(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
 
 
 def lay_heads(array: Any, how: str) -> tuple[Any, Any]:
-    """Returns (batch, heads, steps, size) as a node reads it, and that view of heads: in C order, turned from (batch, steps, heads, size),
-    or packed beside others."""
+    """Returns the operand as a node reads it, and as heads: a copy in C order, a view of (batch, steps, heads, size), or a packed
+    slice."""
     batch, heads, steps, size = array.shape
     if how == "heads":
         return array.copy(), array

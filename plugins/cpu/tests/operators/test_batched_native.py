@@ -31,7 +31,7 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 def lay(array: Any, how: str) -> Any:
-    """Returns the same numbers: in C order, with the last two axes turned, as a part of wider rows, or with the batch inside the rows."""
+    """Returns equal numbers in another layout: C order, last two axes transposed, a part of wider rows, or batch inside the rows."""
     if how == "turned":
         return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
     if how == "part":

@@ -1,4 +1,4 @@
-"""Products of machine code against float64: convolutions direct and by Winograd, with halos and without, and matrix products."""
+"""Machine code against float64: direct and Winograd convolutions, with and without halos, and matrix products."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def build(nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: str, con
 
 
 def run(model: Any, inputs: dict[str, Array], *, threads: int = 1) -> tuple[Array, int]:
-    """Returns the output and how many steps were machine code."""
+    """Returns the output and the number of steps that were machine code."""
     with Core() as core:
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": threads})
         (found,) = loaded.infer(inputs).values()
@@ -126,7 +126,7 @@ def test_winograd_convolution_equals_the_formula(
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_halos_are_zero_for_every_run_where_memory_is_shared(threads: int) -> None:
-    """A chain whose values share memory, read by windows of several sizes, through a concatenation."""
+    """A chain that shares memory, read by windows of several sizes through a concatenation."""
     x = draw(1, 2, 24, 17, 19)
     weights = {"a": draw(2, 32, 24, 1, 1), "b": draw(3, 16, 32, 5, 5), "c": draw(4, 40, 32, 3, 3), "d": draw(5, 8, 56, 3, 3)}
     nodes = [
@@ -251,7 +251,7 @@ sys.exit(pytest.main([sys.argv[1], *options]))
 
 @pytest.mark.skipif(find_width() <= 8, reason="the tests above run with vectors of AVX2 already")
 def test_products_with_vectors_of_avx2_equal_the_formula(tmp_path: Path) -> None:
-    """The tests of this file, as a processor without AVX-512 runs them."""
+    """Runs the tests of this file as on a processor without AVX-512."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     ended = subprocess.run(
         [sys.executable, "-c", AGAIN, __file__], env=environment, capture_output=True, text=True, timeout=900, check=False

@@ -76,7 +76,7 @@ def test_depthwise_convolution_of_any_geometry_equals_the_formula(
             exact, size_of_terms = exact * np.clip(exact / 6 + 0.5, 0, 1), size_of_terms * 2
         nodes.append(Node(op_type.lower(), op_type, names, (f"y{index + 1}",), since_version=14))
     site = native.make_site(nodes, images, constants, exact.shape, halos={"x": halo} if place["has_halo"] else {}, workers=64)
-    # One rounding for each tap, the bias, the addition, and three for the activation.
+    # A rounding for each tap, the bias and the addition, and three for the activation.
     limit = (np.prod(geometry[0]) + 5) * HALF_ULP * size_of_terms
     chunks = check(native, plan_depthwise(site), images, place["y"], exact, limit)
     kernel, strides, dilations, _ = geometry

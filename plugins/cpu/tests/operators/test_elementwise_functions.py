@@ -1,4 +1,4 @@
-"""The functions of one vector against float64, over all exponents of float32 and densely where they bend."""
+"""Functions of a single vector against float64, over all exponents of float32 and densely where they bend."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_function_is_within_its_stated_error(
     with np.errstate(all="ignore"):
         expected = formula(x.astype(np.float64))
         rounded = expected.astype(np.float32)
-        # What is subnormal may become 0 on the way.
+        # A subnormal result may be flushed to 0.
         unit = np.spacing(np.maximum(np.abs(rounded), np.float32(1.2e-38)).clip(max=np.float32(3.4e38))).astype(np.float64)
         found = apply_kernel(activation, x, width)
         error = np.abs(found - expected) / unit

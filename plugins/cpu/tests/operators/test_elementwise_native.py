@@ -165,7 +165,7 @@ def test_operand_whose_memory_another_one_shares_is_not_written_over() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "shape"),
     [
-        # Turned against each other; every second element; another type.
+        # A transposed operand; a strided operand; another type.
         (draw_array(1, (6, 4)), draw_array(2, (4, 6)).T, (6, 4)),
         (draw_array(1, (6, 8))[:, ::2], draw_array(2, (6, 4)), (6, 4)),
         (draw_array(1, (4,)), np.ones(4), (4,)),
@@ -206,7 +206,7 @@ def read_groups(body: str, *, shape: str = "2, 40") -> tuple[Group, ...]:
     [
         (GELU, [["Div", "Erf", "Add", "Mul", "Mul"]]),
         ("s = Sigmoid (x) y = Mul (x, s)", [["Sigmoid", "Mul"]]),
-        # What two nodes read joins them where both are in the chain, and not where a third one reads it as well.
+        # A value with two readers joins them if both are in the chain, but not if a third node outside also reads it.
         ("a = Exp (x) b = Neg (a) y = Mul (a, b)", [["Exp", "Neg", "Mul"]]),
         ("a = Exp (x) b = Neg (a) c = Softmax (a) d = Mul (a, b) y = Add (c, d)", [["Exp"], ["Softmax"], ["Neg", "Mul", "Add"]]),
         ("a = Softmax (x) b = Relu (a) y = Softmax (b)", [["Softmax"], ["Relu"], ["Softmax"]]),

@@ -1,4 +1,4 @@
-"""Gather by machine code against NumPy: any axis, negative indices, and indices that are none."""
+"""Gather by machine code against NumPy: any axis, negative indices, and indices out of range."""
 
 from __future__ import annotations
 

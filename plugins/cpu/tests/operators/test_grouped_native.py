@@ -80,7 +80,7 @@ def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRu
         images["r"] = drawn["y_lay"].place(r)[1]
         nodes.append(Node("add", "Add", ("y0", "r"), ("y1",), since_version=14))
         exact, size_of_terms = exact + r, size_of_terms + abs(r)
-    # The output's halo is what the plan says; one that is there keeps pixels in their rows.
+    # The plan gives the halo of the output; a halo keeps pixels in their rows.
     y_halo = Halo(1, 0, 0, 1)
     site = native.make_site(
         nodes, images, {"w": w, "b": b}, exact.shape, halos={"x": halo} if drawn["has_halo"] else {}, output_halo=y_halo

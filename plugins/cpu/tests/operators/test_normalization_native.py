@@ -30,7 +30,7 @@ def draw_array(seed: int, *shape: int) -> Array:
 
 
 def lay_last(array: Array, *, more: int = 0, around: int = 0) -> Array:
-    """Returns an image channels last, as a slice of `more` channels beside it and `around` pixels about it, which are NaN."""
+    """Returns an image channels last, inside NaN: `more` channels beside it, and `around` pixels on each side."""
     n, c, h, w = array.shape
     memory = np.full((n, h + 2 * around, w + 2 * around, c + more), np.nan, np.float32)
     laid = memory[:, around : around + h, around : around + w, more // 2 : more // 2 + c].transpose(0, 3, 1, 2)
@@ -123,7 +123,7 @@ def test_layer_normalization_equals_the_formula(rows: int, length: int, inputs: 
     x = arrays["x"].astype(np.float64)
     expected = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-4) * arrays["scale"]
     expected = expected + arrays["bias"] if inputs == 3 else expected
-    # What is far from zero loses digits where its mean is taken away.
+    # A mean far from zero costs digits when it is subtracted.
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=3e-6 if shift == 0 else 5e-3 if length < 3 else 1e-4)
     if inputs == 2:
         y = run(plan("RMSNormalization", arrays, epsilon=1e-4), arrays, y, width)

@@ -1,4 +1,4 @@
-"""Products with constant weights by machine code: sums long enough to be made in pieces, and whose memory the result takes."""
+"""Products with constant weights by machine code: long sums split into pieces, and results written over an input."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_long_sums_of_one_sign_lose_few_digits(native: NativeRun, rows: int) -> 
     exact = x.astype(np.float64) @ w
     nodes = [Node("m", "MatMul", ("x", "w"), ("y",), since_version=13)]
     found = run_product(native, nodes, {"x": x}, {"w": w}, outputs)
-    # In one piece the sums lose up to 20 times as much.
+    # As a single piece the sums lose up to 20 times as much.
     assert abs(found / exact - 1).max() < 1e-6
 
 
