@@ -87,8 +87,8 @@ def test_slow_device_is_tried_again_in_proportion_to_its_speed() -> None:
     for number in range(1000):
         member = choose_soonest([fast, slow], [fast, slow], 0)
         assert member is not None
-        for other in (fast, slow):
-            other.passed += 1
+        for candidate in (fast, slow):
+            candidate.passed += 1
         member.grant()
         if member is slow:
             tries.append(number)

@@ -41,13 +41,13 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     run_open = Instance.run
     bound: dict[tuple[int, Products], Instance] = {}
 
-    def run_verified(instance: Instance, products: Products, inputs: Any, *others: Any) -> Any:
+    def run_verified(instance: Instance, products: Products, inputs: Any, *rest: Any) -> Any:
         key = id(instance._plan), products
         if key not in bound and instance._plan.origin is not None and not instance._plan.sizes.is_single:
             faults = verify_plan(fix_plan(instance._plan, tuple(array.shape for array in inputs)))
             assert not faults, "\n".join(map(str, faults))
             bound[key] = instance
-        return run_open(instance, products, inputs, *others)
+        return run_open(instance, products, inputs, *rest)
 
     monkeypatch.setattr(Instance, "run", run_verified)
 
@@ -139,12 +139,12 @@ class NativeRun:
             workers,
         )
 
-    def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any, *others: Any) -> int:
+    def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any, *outputs: Any) -> int:
         """Computes y and any further outputs, the last chunks first; returns the number of chunks."""
         from .trial import run_calls
 
         scratch = np.zeros(recipe.scratch, np.uint8)
-        calls = recipe.bind([arrays[name] for name in recipe.reads], [y, *others], scratch)
+        calls = recipe.bind([arrays[name] for name in recipe.reads], [y, *outputs], scratch)
         run_calls(calls, self.width)
         assert {call.kernel for call in calls} <= set(recipe.kernels)
         return sum(call.chunks for call in calls)

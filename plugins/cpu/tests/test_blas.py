@@ -132,9 +132,9 @@ def test_limit_holds_in_every_thread_that_runs(looking: tuple[Core, Looking]) ->
     core, operator = looking
     network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 2})
     network.infer({"x": X})
-    other = threading.Thread(target=network.infer, args=({"x": X},))
-    other.start()
-    other.join()
+    thread = threading.Thread(target=network.infer, args=({"x": X},))
+    thread.start()
+    thread.join()
     assert operator.seen == [[1], [1]]
     assert count_blas_threads() == [4]
 

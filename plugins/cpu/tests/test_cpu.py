@@ -53,8 +53,8 @@ def test_blob_gives_the_same_numbers_in_another_core(core: Core, tmp_path: Path,
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": kernels})
         expected = loaded.infer(inputs)
         loaded.export_network(tmp_path / "c.blob")
-        with Core() as other:
-            imported = other.import_network(tmp_path / "c.blob", "CPU", {"CPU_KERNELS": kernels})
+        with Core() as fresh:
+            imported = fresh.import_network(tmp_path / "c.blob", "CPU", {"CPU_KERNELS": kernels})
             assert (imported.inputs, imported.outputs, imported.name) == (loaded.inputs, loaded.outputs, loaded.name)
             for name, value in imported.infer(inputs).items():
                 np.testing.assert_array_equal(value, expected[name])
@@ -67,11 +67,11 @@ def test_extension_of_a_blob_is_needed_at_import(core: Core, read: Read, tmp_pat
     core.add_extension(extension, "CPU")
     loaded = core.load_network(read("g (float[2] x) => (float[2] y) { a = com.acme.Twist(x) y = Neg(a) }"), "CPU")
     loaded.export_network(tmp_path / "e.blob")
-    with Core() as other:
+    with Core() as fresh:
         with pytest.raises(UnsupportedNodesError, match="Twist"):
-            other.import_network(tmp_path / "e.blob", "CPU")
-        other.add_extension(extension, "CPU")
-        assert other.import_network(tmp_path / "e.blob", "CPU").infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-2, -1]
+            fresh.import_network(tmp_path / "e.blob", "CPU")
+        fresh.add_extension(extension, "CPU")
+        assert fresh.import_network(tmp_path / "e.blob", "CPU").infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-2, -1]
 
 
 def test_inputs_and_constants_are_never_written(core: Core, read: Read) -> None:
@@ -128,8 +128,8 @@ def test_threads_share_one_executable(core: Core, kernels: str) -> None:
 
     def run(index: int) -> None:
         for _ in range(20):
-            found = next(iter(loaded.infer({spec.name: draws[index]}).values()))
-            if not np.array_equal(found, expected[index]):
+            output = next(iter(loaded.infer({spec.name: draws[index]}).values()))
+            if not np.array_equal(output, expected[index]):
                 failures.append(index)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(8)]

@@ -100,7 +100,7 @@ def test_a_long_generation_is_right_and_copies_caches_only_when_there_is_no_room
             require_equal((request.infer({"tokens": np.array([[token]])})["logits"],), (logits,))
             copied += request.states.copied_bytes
             memory = request.states["past_key_0"].array.base.base
-            memories += [memory] if isinstance(memory, CacheMemory) and all(memory is not other for other in memories) else []
+            memories += [memory] if isinstance(memory, CacheMemory) and all(memory is not known for known in memories) else []
         require_equal(tuple(request.states[name].value for name in PASTS), tuple(caches))
         # The first memory has room for 192 keys; a second memory follows it.
         assert (len(memories), copied) == (2, 0)
@@ -187,10 +187,10 @@ def test_of_threads_with_one_cache_each_gets_its_own_answer(
 
 def test_another_network_may_go_on_with_a_cache(model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]) -> None:
     with Core() as core:
-        one, other = load(core, model), load(core, model, INFERENCE_NUM_THREADS=2)
-        caches = grow(one, 2)[-1]
+        single_threaded, two_threaded = load(core, model), load(core, model, INFERENCE_NUM_THREADS=2)
+        caches = grow(single_threaded, 2)[-1]
         values = tuple(cache.copy() for cache in caches)
-        for network in (other, one):
+        for network in (two_threaded, single_threaded):
             require_equal(step(network, 5, caches), compute(5, values))
 
 
@@ -286,7 +286,7 @@ def test_memory_grows_behind_its_newest_view_alone() -> None:
     assert longer.shape == (2, 3, 101, 8)
     assert longer.__array_interface__["data"] == cache.__array_interface__["data"]
     refused = [cache, longer[:, :, 1:], longer[:1], longer[:, :, :100], longer[..., :4], longer.view(np.int32), longer.copy()]
-    assert [extend_cache(other, 102) for other in refused] == [None] * len(refused)
+    assert [extend_cache(view, 102) for view in refused] == [None] * len(refused)
     assert extend_cache(longer, 165) is None, "there is room for 64 more, no others"
     assert extend_cache(longer, 164) is not None
     assert extend_cache(longer, 102) is None

@@ -17,15 +17,15 @@ from hetero_cpu.symbols.sizes import Scope
 def test_chunks_have_about_the_wanted_size_and_keep_workers_as_long_as_any_other_would(
     units: int, chunks: int, workers: int
 ) -> None:
-    size, wanted = choose_chunk_size(units, chunks, workers), -(-units // chunks)
-    assert wanted / 2 <= size <= 2 * wanted
+    size, target = choose_chunk_size(units, chunks, workers), -(-units // chunks)
+    assert target / 2 <= size <= 2 * target
 
     def count_rounds(candidate: int) -> int:
         """Returns the number of units of the busiest worker if workers take chunks in turns."""
         numbers = [min(candidate, units - begin) for begin in range(0, units, candidate)]
         return max(len(numbers[worker::workers]) for worker in range(workers)) * candidate
 
-    assert count_rounds(size) <= count_rounds(wanted)
+    assert count_rounds(size) <= count_rounds(target)
 
 
 @pytest.mark.parametrize(("units", "chunks", "size"), [(14, 10, 1), (14, 7, 1), (14, 3, 7), (8, 3, 2), (7, 7, 1), (1, 1, 1)])

@@ -48,9 +48,9 @@ print(json.dumps({"error": error, "steps": steps, "llvm": "libllvmlite" in maps,
 
 @pytest.fixture
 def translate() -> Iterator[Translator]:
-    made = Translator()
-    yield made
-    made.rest()
+    translator = Translator()
+    yield translator
+    translator.rest()
 
 
 def test_process_that_compiles_all_kernels_of_a_network_has_no_llvm_in_its_memory(tmp_path: Path) -> None:
@@ -58,11 +58,11 @@ def test_process_that_compiles_all_kernels_of_a_network_has_no_llvm_in_its_memor
     tmp_path.chmod(0o700)
     ended = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=900, env=cold)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert not found["llvm"]
-    assert not found["binding"]
-    assert found["steps"] > 0
-    assert found["error"] < 1e-5
+    report = json.loads(ended.stdout)
+    assert not report["llvm"]
+    assert not report["binding"]
+    assert report["steps"] > 0
+    assert report["error"] < 1e-5
 
 
 def test_module_that_llvm_refuses_is_an_error_with_its_words_and_the_next_one_is_compiled(translate: Translator) -> None:

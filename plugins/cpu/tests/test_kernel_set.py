@@ -24,9 +24,9 @@ def test_old_kernels_on_a_new_processor_are_named_with_the_cause() -> None:
         "OpenBLAS runs its kernels for Haswell, and the processor has AVX-512, which is about twice as fast: "
         "OPENBLAS_CORETYPE is 'Haswell'; unset it"
     )
-    found = describe_slow_kernels(openblas("Zen"), AVX512, None)
-    assert found is not None
-    assert found.endswith("it does not know the processor; set OPENBLAS_CORETYPE=SkylakeX before Python starts")
+    warning = describe_slow_kernels(openblas("Zen"), AVX512, None)
+    assert warning is not None
+    assert warning.endswith("it does not know the processor; set OPENBLAS_CORETYPE=SkylakeX before Python starts")
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def test_late_pass_names_a_function(name: str) -> None:
 
 def test_operators_of_reshapes_are_those_of_their_pass() -> None:
     assert LATE["merge_reshapes"].operators == reshapes._RESHAPES
-    others = {"Cast", "Expand", "Identity", "Pad", "Slice", "Tile"}
-    assert LATE["eliminate_idle"].operators == reshapes._RESHAPES | reshapes._OF_ONE_INPUT | others
+    single_operators = {"Cast", "Expand", "Identity", "Pad", "Slice", "Tile"}
+    assert LATE["eliminate_idle"].operators == reshapes._RESHAPES | reshapes._OF_ONE_INPUT | single_operators
 
 
 @pytest.mark.parametrize("operator", ["Relu", "Neg", "Conv", "MatMul", "Gemm", "Sqrt"])

@@ -153,9 +153,9 @@ def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy(
     alive = weights.list_alive()
     metrics = {name: ask() for name, ask in executable.metrics().items()}
     assert alive == ["table"]
-    table, others = 500 * 96 * 4, 2 * 384 * 96 * 4
+    table, packed = 500 * 96 * 4, 2 * 384 * 96 * 4
     assert metrics["CPU_CONSTANT_BYTES"] == table
-    assert metrics["CPU_WEIGHT_BYTES"] <= 1.1 * (table + others)
+    assert metrics["CPU_WEIGHT_BYTES"] <= 1.1 * (table + packed)
 
 
 def test_weight_is_let_go_when_it_was_packed_and_the_next_one_was_not() -> None:

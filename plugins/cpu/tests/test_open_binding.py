@@ -118,14 +118,14 @@ def test_binding_that_fails_is_made_again_as_a_whole(monkeypatch: pytest.MonkeyP
     plan = open_model("encoder")
     instance = Instance(plan)
     first, second, *_ = draw_sizes(plan, np.random.default_rng(8), 4)
-    products, others = plan.match(first), plan.match(second)
+    products, second_products = plan.match(first), plan.match(second)
     assert products is not None
-    assert others is not None
+    assert second_products is not None
     instance._bind(products)
     with monkeypatch.context() as patch:
         patch.setattr(plan, "compute_shape_constants", lambda elements: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            instance._bind(others)
+            instance._bind(second_products)
     instance._bind(products)
     instance._move([1 << 41] * len(plan.roots))
     check(instance, plan, first, [1 << 41] * len(plan.roots))

@@ -124,11 +124,11 @@ _MODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("attributes", _MODES, ids=lambda attributes: "-".join(attributes.values()))
 @pytest.mark.parametrize("size", [(10, 12), (14, 14), (4, 4)])
 def test_a_resized_image_is_right(attributes: dict[str, str], size: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
-    given = ", ".join(f'{name} = "{value}"' for name, value in attributes.items())
+    attribute_text = ", ".join(f'{name} = "{value}"' for name, value in attributes.items())
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
     graph (float[2, 19, 7, 7] x) => (float[2, 19, {size[0]}, {size[1]}] y)
     <int64[4] size = {{2, 19, {size[0]}, {size[1]}}}, float[19, 19, 1, 1] w>
-    {{ a = Conv (x, w) y = Resize <{given}> (a, , , size) }}""")
+    {{ a = Conv (x, w) y = Resize <{attribute_text}> (a, , , size) }}""")
     weight = np.random.default_rng(3).standard_normal((19, 19, 1, 1)).astype(np.float32)
     del model.graph.initializer[:]
     sizes = np.array((2, 19, *size), np.int64)

@@ -188,5 +188,5 @@ def test_every_sum_of_caches_keeps_its_values_when_the_next_is_made() -> None:
             answers = network.infer(feeds)
             history.append((np.asarray(answers["present_key_0"]), expected[1]))
             caches = {f"past_{part}_0": np.asarray(answers[f"present_{part}_0"]) for part in ("key", "value")}
-    for made, expected_cache in history:
-        np.testing.assert_allclose(made, expected_cache, rtol=1e-4, atol=1e-5)
+    for cache, expected_cache in history:
+        np.testing.assert_allclose(cache, expected_cache, rtol=1e-4, atol=1e-5)

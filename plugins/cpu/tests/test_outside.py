@@ -64,18 +64,18 @@ def test_a_step_that_could_write_over_its_input_leaves_the_callers_array_alone(c
     x = draw_array(0, ROWS, COLUMNS)
     before = x.copy()
     x.flags.writeable = False
-    found = core.load_network(RELU, "CPU").infer({"x": x})["y"]
+    answer = core.load_network(RELU, "CPU").infer({"x": x})["y"]
     assert np.array_equal(x, before)
-    assert np.array_equal(found, np.maximum(before, 0))
+    assert np.array_equal(answer, np.maximum(before, 0))
 
 
 def test_each_run_reads_the_arrays_that_it_is_given(core: Core) -> None:
     request = core.load_network(CACHE, "CPU").create_infer_request()
     for seed in range(4):
         inputs = {"past": draw_array(seed, 1, 4, 64, 64), "new": draw_array(seed + 9, 1, 4, 1, 64)}
-        found = request.infer(inputs)
+        answers = request.infer(inputs)
         for name, expected in run_cache(**inputs).items():
-            assert np.array_equal(found[name], expected)
+            assert np.array_equal(answers[name], expected)
 
 
 def test_results_that_are_held_survive_later_runs(core: Core) -> None:
@@ -125,15 +125,15 @@ def test_inputs_that_lie_otherwise_are_copied(core: Core, unfit: str) -> None:
     x = draw_array(6, ROWS, COLUMNS)
     if unfit == "unaligned":
         memory = np.zeros(x.nbytes + 1, np.uint8)
-        given = memory[1:].view(np.float32).reshape(x.shape)
-        given[...] = x
+        fed = memory[1:].view(np.float32).reshape(x.shape)
+        fed[...] = x
     elif unfit == "strided":
         wide = np.zeros((ROWS, COLUMNS, 2), np.float32)
         wide[..., 0] = x
-        given = wide[..., 0]
+        fed = wide[..., 0]
     else:
-        given = x[::-1].copy()[::-1]
-    assert np.array_equal(core.load_network(RELU, "CPU").infer({"x": given})["y"], np.maximum(x, 0))
+        fed = x[::-1].copy()[::-1]
+    assert np.array_equal(core.load_network(RELU, "CPU").infer({"x": fed})["y"], np.maximum(x, 0))
 
 
 def test_arrays_set_for_outputs_are_filled_beside_others(core: Core) -> None:
@@ -141,11 +141,11 @@ def test_arrays_set_for_outputs_are_filled_beside_others(core: Core) -> None:
     inputs = {"past": draw_array(7, 1, 4, 64, 64), "new": draw_array(8, 1, 4, 1, 64)}
     mine = np.zeros((1, 4, 65, 64), np.float32)
     request.set_tensor("twice", mine)
-    found = request.infer(inputs)
+    answers = request.infer(inputs)
     expected = run_cache(**inputs)
-    assert found["twice"] is mine
+    assert answers["twice"] is mine
     assert np.array_equal(mine, expected["twice"])
-    assert np.array_equal(found["present"], expected["present"])
+    assert np.array_equal(answers["present"], expected["present"])
 
 
 class Uncopied(np.ndarray):
@@ -224,7 +224,7 @@ def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core:
     x = abs(draw_array(9, ROWS, COLUMNS))
     request = native_core.load_network(model, "CPU").create_infer_request()
     request.infer({"x": x})
-    found = request.infer({"x": x})
+    answers = request.infer({"x": x})
     halves = {"y": x[:64], "z": x[64:]}
     expected = {
         "Split": halves,
@@ -232,13 +232,13 @@ def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core:
         "Transpose": {"y": x, "z": x.T},
         "Concat": {"y": np.concatenate([x, x]), "z": np.exp(x)},
     }
-    wanted = next((arrays for operator, arrays in expected.items() if operator in body), {"y": x, "z": x.reshape(-1)})
+    expected_arrays = next((arrays for operator, arrays in expected.items() if operator in body), {"y": x, "z": x.reshape(-1)})
     for name in outputs:
-        assert found[name].shape == wanted[name].shape
-        np.testing.assert_allclose(found[name], wanted[name], rtol=2e-5)
-        assert not np.shares_memory(found[name], x)
+        assert answers[name].shape == expected_arrays[name].shape
+        np.testing.assert_allclose(answers[name], expected_arrays[name], rtol=2e-5)
+        assert not np.shares_memory(answers[name], x)
     if len(outputs) > 1:
-        assert not np.shares_memory(found["y"], found["z"])
+        assert not np.shares_memory(answers["y"], answers["z"])
 
 
 def test_indices_are_never_read_where_somebody_else_may_change_them(native_core: Core) -> None:
@@ -259,8 +259,8 @@ def test_memory_of_outputs_is_handed_out_again_when_no_view_of_it_is_left() -> N
     assert first.shape == (32, 8)
     part = first[3:, ::2].T
     del first
-    second, other = memory.take((32, 8))
-    assert other != address
+    second, second_address = memory.take((32, 8))
+    assert second_address != address
     assert not np.shares_memory(second, part)
     del part
     gc.collect()
@@ -300,7 +300,7 @@ def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
     # Inputs in a layout that machine code cannot read are copied.
     turned = {name: np.asfortranarray(array) for name, array in runs[0][0].items()}
     runs.append((turned, imported.infer(turned)))
-    for inputs, found in runs:
+    for inputs, answers in runs:
         expected = {"y": np.maximum(inputs["x"], 0)} if model is RELU else run_cache(inputs["past"], inputs["new"])
         for name, value in expected.items():
-            assert np.array_equal(found[name], value)
+            assert np.array_equal(answers[name], value)

@@ -79,8 +79,8 @@ def test_transposes_left_in_a_transformer(core: Core, model: onnx.ModelProto, tr
     assert sum(node.op_type == "Transpose" and node.inputs[0] not in network.initializers for node in network.nodes) == transposes
     assert "Softmax" not in operators
     inputs = light_inputs(model)
-    for found, wanted in zip(core.load_network(model, "CPU").infer(inputs).values(), run_engine(model, inputs), strict=True):
-        assert_same(found, wanted, rtol=RELATIVE)
+    for value, expected in zip(core.load_network(model, "CPU").infer(inputs).values(), run_engine(model, inputs), strict=True):
+        assert_same(value, expected, rtol=RELATIVE)
 
 
 OPEN_ATTENTION = """g (float[batch, length, 12] x, int64[batch, length] seen) => (float[batch, length, 12] y) {

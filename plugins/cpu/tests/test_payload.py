@@ -73,9 +73,9 @@ def takes_up_plan(network: Any) -> bool:
     return network.executable.source.payload is not None
 
 
-def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert list(found) == list(expected)
-    for name, value in found.items():
+def check_equal(answers: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(answers) == list(expected)
+    for name, value in answers.items():
         np.testing.assert_array_equal(value, expected[name])
 
 
@@ -175,9 +175,9 @@ def test_threads_of_the_import_may_differ(core: Core, tmp_path: Path) -> None:
 def test_kernels_of_the_import_are_those_of_the_blob(core: Core, tmp_path: Path, first: str) -> None:
     model = residual_model()
     expected = export(core, model, tmp_path / "x.blob", CPU_KERNELS=first)
-    other = {"JIT": "NUMPY", "NUMPY": "JIT"}[first]
-    with pytest.raises(BlobMismatchError, match=f"CPU_KERNELS is '{other}' in the call and '{first}' in the blob"):
-        core.import_network(tmp_path / "x.blob", "CPU", {"CPU_KERNELS": other})
+    second = {"JIT": "NUMPY", "NUMPY": "JIT"}[first]
+    with pytest.raises(BlobMismatchError, match=f"CPU_KERNELS is '{second}' in the call and '{first}' in the blob"):
+        core.import_network(tmp_path / "x.blob", "CPU", {"CPU_KERNELS": second})
     check_equal(core.import_network(tmp_path / "x.blob", "CPU").infer(light_inputs(model)), expected)
 
 
@@ -231,21 +231,21 @@ def blob(core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_process_that_imports_needs_neither_onnx_nor_llvm_nor_the_steps(blob: Path) -> None:
     # The first import reads the network to verify the plan.
     import_elsewhere(blob, blob.parent, "plain", None)
-    found = import_elsewhere(blob, blob.parent, "plain", None)
-    assert (found["kind"], found["modules"], found["error"]) == ("plan", [], 0.0)
+    report = import_elsewhere(blob, blob.parent, "plain", None)
+    assert (report["kind"], report["modules"], report["error"]) == ("plan", [], 0.0)
 
 
 def test_process_without_llvmlite_gets_the_weights_back_for_numpy(blob: Path) -> None:
-    found = import_elsewhere(blob, blob.parent, "numpy", None)
-    assert (found["kind"], found["steps"]) == ("network", 0)
-    assert found["error"] < 1e-4
+    report = import_elsewhere(blob, blob.parent, "numpy", None)
+    assert (report["kind"], report["steps"]) == ("network", 0)
+    assert report["error"] < 1e-4
 
 
 @pytest.mark.skipif(find_width() <= 8, reason="weights are packed for vectors of AVX2 here already")
 def test_processor_with_other_vectors_gets_the_weights_back_and_packs_them_again(blob: Path, tmp_path: Path) -> None:
-    found = import_elsewhere(blob, blob.parent, "narrow", tmp_path / "cache")
-    assert found["kind"] == "network"
-    assert found["error"] < 1e-4
+    report = import_elsewhere(blob, blob.parent, "narrow", tmp_path / "cache")
+    assert report["kind"] == "network"
+    assert report["error"] < 1e-4
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -60,9 +60,9 @@ def check(core: Core, model: onnx.ModelProto, *, foreign: int = 0) -> None:
     inputs = light_inputs(model)
     loaded = core.load_network(model, "CPU")
     request = loaded.create_infer_request()
-    wanted = run_engine(model, inputs)
+    expected_values = run_engine(model, inputs)
     for _ in range(2):
-        for value, expected in zip(request.infer(inputs).values(), wanted, strict=True):
+        for value, expected in zip(request.infer(inputs).values(), expected_values, strict=True):
             assert_same(value, expected, rtol=RELATIVE)
     assert loaded.get_metric("CPU_FOREIGN_STEPS") <= foreign
 
@@ -139,8 +139,8 @@ def test_requests_at_the_same_time_have_memory_of_their_own(core: Core) -> None:
 
     def run(index: int) -> None:
         request = loaded.create_infer_request()
-        found = [next(iter(request.infer(draws[index]).values())).copy() for _ in range(4)]
-        wrong.extend(index for value in found if not np.array_equal(value, expected[index]))
+        answers = [next(iter(request.infer(draws[index]).values())).copy() for _ in range(4)]
+        wrong.extend(index for value in answers if not np.array_equal(value, expected[index]))
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
     for thread in threads:
@@ -208,10 +208,10 @@ def test_run_whose_memory_limit_is_less_than_the_arena_names_the_node_without_ro
     model = parse("g (float[1000] x) => (float[1000] y) { a = Neg (x) b = Exp (a) y = Neg (b) }")
     x = draw_array(1, 1000)
     plain = native_core.load_network(model, "CPU")
-    wanted = plain.infer({"x": x})["y"]
+    expected = plain.infer({"x": x})["y"]
     arena = plain.get_metric("CPU_ARENA_BYTES")
     assert 4000 <= arena < 4100
-    np.testing.assert_array_equal(native_core.load_network(model, "CPU", {"MEMORY_LIMIT": arena}).infer({"x": x})["y"], wanted)
+    np.testing.assert_array_equal(native_core.load_network(model, "CPU", {"MEMORY_LIMIT": arena}).infer({"x": x})["y"], expected)
     with pytest.raises(MemoryLimitError, match="node 'Neg_0'"):
         native_core.load_network(model, "CPU", {"MEMORY_LIMIT": 3999}).infer({"x": x})
 
@@ -226,8 +226,8 @@ def test_random_nodes_draw_anew_in_every_run(core: Core) -> None:
 def test_same_network_gives_the_same_numbers_every_time(core: Core) -> None:
     model = light_model("squeezenet")
     inputs = light_inputs(model)
-    found = [next(iter(core.load_network(model, "CPU").infer(inputs).values())) for _ in range(2)]
-    np.testing.assert_array_equal(*found)
+    answers = [next(iter(core.load_network(model, "CPU").infer(inputs).values())) for _ in range(2)]
+    np.testing.assert_array_equal(*answers)
 
 
 def test_result_without_elements_that_no_array_can_have_fails_in_the_run_and_not_at_load(core: Core) -> None:

@@ -247,8 +247,8 @@ def test_step_that_meets_other_strides_than_it_was_planned_for_is_found() -> Non
     index = find_step(plan, "y")
     # Strides of C order for images that lie channels last.
     strides = (4 * 16 * 36, 4 * 36, 4 * 6, 4)
-    other = change_steps(plan, lambda steps: steps.__setitem__(index, replace(steps[index], strides={"a": strides})))
-    assert f"the step was planned for strides of {strides} bytes and meets" in list_problems(other)
+    changed = change_steps(plan, lambda steps: steps.__setitem__(index, replace(steps[index], strides={"a": strides})))
+    assert f"the step was planned for strides of {strides} bytes and meets" in list_problems(changed)
 
 
 def test_join_without_its_pieces_reads_what_the_pieces_wrote() -> None:

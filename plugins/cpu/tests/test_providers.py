@@ -23,14 +23,14 @@ def name_steps(folder: str) -> str:
 def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
     for folder in providers.NATIVE_STEPS:
         importlib.import_module(f"hetero_cpu.operators.{folder}")
-    found: dict[str, set[str]] = {}
+    operators_of_module: dict[str, set[str]] = {}
     for op_type, functions in NATIVE_STEP_FUNCTIONS.items():
         for function in functions:
             if function.__module__.startswith("hetero_cpu."):
-                found.setdefault(function.__module__, set()).add(op_type)
-    assert found.keys() == {name_steps(folder) for folder in NATIVE_STEPS}
+                operators_of_module.setdefault(function.__module__, set()).add(op_type)
+    assert operators_of_module.keys() == {name_steps(folder) for folder in NATIVE_STEPS}
     for folder, names in NATIVE_STEPS.items():
-        assert names is ALL or set(names.split()) == found[name_steps(folder)]
+        assert names is ALL or set(names.split()) == operators_of_module[name_steps(folder)]
 
 
 def ask(code: str) -> Any:

@@ -191,10 +191,10 @@ def test_each_plan_is_verified_once_whatever_sizes_it_serves(core: Core) -> None
     for rows in (3, 4, 3, *range(20, 40), 3):
         check(network.infer(make_inputs(rows))["y"], make_inputs(rows))
     verified, is_refuted = read_metrics(network)
-    made = network.get_metric("CPU_PLANS")[0]
+    plans = network.get_metric("CPU_PLANS")[0]
     assert not is_refuted
     # 22 sets of sizes, and plans for classes of them.
-    assert verified == made <= 6
+    assert verified == plans <= 6
 
 
 @pytest.mark.parametrize("kernels", ["AUTO", "JIT"])

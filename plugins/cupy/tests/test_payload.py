@@ -208,9 +208,9 @@ def test_weights_of_another_precision_are_refused(core: Core, runtime: FakeRunti
 
 def test_blob_of_another_card_or_library_is_refused(core: Core, runtime: FakeRuntime) -> None:
     _, payload = make_payload(core, runtime)
-    for other, here in ((FakeRuntime(capability="9.0"), "compute capability 9.0"), (FakeRuntime(version="1"), "make-believe 1")):
+    for foreign, here in ((FakeRuntime(capability="9.0"), "compute capability 9.0"), (FakeRuntime(version="1"), "make-believe 1")):
         with pytest.raises(BlobMismatchError, match=f"here is .*{here}"):
-            GpuDevice("GPU", other).import_network(GPU, payload, {HINT: "f32"})
+            GpuDevice("GPU", foreign).import_network(GPU, payload, {HINT: "f32"})
 
 
 @pytest.mark.parametrize("version", [1, 2])

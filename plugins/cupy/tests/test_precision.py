@@ -62,8 +62,8 @@ def test_what_leaves_the_range_of_16_bits_stays_float32(core: Core, read: Callab
         m = MatMul (x, w) q = Pow (m, two) y = ReduceMean (q, last) }"""
     assert lower(read(text)) == {"Cast": "float32", "MatMul": "float16", "Pow": "float32", "ReduceMean": "float32"}
     # 300 squared is 90000; the largest float16 is 65504.
-    found = core.load_network(read(text), "GPU", {HINT: "f16"}).infer({"x": np.array([[300, 100]], np.float32)})["y"]
-    assert found.tolist() == [[50000]]
+    result = core.load_network(read(text), "GPU", {HINT: "f16"}).infer({"x": np.array([[300, 100]], np.float32)})["y"]
+    assert result.tolist() == [[50000]]
 
 
 @pytest.mark.parametrize(

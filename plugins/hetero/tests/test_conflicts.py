@@ -24,9 +24,9 @@ def test_path_through_other_subgraphs_names_entry_and_exit() -> None:
 
 def test_splits_within_a_bound_explain_every_pair_of_neighbours_once() -> None:
     parts = select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
-    found, left = explain_within(DIAMOND, parts, steps=1000)
-    assert [(split.node, split.subgraph.nodes, split.path) for split in found] == [(2, (3, 5, 6, 7), (2, 4, 5))]
-    assert left == 0
+    splits, unexplained = explain_within(DIAMOND, parts, steps=1000)
+    assert [(split.node, split.subgraph.nodes, split.path) for split in splits] == [(2, (3, 5, 6, 7), (2, 4, 5))]
+    assert unexplained == 0
 
 
 @pytest.mark.parametrize("seed", range(30))

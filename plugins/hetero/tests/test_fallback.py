@@ -104,12 +104,12 @@ def test_part_without_another_device_is_an_error_with_reasons(
 ) -> None:
     cause = RuntimeError("no room")
     add_device("A", fail=fail_at("Exp", cause))
-    other = add_device("B", refused=["Relu"])
+    second = add_device("B", refused=["Relu"])
     with pytest.raises(UnsupportedNodesError, match="cannot load network 'g' on HETERO:A,B: 1 of 3 nodes are refused") as caught:
         core.load_network(read(SANDWICH), "HETERO:A,B", NEXT)
     assert caught.value.refusals == {"first": {"A": "failed to load: RuntimeError: no room", "B": "no kernel"}}
     assert caught.value.__cause__ is cause
-    assert other.loaded == []
+    assert second.loaded == []
 
 
 def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:

@@ -66,16 +66,16 @@ def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequen
     order = sort_topologically(dict(enumerate(predecessors)))
     place = {node: number for number, node in enumerate(order)}
     edges = {(place[source], place[target]) for source, target in list_edges(predecessors)}
-    taken: list[set[int]] = []
+    subgraphs: list[set[int]] = []
     for device in "ABCD":
         free = sorted(place[node] for node, name in enumerate(device_of_node) if name == device)
         while free:
             candidates: list[list[int]] = []
             while roots := [node for node in free if not any(node in candidate for candidate in candidates)]:
-                candidates.append(grow_by_hand(edges, taken if contracts else [], free, roots[0]))
-            taken.append(set(max(candidates, key=len)))
-            free = [node for node in free if node not in taken[-1]]
-    return [{order[number] for number in part} for part in taken]
+                candidates.append(grow_by_hand(edges, subgraphs if contracts else [], free, roots[0]))
+            subgraphs.append(set(max(candidates, key=len)))
+            free = [node for node in free if node not in subgraphs[-1]]
+    return [{order[number] for number in part} for part in subgraphs]
 
 
 def grow_by_hand(edges: set[tuple[int, int]], units: Sequence[set[int]], free: Sequence[int], root: int) -> list[int]:
@@ -133,13 +133,13 @@ def test_procedure_equals_the_one_by_hand(family: str, contracts: bool) -> None:
     for _ in range(30):
         predecessors, devices = FAMILIES[family](shape, shape.randint(4, 24), shape.randint(2, 4))
         graph = build_digraph(predecessors, devices, "ABCD")
-        taken = {
+        subgraphs = {
             frozenset(part.index_of_position[position] for position in members)
             for _, part in split_components(graph)
             for turn in take_turns(part, Work(math.inf), SelectionLog(), contracts=contracts)
             for members in turn
         }
-        assert taken == {frozenset(part) for part in select_by_hand(predecessors, devices, contracts=contracts)}
+        assert subgraphs == {frozenset(part) for part in select_by_hand(predecessors, devices, contracts=contracts)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -124,15 +124,15 @@ def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Rea
     network = read(CHAIN)
     register(core, PRODUCTS=SlowDevice("Relu", spend=clock.spend), SIGNS=SlowDevice("MatMul", spend=clock.spend))
     first, device_of_node = measure(core, network)
-    with Core() as other:
+    with Core() as fresh_core:
         products = SlowDevice("Relu", spend=clock.spend)
-        register(other, PRODUCTS=products, SIGNS=SlowDevice("MatMul", spend=clock.spend))
-        placement, same = measure(other, network)
+        register(fresh_core, PRODUCTS=products, SIGNS=SlowDevice("MatMul", spend=clock.spend))
+        placement, same = measure(fresh_core, network)
         assert (products.loads, placement.is_kept, same) == (0, True, device_of_node)
         assert placement.candidates == first.candidates
-        assert not measure(other, network, HETERO_PLACEMENT="MEASURED_ANEW", HETERO_PLACEMENT_BUDGET=0)[0].is_kept
+        assert not measure(fresh_core, network, HETERO_PLACEMENT="MEASURED_ANEW", HETERO_PLACEMENT_BUDGET=0)[0].is_kept
         assert products.loads > 0
-        assert not measure(other, network, HETERO_MIN_SUBGRAPH_SIZE=2, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
+        assert not measure(fresh_core, network, HETERO_MIN_SUBGRAPH_SIZE=2, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
 
 
 def test_placement_set_for_the_device_is_measured_once(core: Core, read: Read) -> None:

@@ -271,15 +271,15 @@ def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network
     network = read(DIAMOND).with_affinity({"op:Relu": "CPU"})
     loaded = core.load_network(network, "HETERO:TEMPLATE,CPU", config)
     loaded.export_network(tmp_path / "plan.blob")
-    with Core() as other:
-        imported = other.import_network(tmp_path / "plan.blob", "HETERO", {"PERF_COUNT": True})
+    with Core() as fresh_core:
+        imported = fresh_core.import_network(tmp_path / "plan.blob", "HETERO", {"PERF_COUNT": True})
         assert imported.get_metric("HETERO_PLAN") == loaded.get_metric("HETERO_PLAN")
         assert imported.get_metric("HETERO_PLAN").conflicts != ()
         assert imported.get_config("TARGET_FALLBACK") == "TEMPLATE,CPU"
         assert imported.get_config("TEMPLATE_REFUSED_OPERATORS") == ("Exp",)
         assert imported.get_config("PERF_COUNT") is True
         np.testing.assert_allclose(imported.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
-        other.import_network(tmp_path / "plan.blob", "HETERO:TEMPLATE,CPU")
+        fresh_core.import_network(tmp_path / "plan.blob", "HETERO:TEMPLATE,CPU")
         for device, extra, subject in (
             ("HETERO:CPU,TEMPLATE", {}, "TARGET_FALLBACK is 'CPU,TEMPLATE' in the call and 'TEMPLATE,CPU' in the blob"),
             (
@@ -290,7 +290,7 @@ def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network
             ("HETERO", {"HETERO_SUBGRAPH_POLICY": "FEWEST"}, "HETERO_SUBGRAPH_POLICY is 'FEWEST' in the call"),
         ):
             with pytest.raises(BlobMismatchError) as caught:
-                other.import_network(tmp_path / "plan.blob", device, extra)
+                fresh_core.import_network(tmp_path / "plan.blob", device, extra)
             assert subject in str(caught.value)
 
 

@@ -142,12 +142,12 @@ def test_names_and_kind_of_container_do_not_change_the_result(policy: str, graph
 
 @pytest.mark.parametrize("policy", CONNECTED)
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(graph=graphs(30), other=graphs(30))
-def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Graph, other: Graph) -> None:
+@given(graph=graphs(30), second=graphs(30))
+def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Graph, second: Graph) -> None:
     shift = len(graph[0])
-    both = graph[0] + [[source + shift for source in sources] for sources in other[0]], graph[1] + other[1]
+    both = graph[0] + [[source + shift for source in sources] for sources in second[0]], graph[1] + second[1]
     alone = select_subgraphs(*graph, "ABCD", policy) + [
-        Subgraph(part.device, tuple(node + shift for node in part.nodes)) for part in select_subgraphs(*other, "ABCD", policy)
+        Subgraph(part.device, tuple(node + shift for node in part.nodes)) for part in select_subgraphs(*second, "ABCD", policy)
     ]
     assert sorted(select_subgraphs(*both, "ABCD", policy), key=lambda part: part.nodes) == sorted(
         alone, key=lambda part: part.nodes
@@ -163,8 +163,8 @@ def test_fewest_on_two_devices_equals_the_optimum(most: int, count: int) -> None
 @pytest.mark.parametrize("devices", [3, 4])
 def test_fewest_on_more_devices_is_near_the_optimum(devices: int) -> None:
     samples = make_small_graphs(devices, 60, devices, 10)
-    found = sum(len(select_subgraphs(*graph, "ABCD", "FEWEST")) for graph in samples)
-    assert found <= 1.05 * sum(count_fewest_runs(*graph) for graph in samples)
+    count = sum(len(select_subgraphs(*graph, "ABCD", "FEWEST")) for graph in samples)
+    assert count <= 1.05 * sum(count_fewest_runs(*graph) for graph in samples)
 
 
 @pytest.mark.parametrize("policy", SOUND)

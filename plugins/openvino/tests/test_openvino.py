@@ -247,10 +247,10 @@ def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp
     inputs = light_inputs(model)
     loaded = core.load_network(model, "OPENVINO")
     loaded.export_network(tmp_path / "o.blob")
-    with Core() as other:
-        for name, value in other.import_network(tmp_path / "o.blob", "OPENVINO").infer(inputs).items():
+    with Core() as fresh_core:
+        for name, value in fresh_core.import_network(tmp_path / "o.blob", "OPENVINO").infer(inputs).items():
             assert_same(value, loaded.infer(inputs)[name])
-        device = other._find("OPENVINO")[1]  # no other way to an engine of another version
+        device = fresh_core._find("OPENVINO")[1]  # no other way to an engine of another version
         payload = device.call("export_network", loaded.device, executable=loaded.executable)
         sections = {**payload.sections, "engine": b"1.2.3"}
         with pytest.raises(BlobMismatchError, match=r"exported by OpenVINO 1\.2\.3; \d+\.\d+\.\d+ is installed"):

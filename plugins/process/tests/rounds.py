@@ -53,16 +53,16 @@ def run_rounds(how: str, rounds: int) -> int:
     with Core() as core, ThreadPoolExecutor(2) as pool:
         model = onnx.parser.parse_model(_MODEL)
         broken = core.load_network(model, "PROCESS:BREAKING", {"BREAKING_HOW": how, "PROCESS_MEMORY_LIMIT": _LIMIT})
-        others = [core.load_network(model, device) for device in ("CPU", "PROCESS:CPU")]
+        networks = [core.load_network(model, device) for device in ("CPU", "PROCESS:CPU")]
         held = None
         for index in range(rounds):
-            runs = [pool.submit(is_right, other) for other in others]
+            runs = [pool.submit(is_right, network) for network in networks]
             ends[break_once(broken, is_hanging=how == "HANG_WITH_LOCK")] += 1
             mistakes += sum(not is_correct for is_correct in (is_right(broken), *(run.result() for run in runs)))
             if index == _WARM:
                 held = count_holdings()
         grown = find_growth(held) if held is not None else Counter[str]()
-    del broken, others
+    del broken, networks
     gc.collect()
     remains = count_holdings() - before
     expected = {"DeviceCrashedError", "RequestCancelledError", "MemoryError", "InferenceError"}

@@ -275,10 +275,10 @@ def test_memory_that_a_device_eats_is_bounded(load: Callable[..., Any]) -> None:
 
 
 def test_network_of_a_child_that_is_gone_can_be_closed(load: Callable[..., Any]) -> None:
-    network, other = load(), load()
+    network, second = load(), load()
     os.kill(network.get_metric("PID"), signal.SIGKILL)
     network.close()
-    require_right(other)
+    require_right(second)
 
 
 def test_closing_the_core_leaves_no_process(breaking_folder: Path, core: Core, load: Callable[..., Any]) -> None:

@@ -78,17 +78,17 @@ def test_profile_has_the_copies_and_their_bytes() -> None:
 
 def test_new_content_views_and_other_arrays_are_seen(network: ExecutableNetwork) -> None:
     whole = create_shared_array((3 * ROWS, COLUMNS))
-    other = create_shared_array((ROWS, COLUMNS))
+    separate = create_shared_array((ROWS, COLUMNS))
     request = network.create_infer_request()
     for seed in range(6):
         fill(seed, whole)
-        fill(seed + 9, other)
+        fill(seed + 9, separate)
         pairs = [
-            (whole[:ROWS], other),
+            (whole[:ROWS], separate),
             (whole[ROWS : 2 * ROWS], whole[2 * ROWS :]),
-            (whole[::3], other),  # not contiguous
-            (whole.reshape(3, ROWS, COLUMNS)[seed % 3], other),
-            (np.asfortranarray(other), other),
+            (whole[::3], separate),  # not contiguous
+            (whole.reshape(3, ROWS, COLUMNS)[seed % 3], separate),
+            (np.asfortranarray(separate), separate),
         ]
         for x, z in pairs:
             np.testing.assert_array_equal(request.infer({"x": x, "z": z})["y"], x + z)

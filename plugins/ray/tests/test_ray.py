@@ -279,17 +279,17 @@ def test_state_that_was_lost_with_its_node_says_so_until_it_is_reset(core: Core,
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] past) => (float[2] y) { y = Add (x, past) }'
     network = core.read_network(onnx.parser.parse_model(text)).with_state({"y": "past"})
     request = core.load_network(network, "RAY.v:CPU").create_infer_request()
-    one = {"x": np.ones(2, np.float32)}
+    inputs = {"x": np.ones(2, np.float32)}
     for _ in range(3):
-        request.infer(one)
+        request.infer(inputs)
     # The state is not read here: a read would leave a copy in the store of this program's node.
     cluster.remove_node(lost, allow_graceful=False)
     with pytest.raises(DeviceCrashedError, match="on node V of the Ray cluster"):
-        request.infer(one)
+        request.infer(inputs)
     with pytest.raises(DeviceCrashedError, match="lost with what made it, on node V; .* reset its states"):
-        request.infer(one)
+        request.infer(inputs)
     request.states.reset()
-    request.infer(one)
+    request.infer(inputs)
     np.testing.assert_array_equal(request.states["past"].value, [1, 1])
 
 

@@ -34,11 +34,11 @@ def draw_array(seed: int, *shape: int) -> Any:
 def check(core: Core, model: Any, inputs: dict[str, Any], expected: dict[str, Any]) -> None:
     loaded = core.load_network(model, "CPU")
     for _ in range(2):
-        found = loaded.infer(inputs)
-        for name, wanted in expected.items():
-            assert found[name].shape == wanted.shape
-            limit = RELATIVE * max(np.abs(wanted).max(initial=0), 1e-3)
-            assert np.abs(found[name] - wanted).max(initial=0) <= limit, name
+        answers = loaded.infer(inputs)
+        for name, value in expected.items():
+            assert answers[name].shape == value.shape
+            limit = RELATIVE * max(np.abs(value).max(initial=0), 1e-3)
+            assert np.abs(answers[name] - value).max(initial=0) <= limit, name
 
 
 def list_windows(x: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, outputs: Any, fill: float) -> Iterator[Any]:

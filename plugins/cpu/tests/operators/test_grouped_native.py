@@ -62,9 +62,9 @@ def convolve(x: Any, w: Any, geometry: Any, group: int) -> Any:
 def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRun, **drawn: Any) -> None:
     from hetero_cpu.operators.grouped import plan_grouped_convolution
 
-    geometry, group, (own, made) = drawn["geometry"], drawn["group"], (drawn["own"], drawn["made"])
-    x, w = draw_array(1, drawn["batch"], group * own, *drawn["size"]), draw_array(2, group * made, own, *geometry[0])
-    b = draw_array(3, group * made)
+    geometry, group, (own, filters) = drawn["geometry"], drawn["group"], (drawn["own"], drawn["made"])
+    x, w = draw_array(1, drawn["batch"], group * own, *drawn["size"]), draw_array(2, group * filters, own, *geometry[0])
+    b = draw_array(3, group * filters)
     exact = convolve(x, w, geometry, group) + b[:, None, None]
     size_of_terms = convolve(abs(x), abs(w), geometry, group) + abs(b)[:, None, None]
     halo = Halo(2, 3, 2, 3) if drawn["has_halo"] else Halo()

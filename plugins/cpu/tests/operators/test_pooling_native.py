@@ -115,8 +115,8 @@ def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, c
     from hetero_cpu.operators.pooling import plan_max_pool
 
     x = draw_array(1, 1, 4, 16, 16)
-    others = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
-    images = {"x": others[change] if change in others else Lay().place(x)[1]}
+    variants = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
+    images = {"x": variants[change] if change in variants else Lay().place(x)[1]}
     kernel = (16, 15) if change == "large window" else (2, 2)
     outputs = ("y", "places") if change == "indices" else ("y",)
     node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})

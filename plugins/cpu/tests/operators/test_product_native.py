@@ -51,10 +51,10 @@ def test_long_sums_of_any_sizes_equal_the_formula(native: NativeRun, rows: int, 
     if "Relu" in after:
         nodes.append(Node("n", "Relu", ("y1",), ("y2",), since_version=14))
         exact = np.maximum(exact, 0)
-    found = run_product(native, nodes, images, {"w": w}, outputs)
+    output = run_product(native, nodes, images, {"w": w}, outputs)
     # No sum is longer than 1024 products and a few pieces.
-    assert np.all(abs(found - exact) <= 1040 * HALF_ULP * size_of_terms)
-    assert abs(found - exact).max() <= 2e-6 * abs(size_of_terms).max()
+    assert np.all(abs(output - exact) <= 1040 * HALF_ULP * size_of_terms)
+    assert abs(output - exact).max() <= 2e-6 * abs(size_of_terms).max()
 
 
 @pytest.mark.parametrize("rows", [1, 8])
@@ -63,9 +63,9 @@ def test_long_sums_of_one_sign_lose_few_digits(native: NativeRun, rows: int) -> 
     x, w = abs(draw_array(1, rows, depth)), abs(draw_array(2, depth, outputs))
     exact = x.astype(np.float64) @ w
     nodes = [Node("m", "MatMul", ("x", "w"), ("y",), since_version=13)]
-    found = run_product(native, nodes, {"x": x}, {"w": w}, outputs)
+    output = run_product(native, nodes, {"x": x}, {"w": w}, outputs)
     # As a single piece the sums lose up to 20 times as much.
-    assert abs(found / exact - 1).max() < 1e-6
+    assert abs(output / exact - 1).max() < 1e-6
 
 
 @pytest.mark.parametrize(("depth", "pieces", "size"), [(2048, 1, 2048), (2049, 3, 684), (3072, 3, 1024), (25088, 25, 1004)])
@@ -122,5 +122,5 @@ def test_a_network_that_adds_what_it_multiplies_equals_the_formula(operator: str
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with Core() as core:
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
-        found = loaded.infer({"x": x})["y"]
-    np.testing.assert_allclose(found, np.maximum(exact, 0), rtol=1e-4, atol=1e-3)
+        output = loaded.infer({"x": x})["y"]
+    np.testing.assert_allclose(output, np.maximum(exact, 0), rtol=1e-4, atol=1e-3)

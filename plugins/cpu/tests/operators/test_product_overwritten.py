@@ -45,13 +45,13 @@ def test_convolution_of_what_is_added_to_it_equals_the_formula(size: int, group:
         exact += np.einsum("gchw,goc->gohw", met, w[..., i, j].reshape(group, 64 // group, -1)).reshape(1, 64, 20, 20)
     # A pooling of single elements puts its result channels last, as a convolution would.
     front = oh.make_node("MaxPool", ["x"], ["a"], kernel_shape=[1, 1])
-    found = run_sum(front, oh.make_node("Conv", ["a", "w"], ["b"], pads=[border] * 4, group=group), {"w": w}, x)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-5 * np.abs(exact).max())
+    output = run_sum(front, oh.make_node("Conv", ["a", "w"], ["b"], pads=[border] * 4, group=group), {"w": w}, x)
+    np.testing.assert_allclose(output, exact, rtol=0, atol=2e-5 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("columns", [40, 300])
 def test_matrix_product_of_what_is_added_to_it_equals_the_formula(columns: int) -> None:
     x, w = draw_array(1, 60, columns), draw_array(2, columns, columns)
     exact = -x.astype(np.float64) @ w - x
-    found = run_sum(oh.make_node("Neg", ["x"], ["a"]), oh.make_node("MatMul", ["a", "w"], ["b"]), {"w": w}, x)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-5 * np.abs(exact).max())
+    output = run_sum(oh.make_node("Neg", ["x"], ["a"]), oh.make_node("MatMul", ["a", "w"], ["b"]), {"w": w}, x)
+    np.testing.assert_allclose(output, exact, rtol=0, atol=2e-5 * np.abs(exact).max())

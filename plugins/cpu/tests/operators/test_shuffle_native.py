@@ -97,7 +97,7 @@ def test_network_with_a_shuffle_computes_what_numpy_computes() -> None:
     model = oh.make_model(oh.make_graph(nodes, "g", *ends, constants), opset_imports=[oh.make_opsetid("", 21)], ir_version=10)
     x = draw_array(2, 1, 24, 5, 5)
     with Core() as core:
-        found, expected = (
+        output, expected = (
             core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"x": x})["y"] for kernels in ("JIT", "NUMPY")
         )
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
