@@ -138,7 +138,7 @@ def test_hint_reaches_devices_that_have_it_without_a_list(core: Core, network: N
     assert loaded.get_config("INFERENCE_PRECISION_HINT") == "f32"
 
 
-def test_unavailable_device_of_the_list_is_left_out_with_a_warning(
+def test_unavailable_device_is_skipped_with_a_warning(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     core.register_plugin("NONE", NoDevice())
@@ -210,9 +210,7 @@ def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **
     return loaded, request
 
 
-def test_request_on_a_slow_device_is_answered_by_the_chosen_device(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_chosen_device_answers_requests_of_a_slow_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
     loaded, request = take_over(core, devices, network, feed)
     assert request.wait(LIMIT)
@@ -240,7 +238,7 @@ def test_waiting_caller_is_answered_by_the_chosen_device(core: Core, add_device:
     quick.gate.set()
 
 
-def test_slower_device_reads_no_input_that_the_caller_has_changed(core: Core, add_device: Any, network: Network) -> None:
+def test_slower_device_never_reads_changed_inputs(core: Core, add_device: Any, network: Network) -> None:
     devices = add_device("CHOSEN"), add_device("QUICK")
     x = np.array([4], np.float32)
     seen: list[float] = []
@@ -418,7 +416,7 @@ def test_error_of_the_last_device_is_raised_where_none_can_load(core: Core, add_
             core.load_network(network, "AUTO:A,B", config)
 
 
-def test_next_device_takes_over_when_the_chosen_one_fails_in_a_run(
+def test_next_device_takes_over_if_a_run_fails(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = add_device("A"), add_device("B")

@@ -165,9 +165,7 @@ def test_request_that_fails_everywhere_fails_alone(core: Core, add_device: Any, 
         request.wait(LIMIT)
 
 
-def test_failure_of_one_request_alone_does_not_take_a_device_away(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_single_failed_request_does_not_drop_a_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     first, _ = add_device("A"), add_device("B")
     first.poison = 7
     loaded = core.load_network(network, "MULTI:A,B")

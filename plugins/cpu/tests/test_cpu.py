@@ -29,7 +29,7 @@ def read(core: Core) -> Read:
     return lambda text: core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> {text}'))
 
 
-def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, read: Read) -> None:
+def test_operator_without_kernel_is_refused_by_query_and_load(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
     result = core.query_network(network, "CPU")
     assert dict(result.supported) == {"Relu_0": "CPU"}
@@ -40,7 +40,7 @@ def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, 
     assert "cannot load network 'g' on CPU: 1 of 2 nodes are refused" in str(caught.value)
 
 
-def test_attribute_that_the_operator_does_not_have_is_refused_not_ignored(core: Core) -> None:
+def test_unknown_attribute_is_refused(core: Core) -> None:
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("consumed_inputs", [1]))
     assert "consumed_inputs" in core.query_network(core.read_network(model), "CPU").refused["Relu_0"]
@@ -156,7 +156,7 @@ def test_node_that_misses_an_input_is_refused_at_read(core: Core) -> None:
         core.query_network(model, "CPU")
 
 
-def test_window_whose_attributes_contradict_its_input_fails_in_the_run(core: Core, read: Read) -> None:
+def test_window_attributes_that_contradict_inputs_fail_in_a_run(core: Core, read: Read) -> None:
     text = "g (float[1,1,4,4] x) => (float[1,1,N,M] y) { y = AveragePool <kernel_shape = [2, 2], strides = [1]> (x) }"
     network = read(text)
     with pytest.raises(HeteroError, match="AveragePool_0"):

@@ -87,7 +87,7 @@ def grow(network: ExecutableNetwork, count: int) -> list[Caches]:
     return steps
 
 
-def test_a_long_generation_is_right_and_copies_caches_only_when_there_is_no_room(
+def test_long_generation_copies_caches_only_when_memory_is_full(
     model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]
 ) -> None:
     with Core() as core:
@@ -107,7 +107,7 @@ def test_a_long_generation_is_right_and_copies_caches_only_when_there_is_no_room
         assert request.states["past_key_0"].value.flags.c_contiguous
 
 
-def test_every_earlier_cache_keeps_its_values_and_the_newest_one_alone_grows(
+def test_newest_cache_grows_and_earlier_caches_keep_their_values(
     loaded: ExecutableNetwork, compute: Callable[[int, Caches], Caches]
 ) -> None:
     steps = grow(loaded, 5)
@@ -220,7 +220,7 @@ def test_requests_are_right_whatever_they_are_asked_for(
         require_equal((mine, *(request.states[name].value for name in PASTS)), (logits, *caches))
 
 
-def test_an_imported_network_goes_on_with_the_states_of_the_exported_one(
+def test_imported_network_continues_with_exported_states(
     tmp_path: Path, model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]
 ) -> None:
     with Core() as core:

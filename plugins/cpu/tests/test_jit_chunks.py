@@ -14,9 +14,7 @@ from hetero_cpu.symbols.sizes import Scope
 
 
 @given(units=st.integers(1, 500), chunks=st.integers(1, 600), workers=st.integers(1, 9))
-def test_chunks_have_about_the_wanted_size_and_keep_workers_as_long_as_any_other_would(
-    units: int, chunks: int, workers: int
-) -> None:
+def test_chunks_have_about_the_target_size_and_balance_workers(units: int, chunks: int, workers: int) -> None:
     size, target = choose_chunk_size(units, chunks, workers), -(-units // chunks)
     assert target / 2 <= size <= 2 * target
 

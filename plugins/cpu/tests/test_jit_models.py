@@ -17,7 +17,7 @@ if not find_width():
 
 
 @pytest.mark.parametrize("name", ["inception_v1", "shufflenet", "squeezenet"])
-def test_every_convolution_is_machine_code_with_one_thread_and_two(name: str) -> None:
+def test_all_convolutions_are_machine_code_with_1_and_2_threads(name: str) -> None:
     """A mistaken refusal would only show as a slower run, since NumPy would compute the node."""
     model = light_model(name)
     inputs = light_inputs(model)

@@ -156,12 +156,12 @@ def test_program_alone_runs_every_chunk_once_in_order() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_many_short_runs_with_a_team_run_every_chunk_once_in_order(workers: int) -> None:
+def test_short_team_runs_run_each_chunk_once_in_order(workers: int) -> None:
     run_many(workers, workers, 500)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_tiny_calls_one_close_after_the_other_keep_their_numbers_apart(workers: int) -> None:
+def test_tiny_consecutive_calls_keep_their_counters_apart(workers: int) -> None:
     team, chunks = Team(workers), [2, 3, 2, 7] * 50
     counted, runs = Counted(chunks, workers=workers), 0
     deadline = monotonic() + 60
@@ -282,7 +282,7 @@ def test_collected_team_and_pool_end_their_threads() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_pool_lends_the_same_team_again_and_none_beyond_its_limit() -> None:
+def test_pool_reuses_its_team_and_lends_none_beyond_its_limit() -> None:
     pool = TeamPool(2, most=2)
     with pool.lease() as first:
         assert first is not None

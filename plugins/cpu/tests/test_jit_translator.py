@@ -53,7 +53,7 @@ def translate() -> Iterator[Translator]:
     translator.rest()
 
 
-def test_process_that_compiles_all_kernels_of_a_network_has_no_llvm_in_its_memory(tmp_path: Path) -> None:
+def test_process_that_compiles_kernels_does_not_load_llvm(tmp_path: Path) -> None:
     cold = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     tmp_path.chmod(0o700)
     ended = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=900, env=cold)
@@ -65,7 +65,7 @@ def test_process_that_compiles_all_kernels_of_a_network_has_no_llvm_in_its_memor
     assert report["error"] < 1e-5
 
 
-def test_module_that_llvm_refuses_is_an_error_with_its_words_and_the_next_one_is_compiled(translate: Translator) -> None:
+def test_refused_module_quotes_llvm_and_the_next_module_compiles(translate: Translator) -> None:
     with pytest.raises(RuntimeError, match="expected top-level entity"):
         translate.translate("this is no module", "none")
     process = translate._process
@@ -73,7 +73,7 @@ def test_module_that_llvm_refuses_is_an_error_with_its_words_and_the_next_one_is
     assert translate._process is process
 
 
-def test_process_that_ended_is_told_by_the_kernel_and_the_next_kernel_gets_another_one(translate: Translator) -> None:
+def test_ended_process_is_reported_and_replaced(translate: Translator) -> None:
     translate.translate(MODULE.format(name="first"), "first")
     process = translate._process
     assert process is not None
@@ -111,7 +111,7 @@ def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, mo
     assert compiler.find(kernels[2]) is not None
 
 
-def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_kernel_is_compiled_after_its_callback_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler, kernels = Compiler(), [Kernel("before_it", _emit_nothing), Kernel("after_it", _emit_nothing)]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answers = iter([False, True])

@@ -113,7 +113,7 @@ def images() -> Any:
 
 
 @pytest.mark.usefixtures("machine_code")
-def test_weights_that_were_packed_are_let_go_and_the_answer_is_right(images: Any, core: Core) -> None:
+def test_packed_weights_are_released_and_the_answer_is_right(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     executable = CpuExecutable(load_source(strip_network(weights.network)), {}, kernels="JIT")
     assert not set(LARGE) & set(weights.list_alive())
@@ -138,7 +138,7 @@ def test_network_that_let_go_of_its_weights_can_be_exported(images: Any, core: C
 
 
 @pytest.mark.usefixtures("machine_code")
-def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_short(images: Any, core: Core) -> None:
+def test_network_without_weights_runs_by_node_if_memory_is_short(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
     context = RunContext(limits=RunLimits("g", memory_limit=executable.metrics()["CPU_ARENA_BYTES"]() - 1))
@@ -147,7 +147,7 @@ def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_sh
 
 
 @pytest.mark.usefixtures("machine_code")
-def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy() -> None:
+def test_table_stays_and_its_product_makes_no_second_copy() -> None:
     weights = Weights(WORDS, {"table": (500, 96), "w0": (96, 384), "w1": (384, 96)})
     executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
     alive = weights.list_alive()
@@ -158,7 +158,7 @@ def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy(
     assert metrics["CPU_WEIGHT_BYTES"] <= 1.1 * (table + packed)
 
 
-def test_weight_is_let_go_when_it_was_packed_and_the_next_one_was_not() -> None:
+def test_weight_is_released_before_the_next_weight_is_packed() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     constants = weights.network.initializers
     packed = PackedWeights(releases=True).serve(constants)
@@ -167,7 +167,7 @@ def test_weight_is_let_go_when_it_was_packed_and_the_next_one_was_not() -> None:
     assert packed.nbytes == np.prod(SHAPES["w0"]) * 4
 
 
-def test_weights_of_a_network_that_may_have_several_plans_are_kept() -> None:
+def test_weights_of_a_network_with_several_plans_stay() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     constants = weights.network.initializers
     PackedWeights().serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2)

@@ -53,7 +53,7 @@ def read_network(folder: Path) -> Network:
 
 
 @pytest.mark.parametrize("releases", [True, False])
-def test_pages_of_a_packed_weight_go_back_to_the_system_and_the_array_stays_valid(tmp_path: Path, releases: bool) -> None:
+def test_pages_of_a_packed_weight_are_freed_and_the_array_stays(tmp_path: Path, releases: bool) -> None:
     constants = read_network(tmp_path).initializers
     array = constants["w"].array
     assert array.sum() == pytest.approx(WEIGHTS["w"].sum())

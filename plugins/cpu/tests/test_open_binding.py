@@ -98,7 +98,7 @@ def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) 
 
 @pytest.mark.skipif(not find_width(), reason="no machine code is made for this processor")
 @pytest.mark.parametrize("name", MODELS)
-def test_numbers_bound_one_after_the_other_are_those_of_the_symbols(name: str) -> None:
+def test_numbers_bound_in_sequence_equal_their_symbols(name: str) -> None:
     plan = open_model(name)
     rng = np.random.default_rng(7)
     instance = Instance(plan)

@@ -130,7 +130,7 @@ def test_the_first_sizes_make_the_plan_of_their_class() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=3) == 1
 
 
-def test_sizes_that_happen_to_be_equal_make_no_class_of_their_own() -> None:
+def test_accidentally_equal_sizes_make_no_separate_class() -> None:
     # 64 is the width; 16 and 17 lie on both sides of a vector of queries.
     shapes = [(20, 64), (20, 20), (64, 20), (20, 16), (20, 17), (16, 100), (65, 65)]
 
@@ -170,11 +170,11 @@ def test_a_class_reaches_down_to_a_few_keys_and_rows() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=len(shapes)) == 1
 
 
-def test_kernels_that_are_compiled_behind_numpy_take_over_for_a_class() -> None:
+def test_kernels_compiled_behind_numpy_take_over_for_a_class() -> None:
     assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=1, count=12, kernels="AUTO") <= 12
 
 
-def test_every_sum_of_caches_keeps_its_values_when_the_next_is_made() -> None:
+def test_sums_of_caches_keep_their_values_in_later_runs() -> None:
     model = make_decoder(layers=1, width=64, heads=4, key_heads=2)
     rng, compute = np.random.default_rng(3), _compute(model)
     caches = {f"past_{part}_0": np.zeros((1, 2, 0, 16), np.float32) for part in ("key", "value")}

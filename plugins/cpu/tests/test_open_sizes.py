@@ -160,7 +160,7 @@ def _strides(array: Any, scope: Scope) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_blocks_that_live_at_the_same_time_lie_apart_for_all_sizes(seed: int) -> None:
+def test_blocks_with_overlapping_lifetimes_are_disjoint(seed: int) -> None:
     rng, scope = np.random.default_rng(seed), Scope()
     a, b = scope.open_size("a", int(rng.integers(2, 50))), scope.open_size("b", int(rng.integers(2, 50)))
     lifetimes = []
@@ -193,7 +193,7 @@ def _open_encoder() -> OpenPlan | None:
     return make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
 
 
-def test_a_wrong_layout_of_a_class_is_refused_for_other_sizes_than_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_class_layout_is_refused_beyond_the_example_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llvmlite")
     right = _open_encoder()
     assert right is not None

@@ -60,7 +60,7 @@ def run_cache(past: Any, new: Any) -> dict[str, Any]:
     return {"present": present, "twice": present + present}
 
 
-def test_a_step_that_could_write_over_its_input_leaves_the_callers_array_alone(core: Core) -> None:
+def test_step_in_place_does_not_overwrite_the_callers_array(core: Core) -> None:
     x = draw_array(0, ROWS, COLUMNS)
     before = x.copy()
     x.flags.writeable = False
@@ -159,9 +159,7 @@ class Uncopied(np.ndarray):
 
 
 @pytest.mark.parametrize(("owns_outputs", "copies"), [(True, 0), (False, 1)])
-def test_only_an_output_that_the_run_owns_is_computed_where_the_caller_set_it(
-    native_core: Core, *, owns_outputs: bool, copies: int
-) -> None:
+def test_only_outputs_of_the_run_are_computed_in_preset_arrays(native_core: Core, *, owns_outputs: bool, copies: int) -> None:
     network = native_core.load_network(CACHE, "CPU")
     inputs = draw_array(7, 1, 4, 64, 64), draw_array(8, 1, 4, 1, 64)
     mine = np.zeros((1, 4, 65, 64), np.float32).view(Uncopied)
@@ -216,7 +214,7 @@ def test_an_array_may_be_set_for_an_output_and_given_as_an_input(core: Core) -> 
         ("y = Concat<axis=0>(x, x)  z = Exp(x)", ["y", "z"]),
     ],
 )
-def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core: Core, body: str, outputs: list[str]) -> None:
+def test_outputs_with_aliases_or_from_functions_are_right(native_core: Core, body: str, outputs: list[str]) -> None:
     returned = ", ".join(f"float[n] {name}" for name in outputs)
     model = parse(f"g (float[{SHAPE}] x) => ({returned}) <int64 axis = {{0}}> {{ {body} }}")
     for value in model.graph.output:
@@ -241,7 +239,7 @@ def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core:
         assert not np.shares_memory(answers["y"], answers["z"])
 
 
-def test_indices_are_never_read_where_somebody_else_may_change_them(native_core: Core) -> None:
+def test_indices_are_read_from_a_private_copy(native_core: Core) -> None:
     """Indices are checked once and then used as addresses."""
     model = parse("g (float[64,64] x, int64[16384] i) => (float[16384,64] y) { y = Gather(x, i) }")
     loaded = native_core.load_network(model, "CPU")
@@ -251,7 +249,7 @@ def test_indices_are_never_read_where_somebody_else_may_change_them(native_core:
         loaded.infer({"x": x, "i": i + 1})
 
 
-def test_memory_of_outputs_is_handed_out_again_when_no_view_of_it_is_left() -> None:
+def test_output_memory_is_reused_once_it_has_no_view() -> None:
     memory = OutputMemory(np.dtype(np.float32))
     first, address = memory.take((32, 8))
     assert address == find_address(first)
@@ -282,9 +280,7 @@ def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
 
 
 @pytest.mark.parametrize("model", [RELU, CACHE], ids=["relu", "cache"])
-def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
-    native_core: Core, tmp_path: Path, model: onnx.ModelProto
-) -> None:
+def test_imported_plan_reads_and_writes_the_callers_arrays(native_core: Core, tmp_path: Path, model: onnx.ModelProto) -> None:
     loaded = native_core.load_network(model, "CPU")
     loaded.export_network(tmp_path / "x.blob")
     imported = native_core.import_network(tmp_path / "x.blob", "CPU")

@@ -97,7 +97,7 @@ def test_import_with_the_plan_and_one_without_answer_bit_for_bit(
         check_equal(imported.infer(inputs), expected)
 
 
-def test_imported_network_says_of_itself_what_the_loaded_one_does(core: Core, tmp_path: Path) -> None:
+def test_imported_network_reports_as_the_loaded_network(core: Core, tmp_path: Path) -> None:
     model = light_model("squeezenet")
     loaded = core.load_network(model, "CPU", JIT)
     loaded.export_network(tmp_path / "x.blob")
@@ -133,7 +133,7 @@ def test_blob_written_again_is_the_same(core: Core, tmp_path: Path) -> None:
     assert stream.getvalue() == (tmp_path / "x.blob").read_bytes()
 
 
-def test_other_input_shapes_than_those_of_the_plan_are_planned_then(core: Core, tmp_path: Path) -> None:
+def test_input_shapes_beyond_the_plan_get_a_new_plan(core: Core, tmp_path: Path) -> None:
     model = dynamic_batch_model()
     export(core, model, tmp_path / "x.blob")
     imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
@@ -228,21 +228,21 @@ def blob(core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "x.blob"
 
 
-def test_process_that_imports_needs_neither_onnx_nor_llvm_nor_the_steps(blob: Path) -> None:
+def test_import_loads_neither_onnx_nor_llvm_nor_the_steps(blob: Path) -> None:
     # The first import reads the network to verify the plan.
     import_elsewhere(blob, blob.parent, "plain", None)
     report = import_elsewhere(blob, blob.parent, "plain", None)
     assert (report["kind"], report["modules"], report["error"]) == ("plan", [], 0.0)
 
 
-def test_process_without_llvmlite_gets_the_weights_back_for_numpy(blob: Path) -> None:
+def test_process_without_llvmlite_restores_weights_for_numpy(blob: Path) -> None:
     report = import_elsewhere(blob, blob.parent, "numpy", None)
     assert (report["kind"], report["steps"]) == ("network", 0)
     assert report["error"] < 1e-4
 
 
 @pytest.mark.skipif(find_width() <= 8, reason="weights are packed for vectors of AVX2 here already")
-def test_processor_with_other_vectors_gets_the_weights_back_and_packs_them_again(blob: Path, tmp_path: Path) -> None:
+def test_processor_with_other_vector_width_repacks_the_weights(blob: Path, tmp_path: Path) -> None:
     report = import_elsewhere(blob, blob.parent, "narrow", tmp_path / "cache")
     assert report["kind"] == "network"
     assert report["error"] < 1e-4
@@ -337,9 +337,7 @@ def test_plan_is_found_by_the_content_of_the_blob_alone(core: Core, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("no_plans")
-def test_damaged_plan_is_a_warning_and_the_network_is_planned_again(
-    core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_plan_warns_and_is_planned_again(core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = residual_model()
     expected = export(core, model, tmp_path / "x.blob")
     (plan,) = (tmp_path / "hetero" / FOLDER).glob(f"{KIND}-*")
@@ -350,7 +348,7 @@ def test_damaged_plan_is_a_warning_and_the_network_is_planned_again(
     check_equal(imported.infer(light_inputs(model)), expected)
 
 
-def test_folder_that_cannot_be_written_costs_the_plan_and_nothing_else(
+def test_unwritable_folder_costs_only_the_plan(
     core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
@@ -364,7 +362,7 @@ def test_folder_that_cannot_be_written_costs_the_plan_and_nothing_else(
     check_equal(core.import_network(tmp_path / "x.blob", "CPU").infer(light_inputs(model)), expected)
 
 
-def test_entry_of_the_cache_and_a_part_of_a_split_network_take_up_their_plans(core: Core, tmp_path: Path) -> None:
+def test_cache_entries_and_parts_of_a_split_use_stored_plans(core: Core, tmp_path: Path) -> None:
     model = light_model("squeezenet")
     cached = {**JIT, "CACHE_DIR": str(tmp_path / "cache")}
     expected = core.load_network(model, "CPU", cached).infer(light_inputs(model))

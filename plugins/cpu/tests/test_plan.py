@@ -150,7 +150,7 @@ def test_requests_at_the_same_time_have_memory_of_their_own(core: Core) -> None:
     assert wrong == []
 
 
-def test_plans_are_made_once_for_each_set_of_shapes_or_class_of_them_and_only_the_last_are_kept(core: Core) -> None:
+def test_plans_are_made_once_per_class_and_only_the_last_remain(core: Core) -> None:
     model = dynamic_batch_model()
     loaded = core.load_network(model, "CPU")
     assert loaded.get_metric("CPU_PLANS") == (0, 16)
@@ -181,9 +181,7 @@ def test_profile_names_the_nodes_of_the_model(core: Core) -> None:
     assert [(entry.node, entry.operator) for entry in request.profile.entries] == (steps if is_planned else nodes)
 
 
-def test_value_of_another_shape_than_inferred_is_computed_without_the_plan(
-    native_core: Core, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_value_of_unexpected_shape_is_computed_without_the_plan(native_core: Core, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     def shorten(x: Any) -> Any:
@@ -204,7 +202,7 @@ def test_value_of_another_shape_than_inferred_is_computed_without_the_plan(
     assert record.getMessage() == "network 'g': value 'a' is float32[2], not float32[4]; it runs without a plan for these shapes"
 
 
-def test_run_whose_memory_limit_is_less_than_the_arena_names_the_node_without_room(native_core: Core) -> None:
+def test_memory_limit_below_the_arena_names_the_node(native_core: Core) -> None:
     model = parse("g (float[1000] x) => (float[1000] y) { a = Neg (x) b = Exp (a) y = Neg (b) }")
     x = draw_array(1, 1000)
     plain = native_core.load_network(model, "CPU")
@@ -230,7 +228,7 @@ def test_same_network_gives_the_same_numbers_every_time(core: Core) -> None:
     np.testing.assert_array_equal(*answers)
 
 
-def test_result_without_elements_that_no_array_can_have_fails_in_the_run_and_not_at_load(core: Core) -> None:
+def test_impossible_empty_result_fails_in_the_run_not_at_load(core: Core) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g () => (float[a,b,c] y)
     <int64[3] s = {0, 4611686018427387904, 4611686018427387904}> { y = ConstantOfShape (s) }"""
     with (

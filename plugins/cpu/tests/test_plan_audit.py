@@ -137,7 +137,7 @@ def test_output_that_is_written_in_part_is_found() -> None:
     assert any("32 bytes that it states to write are not written" in problem for problem in audit_plan(partly, inputs))
 
 
-def test_step_in_place_that_reads_again_what_it_overwrote_is_found() -> None:
+def test_step_in_place_that_rereads_its_input_is_found() -> None:
     plan, inputs = make_plan(parse(DEEP, w=draw_array(8, 8)))
     index = next(index for index, step in enumerate(plan.steps) if step.node.op_type == "Exp")
     twice = bind_lie(

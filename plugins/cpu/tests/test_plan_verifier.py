@@ -212,7 +212,7 @@ def test_value_that_is_read_before_it_is_written_is_found() -> None:
     assert "step 'MatMul_2' (MatMul-13), value 'b', bytes" in list_problems(early)
 
 
-def test_result_of_the_toolkit_that_is_read_before_it_is_made_is_found() -> None:
+def test_early_read_of_a_toolkit_result_is_found() -> None:
     plan = make_plan("g (float[4, 4] x) => (int64[k, 2] y) { i = NonZero (x) y = Transpose (i) }")
     assert "y" not in plan.places
     swapped = change_steps(plan, lambda steps: steps.reverse())
@@ -242,7 +242,7 @@ def test_function_on_memory_of_the_caller_is_found() -> None:
     assert "a function keeps to the arena and 'x' lies outside of it in a run" in list_problems(bound)
 
 
-def test_step_that_meets_other_strides_than_it_was_planned_for_is_found() -> None:
+def test_step_with_strides_unlike_its_plan_is_found() -> None:
     plan = make_plan(STACKED, **FILTERS)
     index = find_step(plan, "y")
     # Strides of C order for images that lie channels last.

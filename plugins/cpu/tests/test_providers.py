@@ -20,7 +20,7 @@ def name_steps(folder: str) -> str:
     return f"hetero_cpu.operators.{folder}"
 
 
-def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
+def test_table_has_the_operators_of_each_native_folder() -> None:
     for folder in providers.NATIVE_STEPS:
         importlib.import_module(f"hetero_cpu.operators.{folder}")
     operators_of_module: dict[str, set[str]] = {}

@@ -206,7 +206,7 @@ def _count_plans(model: onnx.ModelProto, rows: int, features: int) -> tuple[int,
         return loaded, network.get_metric("CPU_PLANS")[0]
 
 
-def test_a_load_of_many_constants_reads_the_plans_of_earlier_processes() -> None:
+def test_load_with_many_constants_reads_earlier_plans() -> None:
     large = _make_large(0.01)
     assert _count_plans(large, 20, 256) == (0, 1)
     assert _count_plans(large, 30, 256) == (1, 1)
@@ -219,7 +219,7 @@ def test_a_load_reads_no_plan_of_a_network_with_other_constants() -> None:
     assert _count_plans(_make_large(0.02), 20, 256) == (0, 1)
 
 
-def test_a_load_of_few_constants_reads_no_plan_before_it_is_wanted() -> None:
+def test_load_with_few_constants_reads_plans_lazily() -> None:
     assert _count_plans(_make_small(), 20, 8) == (0, 1)
     assert _count_plans(_make_small(), 30, 8) == (0, 1)
 

@@ -82,7 +82,7 @@ def test_weights_are_held_once_for_all_sizes(
     assert 0.99 * count_bytes(model) <= count_held(loaded) <= 1.1 * count_bytes(model)
 
 
-def test_products_of_several_sizes_are_held_in_several_forms_by_default(core: Core) -> None:
+def test_products_of_several_sizes_have_several_forms_by_default(core: Core) -> None:
     model = make_model(PRODUCTS, PRODUCT_SHAPES)
     loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
     for rows in (1, 3, 17, 64):
@@ -114,7 +114,7 @@ def test_blob_of_weights_that_are_held_once_is_imported_as_such(core: Core, tmp_
     ],
     ids=["products", "images", "one image", "one product"],
 )
-def test_import_takes_the_plan_of_a_blob_where_weights_are_then_held_once(
+def test_import_uses_a_plan_that_holds_weights_once(
     core: Core, tmp_path: Path, text: str, shapes: dict[str, tuple[int, ...]], inputs: list[tuple[int, ...]], takes_plan: bool
 ) -> None:
     model = make_model(text, shapes)
@@ -129,7 +129,7 @@ def test_import_takes_the_plan_of_a_blob_where_weights_are_then_held_once(
     assert 0.99 * count_bytes(model) <= count_held(imported) <= 1.1 * count_bytes(model)
 
 
-def test_table_of_a_blob_is_read_where_it_lies_by_plans_of_all_sizes(core: Core, tmp_path: Path) -> None:
+def test_table_of_a_blob_is_read_in_place_by_plans_of_all_sizes(core: Core, tmp_path: Path) -> None:
     text = "g (int64[n] i) => (float[n, 32] y) { a = Gather(table, i)  y = MatMul(a, w0) }"
     model = make_model(text, {"table": (3000, 64), "w0": (64, 32)})
     loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})

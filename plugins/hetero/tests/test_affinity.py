@@ -80,7 +80,7 @@ def test_small_subgraph_that_the_neighbour_refuses_stays(
     assert plan.refusals["n3"] == {"B": "no kernel"}
 
 
-def test_fold_is_undone_when_the_neighbour_refuses_the_whole_part(
+def test_fold_is_undone_if_the_neighbour_refuses_the_part(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     add_device("A", refused=["Exp"])

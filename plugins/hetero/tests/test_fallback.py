@@ -49,7 +49,7 @@ def test_strict_failure_names_its_stage_and_closes_loaded_stages(
     assert second.closed == [("middle",)]
 
 
-def test_strict_failure_keeps_type_and_fields_of_an_error_of_ours(
+def test_strict_failure_keeps_type_and_fields_of_hetero_errors(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     refusals = {"middle": {"A": "too wide"}}
@@ -159,7 +159,7 @@ def test_properties_of_a_device_that_cannot_be_used_wait_for_it(core: Core, read
     assert core.load_network(read(SANDWICH), "HETERO:GONE,CPU", config).get_metric("EXECUTION_DEVICES") == ("CPU",)
 
 
-def test_pin_to_a_device_that_cannot_be_used_is_an_error_under_next(core: Core, read: Callable[..., Network]) -> None:
+def test_pin_to_an_unusable_device_is_an_error_under_next(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("GONE", GoneFactory())
     network = read(SANDWICH).with_affinity({"middle": "GONE"})
     with pytest.raises(
@@ -169,7 +169,7 @@ def test_pin_to_a_device_that_cannot_be_used_is_an_error_under_next(core: Core, 
         core.load_network(network, "HETERO:GONE,CPU", NEXT)
 
 
-def test_list_of_unavailable_devices_is_refused_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
+def test_list_of_unavailable_devices_is_refused_with_all_reasons(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("GONE", GoneFactory())
     with pytest.raises(UnsupportedNodesError, match="3 of 3 nodes are refused") as caught:
         core.load_network(read(SANDWICH), "HETERO:GONE", NEXT)

@@ -144,7 +144,7 @@ def test_procedure_equals_the_one_by_hand(family: str, contracts: bool) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("count", [65, 100, 250, 700])
-def test_larger_graphs_give_the_subgraphs_of_literal_where_they_are_sound(family: str, count: int) -> None:
+def test_larger_graphs_give_the_sound_subgraphs_of_literal(family: str, count: int) -> None:
     shape = random.Random(f"{family} {count}")
     for _ in range(max(2, 1500 // count)):
         graph = FAMILIES[family](shape, count, shape.randint(2, 4))
@@ -173,7 +173,7 @@ def test_crossing_is_contracted_and_its_neighbour_part_is_not() -> None:
     assert {part.nodes for part in selection.subgraphs} == {(0, 1), (2,), (3,), (4,), (5,)}
 
 
-def test_graph_beyond_the_steps_is_selected_by_levels_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_beyond_the_steps_is_selected_by_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     large = make_fed_graph(random.Random(2), 200, 3)
     both = [[], [0], *([source + 2 for source in sources] for sources in large[0])], ["A", "B", *large[1]]
     needed = run_selection(*both, "ABCD")
@@ -209,7 +209,7 @@ def test_literal_plan_with_a_circle_is_refused_by_node_names(core: Core) -> None
     assert len(core.load_network(network, "HETERO:TEMPLATE,CPU").get_metric("HETERO_SUBGRAPHS")) == 3
 
 
-def test_query_that_asks_for_the_trace_has_every_step_in_its_plan(core: Core) -> None:
+def test_query_with_the_trace_has_every_step_in_its_plan(core: Core) -> None:
     network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(PINS)
     plan = core.query_network(network, "HETERO:TEMPLATE,CPU", {"HETERO_TRACE_SELECTION": "YES"}).plan
     assert plan is not None

@@ -96,7 +96,7 @@ def measure(core: Core, network: Network, device: str = "HETERO:PRODUCTS,SIGNS",
     return plan.placement, dict(plan.device_of_node)
 
 
-def test_each_half_goes_where_it_is_fast_and_the_result_is_the_same(core: Core, read: Read, clock: Clock) -> None:
+def test_each_half_goes_to_its_fast_device_with_equal_results(core: Core, read: Read, clock: Clock) -> None:
     register(core, PRODUCTS=SlowDevice("Relu", spend=clock.spend), SIGNS=SlowDevice("MatMul", spend=clock.spend))
     network = read(CHAIN)
     placement, device_of_node = measure(core, network)
@@ -144,7 +144,7 @@ def test_placement_set_for_the_device_is_measured_once(core: Core, read: Read) -
     assert plan.placement.candidates[plan.placement.chosen].seconds is not None
 
 
-def test_overlapping_requests_are_measured_apart_from_single_ones(core: Core, read: Read) -> None:
+def test_overlapping_requests_are_measured_apart_from_single(core: Core, read: Read) -> None:
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     network = read(CHAIN)
     asked = {"HETERO_PLACEMENT_OBJECTIVE": "THROUGHPUT", "NUM_STREAMS": 2, "HETERO_PLACEMENT_BUDGET": 2}
@@ -190,7 +190,7 @@ def test_device_that_fails_is_passed_over_and_named(core: Core, read: Read) -> N
     assert "no current at" in placement.segments[0].failures["SIGNS"]
 
 
-def test_open_size_is_refused_with_the_cure_and_taken_from_a_file(core: Core, read: Read, folder: Path) -> None:
+def test_open_size_is_refused_with_the_cure_or_read_from_a_file(core: Core, read: Read, folder: Path) -> None:
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     network = read(CHAIN.replace("16, 16", "n, n"))
     with pytest.raises(ConfigValueError, match=r"input x: float32\[n,n\] cannot be drawn: .* HETERO_PLACEMENT_INPUTS"):

@@ -182,7 +182,7 @@ def test_flow_keeps_order_and_lanes_with_many_helpers() -> None:
     assert done == set(range(60))
 
 
-def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
+def test_requests_overlap_on_the_devices_of_a_chain() -> None:
     meeting = threading.Barrier(2)
     text = "g (float[2] x) => (float[2] y) { [a] u = Relu(x) [b] y = Neg(u) }"
     with Core() as core:

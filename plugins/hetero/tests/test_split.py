@@ -167,7 +167,7 @@ def test_pinned_node_that_its_device_refuses_is_not_moved(core: Core, read: Call
         core.load_network(network, "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Exp"})
 
 
-def test_nodes_that_nobody_takes_are_all_listed_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
+def test_unclaimed_nodes_are_all_listed_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
     network = read("g (float[4] x) => (float[4] y) { a = com.acme.Twist(x) b = Relu(a) y = com.acme.Turn(b) }")
     result = core.query_network(network, "HETERO:TEMPLATE,CPU")
     assert set(result.refused) == {"Twist_0", "Turn_2"}
@@ -204,7 +204,7 @@ class Whole:
         return CpuExecutable(load_source(network), {})
 
 
-def test_node_refused_within_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
+def test_node_refused_in_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("WHOLE", Whole())
     network = read(DIAMOND)
     result = core.query_network(network, "HETERO:WHOLE,CPU")

@@ -295,7 +295,7 @@ def _meet(barrier: threading.Barrier) -> Callable[[int], None]:
     return meet
 
 
-def test_imported_network_starts_its_stages_and_keeps_their_times(core: Core, tmp_path: Any) -> None:
+def test_imported_network_starts_stages_and_keeps_their_times(core: Core, tmp_path: Any) -> None:
     loaded = load(core, CHAIN, "AABB", {"PERF_COUNT": True}, AHEAD=Queue(), BEHIND=Queue())
     loaded.export_network(tmp_path / "split.blob")
     imported = core.import_network(tmp_path / "split.blob", "HETERO")

@@ -97,7 +97,7 @@ def test_document_example_by_levels_gives_its_result() -> None:
 
 
 @pytest.mark.parametrize("policy", CONNECTED)
-def test_crossing_dependencies_split_the_device_that_comes_second(policy: str) -> None:
+def test_crossing_dependencies_split_the_second_device(policy: str) -> None:
     parts = select_subgraphs(CROSSING, ["A", "A", "B", "B"], ["A", "B"], policy)
     assert parts == [Subgraph("B", (3,)), Subgraph("A", (0, 1)), Subgraph("B", (2,))]
 
@@ -110,7 +110,7 @@ def test_crossing_dependencies_take_three_waves() -> None:
 @pytest.mark.parametrize("policy", SOUND)
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(graph=graphs())
-def test_parts_cover_every_node_once_and_run_in_the_returned_order(policy: str, graph: Graph) -> None:
+def test_parts_cover_each_node_once_and_run_in_returned_order(policy: str, graph: Graph) -> None:
     predecessors, devices = graph
     parts = select_subgraphs(predecessors, devices, "ABCD", policy)
     home = {node: number for number, part in enumerate(parts) for node in part.nodes}

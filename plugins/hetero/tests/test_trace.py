@@ -121,7 +121,7 @@ def test_names_replace_the_numbers_in_the_text() -> None:
     assert text.endswith("Subgraphs, in an order in which they can run:\n    CPU: [conv]\n    GPU: [relu]\n")
 
 
-def test_long_trace_is_cut_and_counts_the_steps_that_it_leaves_out() -> None:
+def test_long_trace_is_cut_and_counts_omitted_steps() -> None:
     count = 400
     predecessors = [[node - 1] if node else [] for node in range(count)]
     text = trace(predecessors, ["AB"[node % 2] for node in range(count)], "AB", names=[f"node_{node}" for node in range(count)])

@@ -107,7 +107,7 @@ def test_squeeze_in_a_body_with_axes_from_outside_runs(core: Core) -> None:
     assert loaded.infer({"x": x[:1], "b": np.array(False)})["y"].tolist() == [-1]
 
 
-def test_squeeze_in_a_body_with_axes_that_may_be_empty_is_refused(core: Core) -> None:
+def test_squeeze_in_a_body_with_possibly_empty_axes_is_refused(core: Core) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[N,1] x, bool b, int64[K] axes) => (y) {
         y = If (b) <then_branch = t () => (s) { s = Squeeze (x, axes) }, else_branch = e () => (r) { r = Neg (x) }> }"""
     refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused

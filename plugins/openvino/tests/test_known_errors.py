@@ -49,7 +49,7 @@ def find_mismatch(core: Core, case: BackendCase) -> str | None:
     except PluginError as error:
         return str(error)
     pairs = zip(answer.items(), expected, strict=True)
-    return next(filter(None, (describe_mismatch(value, answer, name=name) for (name, value), answer in pairs)), None)
+    return next(filter(None, (describe_mismatch(value, right, name=name) for (name, value), right in pairs)), None)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -27,7 +27,7 @@ def _load(core: Core, read: Read, size: int, **config: Any) -> Any:
 
 
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
-def test_run_of_the_main_thread_with_one_stream_waits_for_no_other(core: Core, read: Read, size: int) -> None:
+def test_main_thread_with_one_stream_waits_for_no_thread(core: Core, read: Read, size: int) -> None:
     loaded = _load(core, read, size, INFERENCE_NUM_THREADS=1)
     x = {"x": np.ones(size, np.float32)}
     loaded.infer(x)
@@ -68,7 +68,7 @@ def test_two_streams_serve_many_threads(core: Core, read: Read, size: int) -> No
         np.testing.assert_array_equal(result, np.full(size, -value, np.float32))
 
 
-def test_arrays_that_come_again_are_read_and_written_where_they_lie(core: Core, read: Read) -> None:
+def test_repeated_arrays_are_read_and_written_in_place(core: Core, read: Read) -> None:
     loaded = _load(core, read, LARGE)
     requests = [loaded.create_infer_request() for _ in range(2)]
     arrays = [np.zeros(LARGE, np.float32) for _ in range(2)]

@@ -94,7 +94,7 @@ def test_process_without_a_device_is_an_error(core: Core, negation: Network) -> 
         core.load_network(negation, "PROCESS")
 
 
-def test_error_of_the_device_keeps_its_words_and_the_process_goes_on(load: Callable[..., Any]) -> None:
+def test_device_error_keeps_its_text_and_the_process_continues(load: Callable[..., Any]) -> None:
     network = load(BREAKING_HOW="RAISE")
     pid = network.get_metric("PID")
     with pytest.raises(InferenceError, match="ValueError: a device of mine has had enough"):
@@ -158,7 +158,7 @@ def test_crash_in_load_or_query_is_an_error(core: Core, negation: Network, load:
     require_right(load())
 
 
-def test_runs_of_others_end_with_the_process_and_can_be_run_again(load: Callable[..., Any]) -> None:
+def test_all_runs_end_with_the_process_and_can_be_repeated(load: Callable[..., Any]) -> None:
     network = load(BREAKING_HOW="ABORT")
     with ThreadPoolExecutor(8) as pool:
         runs = [pool.submit(network.infer, BAD if index == 20 else GOOD) for index in range(40)]
@@ -235,7 +235,7 @@ def test_deadline_ends_a_process_that_hangs_in_load_or_query(
     require_right(healthy)
 
 
-def test_loads_of_others_are_made_again_when_a_load_that_hangs_is_ended(core: Core, negation: Network, tmp_path: Path) -> None:
+def test_other_loads_are_repeated_after_a_hanging_load_is_ended(core: Core, negation: Network, tmp_path: Path) -> None:
     sign = tmp_path / "loaded"
     sign.touch()
     core.load_network(negation, "PROCESS:BREAKING")

@@ -82,7 +82,7 @@ def test_refusals_come_with_their_reasons(core: Core) -> None:
         core.load_network(core.read_network(onnx.parser.parse_model(text)), "RAY.a:CPU")
 
 
-def test_split_over_two_nodes_equals_the_whole_and_no_inner_value_passes_here(core: Core, mixed: Network) -> None:
+def test_split_over_two_nodes_keeps_inner_values_on_the_nodes(core: Core, mixed: Network) -> None:
     pins = dict(zip(NODES, ("RAY.a:CPU", "RAY.b:CPU", "RAY.a:CPU", "RAY.b:CPU"), strict=True))
     network = core.load_network(mixed.with_affinity(pins), "HETERO:RAY.a:CPU,RAY.b:CPU")
     assert len(network.get_metric("HETERO_SUBGRAPHS")) >= 3
@@ -239,7 +239,7 @@ def test_no_request_is_lost_with_a_node_and_a_new_node_is_used(
     assert network.get_metric("REQUESTS_OF_DEVICES")["RAY.Y:CPU"] > 0
 
 
-def test_followed_cluster_uses_nodes_that_join_and_drops_those_that_go(
+def test_followed_cluster_uses_new_nodes_and_drops_lost_nodes(
     core: Core, mixed: Network, cluster: Any, extra: Callable[..., Any]
 ) -> None:
     network = core.load_network(mixed, "MULTI:RAY.a:CPU,RAY.b:CPU")
@@ -258,7 +258,7 @@ def test_followed_cluster_uses_nodes_that_join_and_drops_those_that_go(
         load.end()
 
 
-def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
+def test_split_names_the_lost_node_and_loads_its_part_elsewhere(
     core: Core, mixed: Network, cluster: Any, extra: Callable[..., Any]
 ) -> None:
     lost = extra("z")
@@ -274,7 +274,7 @@ def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
     require_right(network, draw(5))
 
 
-def test_state_that_was_lost_with_its_node_says_so_until_it_is_reset(core: Core, cluster: Any, extra: Callable[..., Any]) -> None:
+def test_state_lost_with_its_node_is_an_error_until_reset(core: Core, cluster: Any, extra: Callable[..., Any]) -> None:
     lost = extra("v")
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] past) => (float[2] y) { y = Add (x, past) }'
     network = core.read_network(onnx.parser.parse_model(text)).with_state({"y": "past"})

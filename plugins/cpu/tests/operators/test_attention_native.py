@@ -87,7 +87,7 @@ def test_attention_of_any_sizes_and_strides_equals_the_formula(native: NativeRun
 
 
 @pytest.mark.parametrize("mask", ["key", "query"])
-def test_queries_that_see_no_key_get_zeros_and_a_nan_stays_in_its_query(native: NativeRun, mask: str) -> None:
+def test_queries_without_keys_get_zeros_and_nan_does_not_spread(native: NativeRun, mask: str) -> None:
     q, k, v = draw_array(1, 1, 2, 18, 8), draw_array(2, 1, 2, 20, 8), draw_array(3, 1, 2, 20, 16)
     q[0, 1, 4, 2] = np.nan
     hidden = np.zeros((1, 1, 1, 20) if mask == "key" else (18, 20), np.float32)

@@ -113,7 +113,7 @@ def test_operands_without_neighbours_or_rows_are_left_to_others(native: NativeRu
     assert plan_native_batched_mat_mul(native.make_site([node], images, {}, shape)) is None
 
 
-def test_one_constant_matrix_on_the_right_is_left_to_the_step_that_packs_it_once(native: NativeRun) -> None:
+def test_constant_right_matrix_is_left_to_the_packing_step(native: NativeRun) -> None:
     from hetero_cpu.operators.batched import plan_native_batched_mat_mul
 
     node = Node("m", "MatMul", ("a", "b"), ("y",), since_version=13)

@@ -211,7 +211,7 @@ def test_chunks_cover_every_unit_and_block_once(pixels: int, outputs: int, lines
 
 
 @given(st.integers(1, 40), st.integers(1, 200), st.sampled_from([8, 16]))
-def test_packed_columns_hold_every_weight_where_the_kernel_reads_it(depth: int, outputs: int, width: int) -> None:
+def test_packed_columns_hold_all_weights_in_kernel_order(depth: int, outputs: int, width: int) -> None:
     weight = np.arange(depth * outputs, dtype=np.float32).reshape(depth, outputs) + 1
     tiling = choose_tiling(14, outputs, width)
     packed = pack_columns(weight, tiling)

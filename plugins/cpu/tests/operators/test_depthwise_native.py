@@ -38,7 +38,7 @@ AFTER = ((), ("Relu",), ("Clip",), ("Add",), ("Add", "HardSwish"))
 
 @SETTINGS
 @given(places, st.sampled_from(AFTER), st.booleans())
-def test_depthwise_convolution_of_any_geometry_equals_the_formula(
+def test_depthwise_convolution_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, place: dict[str, Any], after: tuple[str, ...], has_bias: bool
 ) -> None:
     from hetero_cpu.operators import windows as window_plan
@@ -142,7 +142,7 @@ def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRu
     ],
     ids=["two outputs of a channel", "two channels of a group", "large window"],
 )
-def test_depthwise_convolution_leaves_to_others_what_it_does_not_compute(
+def test_depthwise_step_refuses_unsupported_convolutions(
     native: NativeRun, attributes: dict[str, Any], weight: tuple[int, ...]
 ) -> None:
     from hetero_cpu.operators.depthwise import plan_depthwise

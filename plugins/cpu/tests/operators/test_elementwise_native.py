@@ -155,7 +155,7 @@ def test_result_in_the_place_of_an_operand_equals_numpy() -> None:
     np.testing.assert_allclose(arrays["a"], expected, rtol=3e-7)
 
 
-def test_operand_whose_memory_another_one_shares_is_not_written_over() -> None:
+def test_operand_with_an_alias_is_not_overwritten() -> None:
     a = draw_array(1, (6,))
     recipe = plan_native_expression(make_site([make_node("Add", ["a", "b"], "y")], {"a": a, "b": a[2:3]}, (6,)))
     assert recipe is not None

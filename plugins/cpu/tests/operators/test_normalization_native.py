@@ -178,7 +178,7 @@ def test_normalization_by_neighbours_equals_the_formula(
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("beta", [0.75, 0.5, 1.0])
-def test_normalization_by_neighbours_whose_squares_overflow_is_zero(beta: float, width: int) -> None:
+def test_lrn_is_zero_if_squares_overflow(beta: float, width: int) -> None:
     arrays = {"x": lay_last(np.full((1, 20, 2, 2), 1e25, np.float32))}
     y = run(plan("LRN", arrays, size=3, beta=beta), arrays, lay_last(draw_array(1, 1, 20, 2, 2)), width)
     np.testing.assert_array_equal(y, 0)

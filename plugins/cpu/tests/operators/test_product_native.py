@@ -69,7 +69,7 @@ def test_long_sums_of_one_sign_lose_few_digits(native: NativeRun, rows: int) -> 
 
 
 @pytest.mark.parametrize(("depth", "pieces", "size"), [(2048, 1, 2048), (2049, 3, 684), (3072, 3, 1024), (25088, 25, 1004)])
-def test_sums_from_2049_products_on_are_made_in_pieces_of_at_most_1024(depth: int, pieces: int, size: int) -> None:
+def test_sums_of_over_2048_products_split_into_pieces_up_to_1024(depth: int, pieces: int, size: int) -> None:
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from hetero_cpu.operators.tiling import choose_pieces
 
@@ -77,7 +77,7 @@ def test_sums_from_2049_products_on_are_made_in_pieces_of_at_most_1024(depth: in
 
 
 @pytest.mark.parametrize("added", ["r", "x", "view of x"])
-def test_products_take_the_place_of_an_added_array_that_they_do_not_multiply(native: NativeRun, added: str) -> None:
+def test_product_overwrites_only_an_addend_it_does_not_multiply(native: NativeRun, added: str) -> None:
     from hetero_cpu.operators.product import plan_native_mat_mul
 
     x = draw_array(1, 20, 48)
@@ -94,7 +94,7 @@ def test_products_take_the_place_of_an_added_array_that_they_do_not_multiply(nat
 
 
 @pytest.mark.parametrize("operator", ["MatMul", "Conv", "Conv of 3 x 3"])
-def test_a_network_that_adds_what_it_multiplies_equals_the_formula(operator: str) -> None:
+def test_network_that_adds_a_factor_equals_the_formula(operator: str) -> None:
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from onnx import TensorProto, helper, numpy_helper
 

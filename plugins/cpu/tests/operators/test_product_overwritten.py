@@ -50,7 +50,7 @@ def test_convolution_of_what_is_added_to_it_equals_the_formula(size: int, group:
 
 
 @pytest.mark.parametrize("columns", [40, 300])
-def test_matrix_product_of_what_is_added_to_it_equals_the_formula(columns: int) -> None:
+def test_matrix_product_with_its_input_added_equals_the_formula(columns: int) -> None:
     x, w = draw_array(1, 60, columns), draw_array(2, columns, columns)
     exact = -x.astype(np.float64) @ w - x
     output = run_sum(oh.make_node("Neg", ["x"], ["a"]), oh.make_node("MatMul", ["a", "w"], ["b"]), {"w": w}, x)

@@ -55,7 +55,7 @@ def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest
     np.testing.assert_array_equal(memory, before)
 
 
-def test_transpose_of_groups_is_a_view_only_where_a_reshape_alone_reads_it(native: NativeRun) -> None:
+def test_group_transpose_is_a_view_if_only_a_reshape_reads_it(native: NativeRun) -> None:
     from hetero_cpu.operators.shuffle import plan_turned_groups
 
     pixels = Lay().place(draw_array(1, 1, 12, 3, 3))[1].reshape(1, 4, 3, 3, 3)
