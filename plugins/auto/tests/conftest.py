@@ -21,7 +21,7 @@ LIMIT = 60
 
 
 class ScriptedDevice(PlainDevice):
-    """PLAIN under orders. `runs` are the first numbers of the inputs, in the order in which runs began."""
+    """PLAIN under orders. `runs` has the first number of each input, in the order in which the runs began."""
 
     def __init__(self) -> None:
         self.runs: list[float] = []

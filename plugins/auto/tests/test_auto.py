@@ -95,7 +95,7 @@ def test_auto_without_a_list_takes_all_installed_devices(
 
 
 class Package:
-    """A package that states the kind of its device, and counts how often that is created; without a device it cannot work here."""
+    """A package that declares the kind of its device and counts creations; without hardware its device is unavailable."""
 
     def __init__(self, kind: str, device: object = None) -> None:
         self.kind, self.device, self.created = kind, device, 0
@@ -138,7 +138,7 @@ def test_hint_reaches_devices_that_have_it_without_a_list(core: Core, network: N
     assert loaded.get_config("INFERENCE_PRECISION_HINT") == "f32"
 
 
-def test_unavailable_device_of_the_list_is_left_out_with_a_warning(
+def test_unavailable_device_is_skipped_with_a_warning(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     core.register_plugin("NONE", NoDevice())
@@ -197,8 +197,7 @@ def test_quick_device_serves_until_the_chosen_device_is_loaded(core: Core, add_d
 
 
 def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **config: Any) -> tuple[Any, Any]:
-    """Returns the loaded network, and a request that still runs on the quick device, which is held, when the chosen device takes
-    over."""
+    """Returns the loaded network, and a request that the quick device still holds when the chosen device takes over."""
     chosen, quick = devices
     chosen.load_gate.clear()
     quick.gate.clear()
@@ -211,9 +210,7 @@ def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **
     return loaded, request
 
 
-def test_request_on_a_slow_device_is_answered_by_the_chosen_device(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_chosen_device_answers_requests_of_a_slow_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
     loaded, request = take_over(core, devices, network, feed)
     assert request.wait(LIMIT)
@@ -241,7 +238,7 @@ def test_waiting_caller_is_answered_by_the_chosen_device(core: Core, add_device:
     quick.gate.set()
 
 
-def test_slower_device_reads_no_input_that_the_caller_has_changed(core: Core, add_device: Any, network: Network) -> None:
+def test_slower_device_never_reads_changed_inputs(core: Core, add_device: Any, network: Network) -> None:
     devices = add_device("CHOSEN"), add_device("QUICK")
     x = np.array([4], np.float32)
     seen: list[float] = []
@@ -356,7 +353,7 @@ def test_no_take_over_is_lost_in_any_order_of_threads(
     """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
-    # Not the times of the rounds before: they are nearly equal.
+    # The times of earlier rounds are left out, as they are nearly equal.
     monkeypatch.setattr("hetero_auto.candidates.Candidates.find_quick", lambda self, seconds: "QUICK")
     add_device("CHOSEN")
     quick = add_device("QUICK")
@@ -419,7 +416,7 @@ def test_error_of_the_last_device_is_raised_where_none_can_load(core: Core, add_
             core.load_network(network, "AUTO:A,B", config)
 
 
-def test_next_device_takes_over_when_the_chosen_one_fails_in_a_run(
+def test_next_device_takes_over_if_a_run_fails(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = add_device("A"), add_device("B")
@@ -524,7 +521,7 @@ def test_closed_core_has_waited_for_the_device_that_was_loading(add_device: Any,
     chosen.load_gate.clear()
     core.load_network(network, "AUTO:CHOSEN,QUICK")
     gc.collect()
-    # A load that has not begun when the Core is closed is never begun; this test is of one that has.
+    # The load must have begun: closing the Core cancels a load that has not.
     assert chosen.load_entered.wait(LIMIT)
     loads_when_closed = []
     closing = threading.Thread(target=lambda: (core.close(), loads_when_closed.append(chosen.loads)))

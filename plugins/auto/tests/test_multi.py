@@ -32,7 +32,7 @@ Feed = Callable[[float], dict[str, Any]]
 
 
 def run_all(queue: AsyncInferQueue, feed: Feed, count: int) -> dict[int, float]:
-    """Returns the answer of each of so many requests, by number."""
+    """Returns the answers to this many requests, by number."""
     answers: dict[int, float] = {}
 
     def keep(request: Any, number: int) -> None:
@@ -165,9 +165,7 @@ def test_request_that_fails_everywhere_fails_alone(core: Core, add_device: Any, 
         request.wait(LIMIT)
 
 
-def test_failure_of_one_request_alone_does_not_take_a_device_away(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_single_failed_request_does_not_drop_a_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     first, _ = add_device("A"), add_device("B")
     first.poison = 7
     loaded = core.load_network(network, "MULTI:A,B")
@@ -302,7 +300,7 @@ def test_request_that_fails_while_the_network_is_closed_ends(core: Core, add_dev
     closing = threading.Thread(target=loaded.close)
     closing.start()
     first.gate.set()
-    # It fails, or the second device runs it: closing waits for runs that are under way.
+    # The request fails, or the second device runs it: closing waits for runs under way.
     with suppress(InferenceError, ClosedError):
         assert request.wait(LIMIT)
     closing.join(LIMIT)

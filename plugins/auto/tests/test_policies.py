@@ -1,4 +1,4 @@
-"""Which member gets a request: by policy, by the processors that members share, and by trials of members without requests."""
+"""The choice of a member for a request: by policy, by the processors that members share, and by trials of idle members."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_slow_device_is_tried_again_in_proportion_to_its_speed() -> None:
     for number in range(1000):
         member = choose_soonest([fast, slow], [fast, slow], 0)
         assert member is not None
-        for other in (fast, slow):
-            other.passed += 1
+        for candidate in (fast, slow):
+            candidate.passed += 1
         member.grant()
         if member is slow:
             tries.append(number)
-            # Measurements from when it was slow count no more.
+            # Measurements from its slow period no longer count.
             member.note(1.5 if len(tries) == 3 else 3, succeeded=True)
         member.busy = 0
     assert [later - before for before, later in pairwise(tries)][:4] == [193, 193, 97, 193]

@@ -21,7 +21,7 @@ LIMIT = 60
 
 
 class NotingDevice(PlainDevice):
-    """PLAIN that notes the first column of each batch. Runs wait at the gate; those with the poison in them fail."""
+    """PLAIN that records the first column of each batch. Runs wait at the gate; a run with the poison in it fails."""
 
     def __init__(self) -> None:
         self.batches: list[list[float]] = []

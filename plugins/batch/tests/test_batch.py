@@ -27,7 +27,7 @@ Feed = Callable[..., dict[str, Any]]
 
 
 def start_all(loaded: Any, feed: Feed, count: int) -> list[Any]:
-    """Returns so many requests, started in order; only then is the first one allowed to begin."""
+    """Returns this many requests, started in order; the first may begin only after the last was started."""
     requests = [loaded.create_infer_request() for _ in range(count)]
     for number, request in enumerate(requests):
         request.start_async(feed(number))
@@ -53,7 +53,7 @@ def test_ten_thousand_requests_get_their_own_answers(core: Core, device: Any, ne
     assert max(map(len, device.batches)) == 8
 
 
-def test_batch_begins_when_all_requests_that_there_are_wait_in_it(core: Core, device: Any, network: Network, feed: Feed) -> None:
+def test_batch_begins_when_all_requests_wait_in_it(core: Core, device: Any, network: Network, feed: Feed) -> None:
     requests = start_all(core.load_network(network, "BATCH:NOTE(8)", FOR_EVER), feed, 3)
     assert all(request.wait(LIMIT) for request in requests)
     assert device.batches == [[0, 1, 2]]

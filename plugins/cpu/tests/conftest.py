@@ -1,4 +1,4 @@
-"""Native steps alone: a site of one node over arrays that lie anywhere in memory, its calls made chunk by chunk."""
+"""Fixtures for native steps: the site of a node over arrays in any memory layout, and its calls, run chunk by chunk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hetero_core.network.types import TensorType
 
 @pytest.fixture(autouse=True)
 def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks every plan that a test makes before it runs; the plan of a class for each set of sizes that a test runs."""
+    """Verifies each plan of a test before it runs; the plan of a class is verified for each set of sizes that the test runs."""
 
     def build_verified_plan(*arguments: Any, **settings: Any) -> ExecutionPlan:
         plan = build_plan(*arguments, **settings)
@@ -41,26 +41,26 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     run_open = Instance.run
     bound: dict[tuple[int, Products], Instance] = {}
 
-    def run_verified(instance: Instance, products: Products, inputs: Any, *others: Any) -> Any:
+    def run_verified(instance: Instance, products: Products, inputs: Any, *rest: Any) -> Any:
         key = id(instance._plan), products
         if key not in bound and instance._plan.origin is not None and not instance._plan.sizes.is_single:
             faults = verify_plan(fix_plan(instance._plan, tuple(array.shape for array in inputs)))
             assert not faults, "\n".join(map(str, faults))
             bound[key] = instance
-        return run_open(instance, products, inputs, *others)
+        return run_open(instance, products, inputs, *rest)
 
     monkeypatch.setattr(Instance, "run", run_verified)
 
 
 @pytest.fixture(autouse=True)
 def fresh_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every test make its own plans of classes: one that was stored has no symbols by which `verified_plans` could check it."""
+    """Turns off stored plans of classes: a stored plan has no symbols, so `verified_plans` could not check it."""
     monkeypatch.setattr(Plans, "keep_on_disk", lambda *_, **__: None)
 
 
 @dataclass(frozen=True, slots=True)
 class Lay:
-    """Where an image lies: channels of others before and after its own, zeros around it, elements between rows that belong to nobody."""
+    """The memory layout of an image: foreign channels before and after it, a halo of zeros, and unused elements between rows."""
 
     before: int = 0
     after: int = 0
@@ -68,7 +68,7 @@ class Lay:
     gap: int = 0
 
     def place(self, array: Any) -> tuple[Any, Any]:
-        """Returns the memory, NaN where it is not the image's or its halo's, and the image in it: (batch, channels, height, width)."""
+        """Returns the memory, and the image in it as (batch, channels, height, width); NaN fills all but the image and its halo."""
         batch, channels, height, width = array.shape
         halo = self.halo
         tall, wide = halo.top + height + halo.bottom, halo.left + width + halo.right
@@ -82,7 +82,7 @@ class Lay:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Skips a test that asks for machine code on a processor for which none is made, with the reason that CPU gives."""
+    """Skips a test that needs machine code on a processor without support for it; the reason is the message of CPU."""
     from hetero_cpu.machine.compiler import find_width
 
     try:
@@ -95,7 +95,7 @@ def pytest_runtest_call() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=["NUMPY", "JIT"])
 def kernels(request: pytest.FixtureRequest) -> str:
-    """Which kernels run the plan, each in turn; JIT is skipped if no machine code is made here."""
+    """Each value of CPU_KERNELS that selects kernels; JIT is skipped on a processor without machine code."""
     if request.param == "JIT":
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
         from hetero_cpu.machine.compiler import find_width
@@ -107,7 +107,7 @@ def kernels(request: pytest.FixtureRequest) -> str:
 
 @dataclass
 class NativeRun:
-    """One step with vectors of `width` elements."""
+    """Plans and runs a single native step with vectors of `width` elements."""
 
     width: int
 
@@ -123,7 +123,7 @@ class NativeRun:
         workers: int = 2,
         readers: tuple[str, ...] = (),
     ) -> Site:
-        """Returns the site of a node and what follows it; each of these reads what the one before made first, perhaps an image second."""
+        """Returns the site of the first node, fused with its followers; each follower reads the result before it, and perhaps an image."""
         extras = tuple(Extra(node, next((name for name in node.inputs if name in images), "")) for node in nodes[1:])
         types = {name: TensorType("float32", array.shape) for name, array in {**images, **constants}.items()}
         types.update({node.outputs[0]: TensorType("float32", shape) for node in nodes})
@@ -139,12 +139,12 @@ class NativeRun:
             workers,
         )
 
-    def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any, *others: Any) -> int:
-        """Computes y, and other outputs where there are any, the last chunks first; returns how many chunks there were."""
+    def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any, *outputs: Any) -> int:
+        """Computes y and any further outputs, the last chunks first; returns the number of chunks."""
         from .trial import run_calls
 
         scratch = np.zeros(recipe.scratch, np.uint8)
-        calls = recipe.bind([arrays[name] for name in recipe.reads], [y, *others], scratch)
+        calls = recipe.bind([arrays[name] for name in recipe.reads], [y, *outputs], scratch)
         run_calls(calls, self.width)
         assert {call.kernel for call in calls} <= set(recipe.kernels)
         return sum(call.chunks for call in calls)
@@ -152,7 +152,7 @@ class NativeRun:
 
 @pytest.fixture(params=[16, 8], ids=["AVX-512", "AVX2"])
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> NativeRun:
-    """Native steps as a processor with vectors of this width plans and compiles them."""
+    """Native steps, planned and compiled as on a processor with vectors of each width in turn."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     import hetero_cpu.machine.compiler as compiler
     from hetero_cpu.operators import steps as providers

@@ -1,4 +1,4 @@
-"""BLAS threads: what an operator of the test sees of them while a network runs, and what stays afterwards."""
+"""The number of BLAS threads that an operator sees during a run, and the number after the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def count_blas_threads() -> list[int]:
 
 
 class Looking:
-    """A custom operator that notes the threads of BLAS, after `before`."""
+    """A custom operator that calls `before`, then records the number of BLAS threads."""
 
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
@@ -40,7 +40,7 @@ class Looking:
 
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Core, Looking]]:
-    """Four processors, and a BLAS that takes four, whatever the machine has."""
+    """A simulated machine of four processors with four BLAS threads: a Core with the operator `Looking`."""
     counts = ("hetero_core.devices.device.count_processors", "hetero_core.devices.metrics.count_processors")
     for count in (*counts, "hetero_cpu.run.blas.count_affinity"):
         monkeypatch.setattr(count, lambda: 4)
@@ -72,7 +72,7 @@ def test_process_with_one_processor_never_touches_blas(looking: tuple[Core, Look
 def test_plan_of_machine_code_alone_leaves_blas_alone(
     looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch, nodes: str, is_limited: bool, size: str
 ) -> None:
-    """If shapes are open, making a plan in the first run may call BLAS all the same."""
+    """With open shapes, the first run makes a plan, which may call BLAS."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from hetero_cpu.machine.compiler import find_width
 
@@ -122,19 +122,19 @@ def test_limit_ends_with_the_last_run_under_way(looking: tuple[Core, Looking]) -
 
     operator.before = nest
     outer.infer({"x": X})
-    # The inner one, and the outer one after it.
+    # Recorded by the nested run, then by the run around it.
     assert operator.seen == [[1], [1]]
     assert count_blas_threads() == [4]
 
 
 def test_limit_holds_in_every_thread_that_runs(looking: tuple[Core, Looking]) -> None:
-    """threadpoolctl 3.7 lets only the first thread that asks set the number of OpenBLAS, as long as that thread lives."""
+    """threadpoolctl 3.7 lets only its first calling thread set the number of OpenBLAS threads, as long as that thread lives."""
     core, operator = looking
     network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 2})
     network.infer({"x": X})
-    other = threading.Thread(target=network.infer, args=({"x": X},))
-    other.start()
-    other.join()
+    thread = threading.Thread(target=network.infer, args=({"x": X},))
+    thread.start()
+    thread.join()
     assert operator.seen == [[1], [1]]
     assert count_blas_threads() == [4]
 
@@ -168,7 +168,7 @@ def test_forked_child_has_no_limit_of_its_parents_runs() -> None:
 
 
 def test_environment_is_as_it_was_after_a_limit() -> None:
-    # In a process of its own: the import that would change it happens once.
+    # Runs in a process of its own, since a process imports threadpoolctl only once.
     code = """import os
 from hetero_cpu.run.blas import import_threadpoolctl
 before = dict(os.environ)

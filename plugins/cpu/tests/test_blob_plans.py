@@ -1,4 +1,4 @@
-"""Plans beside blobs: written down as those of classes are, with memories in the blob's sections; refused where that is not possible."""
+"""Plans beside blobs: written like class plans, with memories in the blob's sections; unwritable plans are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FLOATS, NUMBERS = np.arange(5000, dtype=np.float32), np.arange(4000, dtype=np.in
 
 
 def make_plan(bind: Bind) -> ExecutionPlan:
-    """Returns a plan of one step that reads x and writes y, both of 16 numbers, with 64 bytes to work in."""
+    """Returns a plan with a single step, which reads 16 elements of x and writes 16 of y, with 64 bytes of scratch memory."""
     block = Block((2, 8), np.dtype(np.float32), (1, 0))
     node = Node("n", "Neg", ("x",), ("y",), origins=("a", "b"))
     step = PlannedStep(node, Recipe(("x",), bind, 64, kernels=(KERNEL,)), ("y",), 128)
@@ -51,7 +51,7 @@ def make_plan(bind: Bind) -> ExecutionPlan:
 
 
 def write(bind: Bind) -> tuple[WrittenPlan, list[Any]]:
-    """Returns the plan written down, and who owns its memories."""
+    """Returns the written plan and the owners of its memories."""
     memories = Memories({"floats": Initializer.of_array(FLOATS)}, PackedWeights())
     return write_plan(tabulate_fixed_plan(make_plan(bind), ((2, 8),)), memories), memories.owners
 
@@ -119,7 +119,7 @@ TEXT = f"""<ir_version: 8, opset_import: ["": 17]> g (float[2, 300] x) => (float
 
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Core]:
-    """A core beside a private folder in which nothing is."""
+    """A Core with an empty private folder."""
     if not find_width():
         pytest.skip("no machine code for this processor")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -128,7 +128,7 @@ def core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Core]:
 
 
 def export(core: Core, tmp_path: Path) -> Path:
-    """Returns the file of the plan beside the exported network."""
+    """Returns the path of the stored plan of the exported network."""
     loaded = core.load_network(onnx.parser.parse_model(TEXT), "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 1})
     loaded.export_network(tmp_path / "x.blob")
     (path,) = open_private_folder(FOLDER).glob(f"{KIND}-*")
@@ -136,7 +136,7 @@ def export(core: Core, tmp_path: Path) -> Path:
 
 
 def import_blob(core: Core, tmp_path: Path) -> bool:
-    """Says whether the plan was taken up; the answer is right."""
+    """Checks the answer of the imported network; returns whether it uses the stored plan."""
     imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
     answer = imported.infer({"x": np.ones((2, 300), np.float32)})
     assert answer["y"].tolist() == [[150.0] * 2] * 2

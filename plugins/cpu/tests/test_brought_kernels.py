@@ -1,4 +1,4 @@
-"""Kernels that a wheel brings along: which they are, used by processors of their level, and found by their text."""
+"""Kernels shipped in a wheel: their list, the processors that use them, and their lookup by source text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_kernel_of_a_wheel_is_found_by_its_text_and_not_compiled(tmp_path: Path,
     own = Compiler()
     assert own.load_stored([Kernel(NAME, emit)])
     assert run_at(own.compile(Kernel(NAME, emit))) == EXPECTED * compiler.find_width()
-    # A later process emits nothing.
+    # A later process emits no code.
     assert [path.name.partition("-")[0] for path in (tmp_path / "cache" / "hetero" / FOLDER).iterdir()] == ["name"]
     assert Compiler().load_stored([Kernel(NAME, None)])
 

@@ -1,4 +1,4 @@
-"""The list of calls of a run: which node an error names, when a cancelled run ends, what NumPy says of infinities meanwhile."""
+"""The list of calls of a run: the node named in an error, the end of a cancelled run, and NumPy's warnings about infinities."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_operator_of_the_user_sees_the_callers_context(core: Core, read: Read) -
     loaded = core.load_network(read("g (float[1] x) => (float[1] y) { a = Neg(x) b = test.Look(a) y = Log(b) }"), "CPU")
     token = asked.set("the caller")
     try:
-        found = loaded.infer({"x": np.ones(1, np.float32)})
+        answers = loaded.infer({"x": np.ones(1, np.float32)})
     finally:
         asked.reset(token)
-    assert np.isnan(found["y"][0])
+    assert np.isnan(answers["y"][0])
     assert seen == ["the caller"]

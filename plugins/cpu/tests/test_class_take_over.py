@@ -1,4 +1,4 @@
-"""The plan of a class takes over from NumPy's: ordered once, with its weights packed, and hidden by no plan that came late."""
+"""The plan of a class takes over from NumPy's plan: it is ordered once, with packed weights, and a later NumPy plan does not hide it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEIGHT = np.random.default_rng(0).standard_normal((32, 48)).astype(np.float32)
 
 
 class Orders:
-    """Orders of kernels that nobody works on before `finish`."""
+    """A queue of kernel orders, which no thread compiles before `finish`."""
 
     def __init__(self) -> None:
         self._orders: list[tuple[Any, Callable[..., None]]] = []
@@ -43,14 +43,14 @@ class Orders:
         self._orders.append((planning, take_over))
 
     def finish(self) -> None:
-        """Does the first order, as the compiling thread does."""
+        """Compiles the first order, as the compiling thread does."""
         planning, take_over = self._orders.pop(0)
         take_over(compile_plan(planning, 1), None)
 
 
 @pytest.fixture(name="orders")
 def fixture_orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
-    """The network finds nothing compiled until `finish`."""
+    """A queue in place of the compiling thread: the network has no compiled plan until `finish`."""
     orders = Orders()
     monkeypatch.setattr(executable, "order_plan", orders.add)
     monkeypatch.setattr(executable, "has_interpreters", lambda _: False)
@@ -68,7 +68,7 @@ def fixture_network(orders: Orders) -> CpuExecutable:
 
 
 def check(network: CpuExecutable, rows: int) -> None:
-    """Compares a run with the product in float64."""
+    """Compares the answer of a run with the product in float64."""
     x = np.random.default_rng(rows).standard_normal((rows, 32)).astype(np.float32)
     (y,) = network.run((x,), RunContext())
     np.testing.assert_allclose(y, x.astype(np.float64) @ WEIGHT.astype(np.float64), rtol=1e-4, atol=1e-4)

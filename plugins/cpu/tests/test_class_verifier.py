@@ -1,4 +1,4 @@
-"""Plans of a class of sizes, verified at sampled sizes: faults that the example does not show are found."""
+"""Plans of a class of sizes, verified at sampled sizes: the verifier finds faults that do not show at the example's sizes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def open_plan(text: str, signature: tuple[tuple[int, ...], ...]) -> OpenPlan:
 
 
 def change(opened: OpenPlan, *, plan: dict[str, Any] | None = None, origin: dict[str, Any] | None = None) -> OpenPlan:
-    """Returns the plan of a class with parts of its plan, or of what it was made of, replaced."""
+    """Returns the class plan with some fields of its plan, or of the plan's origin, replaced."""
     changed = copy.copy(opened)
     assert opened.origin is not None
     changed.plan = replace(opened.plan, **(plan or {}))
@@ -108,13 +108,13 @@ def find_symbol(opened: OpenPlan, axis: int) -> Any:
 
 
 def grow(opened: OpenPlan, axis: int) -> Any:
-    """Returns by how much an axis of the first input is longer than in the example."""
+    """Returns the growth of an axis of the first input over the example's size."""
     size = find_symbol(opened, axis)
     return size - value_of(size)
 
 
 def plant_offset(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
-    """One block lies where it lies in the example."""
+    """A block keeps its offset from the example at all sizes."""
 
     def place(scope: Scope, lifetimes: Any) -> Any:
         offsets, total = place_open(scope, lifetimes)
@@ -127,10 +127,10 @@ def plant_offset(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
 
 
 def plant_maximum(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
-    """A block lies behind that one of the blocks below it that ends last in the example."""
+    """A block is placed after only that lower block which ends last at the example's sizes."""
 
     def place(scope: Scope, lifetimes: Any) -> Any:
-        # Two blocks of other sizes beside each other, and one above both.
+        # Two blocks of unequal sizes lie beside each other, with a third block above both.
         with monkeypatch.context() as patch:
             patch.setattr(Scope, "find_largest", lambda _, sizes: max(sizes, key=value_of))
             return place_open(scope, lifetimes)
@@ -141,7 +141,7 @@ def plant_maximum(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
 
 
 def plant_lifetime(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
-    """A value is thought dead one step early."""
+    """A value's lifetime ends one step early."""
 
     def place(scope: Scope, lifetimes: Any) -> Any:
         longest = max(range(len(lifetimes)), key=lambda index: lifetimes[index].end - lifetimes[index].begin if index else -1)
@@ -157,13 +157,13 @@ def plant_lifetime(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
 
 
 def plant_arena(_: pytest.MonkeyPatch) -> OpenPlan:
-    """The arena has as many bytes as the example needs."""
+    """The arena keeps the example's number of bytes at all sizes."""
     opened = open_plan(CONVOLUTIONS, IMAGES)
     return change(opened, plan={"arena_bytes": value_of(opened.plan.arena_bytes)})
 
 
 def plant_slot(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A piece of a concatenation lies a channel farther for each row more than in the example."""
+    """A piece of a concatenation is moved by one channel for each row beyond the example's."""
     opened = open_plan(BESIDE, IMAGES)
     assert opened.origin is not None
     piece = next(piece for joined in opened.plan.joins.values() for piece in joined.pieces if piece.is_moved)
@@ -171,7 +171,7 @@ def plant_slot(_: pytest.MonkeyPatch) -> OpenPlan:
 
 
 def plant_pair(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A step writes over what it reads, a few rows behind it where there are more than in the example."""
+    """A step's output overlaps its input by a few rows if there are more rows than in the example."""
     opened = open_plan(PRODUCTS, ROWS)
     assert opened.origin is not None
     written = next(value for value, place in opened.plan.places.items() if not isinstance(place, Block) and place.is_computed)
@@ -180,7 +180,7 @@ def plant_pair(_: pytest.MonkeyPatch) -> OpenPlan:
 
 
 def plant_bound_strides(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A step was planned for images that lie as far apart as those of the example."""
+    """A step is planned with the image strides of the example."""
     opened = open_plan(CONVOLUTIONS, IMAGES)
 
     def fix(step: PlannedStep) -> PlannedStep:
@@ -223,12 +223,12 @@ FAULTS: dict[Callable[[pytest.MonkeyPatch], OpenPlan], tuple[str, str]] = {
 
 
 def list_faults(opened: OpenPlan, signature: Signature) -> list[str]:
-    """Returns the faults of the plan of a class that is bound to one set of sizes."""
+    """Returns the faults of the class plan bound to one set of sizes."""
     return [str(fault) for fault in verify_plan(fix_plan(opened, signature))]
 
 
 def read_example(opened: OpenPlan) -> Signature:
-    """Returns the sizes that the plan was made with."""
+    """Returns the sizes of the example from which the plan was made."""
     assert opened.origin is not None
     return opened.sizes.write_signature([opened.origin.scope.values[symbol.atom] for symbol in opened.sizes.form.symbols])
 

@@ -1,4 +1,4 @@
-"""CPU: claims, refusals, blobs, cancellation, and that it never writes what is not its own."""
+"""CPU: claims, refusals, blobs, cancellation, and no writes to memory of the caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(core: Core) -> Read:
     return lambda text: core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> {text}'))
 
 
-def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, read: Read) -> None:
+def test_operator_without_kernel_is_refused_by_query_and_load(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
     result = core.query_network(network, "CPU")
     assert dict(result.supported) == {"Relu_0": "CPU"}
@@ -40,7 +40,7 @@ def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, 
     assert "cannot load network 'g' on CPU: 1 of 2 nodes are refused" in str(caught.value)
 
 
-def test_attribute_that_the_operator_does_not_have_is_refused_not_ignored(core: Core) -> None:
+def test_unknown_attribute_is_refused(core: Core) -> None:
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("consumed_inputs", [1]))
     assert "consumed_inputs" in core.query_network(core.read_network(model), "CPU").refused["Relu_0"]
@@ -53,8 +53,8 @@ def test_blob_gives_the_same_numbers_in_another_core(core: Core, tmp_path: Path,
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": kernels})
         expected = loaded.infer(inputs)
         loaded.export_network(tmp_path / "c.blob")
-        with Core() as other:
-            imported = other.import_network(tmp_path / "c.blob", "CPU", {"CPU_KERNELS": kernels})
+        with Core() as fresh:
+            imported = fresh.import_network(tmp_path / "c.blob", "CPU", {"CPU_KERNELS": kernels})
             assert (imported.inputs, imported.outputs, imported.name) == (loaded.inputs, loaded.outputs, loaded.name)
             for name, value in imported.infer(inputs).items():
                 np.testing.assert_array_equal(value, expected[name])
@@ -67,11 +67,11 @@ def test_extension_of_a_blob_is_needed_at_import(core: Core, read: Read, tmp_pat
     core.add_extension(extension, "CPU")
     loaded = core.load_network(read("g (float[2] x) => (float[2] y) { a = com.acme.Twist(x) y = Neg(a) }"), "CPU")
     loaded.export_network(tmp_path / "e.blob")
-    with Core() as other:
+    with Core() as fresh:
         with pytest.raises(UnsupportedNodesError, match="Twist"):
-            other.import_network(tmp_path / "e.blob", "CPU")
-        other.add_extension(extension, "CPU")
-        assert other.import_network(tmp_path / "e.blob", "CPU").infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-2, -1]
+            fresh.import_network(tmp_path / "e.blob", "CPU")
+        fresh.add_extension(extension, "CPU")
+        assert fresh.import_network(tmp_path / "e.blob", "CPU").infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-2, -1]
 
 
 def test_inputs_and_constants_are_never_written(core: Core, read: Read) -> None:
@@ -128,8 +128,8 @@ def test_threads_share_one_executable(core: Core, kernels: str) -> None:
 
     def run(index: int) -> None:
         for _ in range(20):
-            found = next(iter(loaded.infer({spec.name: draws[index]}).values()))
-            if not np.array_equal(found, expected[index]):
+            output = next(iter(loaded.infer({spec.name: draws[index]}).values()))
+            if not np.array_equal(output, expected[index]):
                 failures.append(index)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(8)]
@@ -156,7 +156,7 @@ def test_node_that_misses_an_input_is_refused_at_read(core: Core) -> None:
         core.query_network(model, "CPU")
 
 
-def test_window_whose_attributes_contradict_its_input_fails_in_the_run(core: Core, read: Read) -> None:
+def test_window_attributes_that_contradict_inputs_fail_in_a_run(core: Core, read: Read) -> None:
     text = "g (float[1,1,4,4] x) => (float[1,1,N,M] y) { y = AveragePool <kernel_shape = [2, 2], strides = [1]> (x) }"
     network = read(text)
     with pytest.raises(HeteroError, match="AveragePool_0"):

@@ -1,4 +1,4 @@
-"""Sizes of 0: attention over no keys, products of depth 0, convolutions of no channels, normalizations of nothing; by the formulas."""
+"""Sizes of 0: attention without keys, products of depth 0, convolutions without channels, empty normalizations; checked by formulas."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_result_of_empty_operands(
     kernels: str, call: str, opset: int, shapes: Shapes, shape: tuple[int, ...], value: float, is_open: bool
 ) -> None:
     def declare(name: str, sizes: tuple[int, ...]) -> str:
-        # onnx 1.23 infers a hidden size of 0 for packed Attention if that of the values is open.
+        # onnx 1.23 infers a hidden size of 0 for packed Attention if the hidden size of the values is open.
         fixed = len(sizes) - 1 if "num_heads" in call else len(sizes)
         dims = (f"{name}{axis}" if is_open and axis < fixed else str(size) for axis, size in enumerate(sizes))
         return f"float[{','.join(dims)}] {name}"

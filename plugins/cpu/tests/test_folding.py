@@ -1,4 +1,4 @@
-"""Constants are computed ahead within the limit of a load, and the rest in each run."""
+"""Constants are folded at load within a limit; the rest is computed in each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn graphs on CPU, by NumPy and by machine code; many more are `nox -s graphs`."""
+"""Random graphs on CPU, by NumPy and by machine code; `nox -s graphs` runs many more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_drawn_graphs_are_right(kernels: str, part: int) -> None:
 
 
 def test_gemm_takes_a_bias_without_dimensions_and_a_factor(kernels: str) -> None:
-    """NumPy makes a scalar of a factor times an array without dimensions, and a scalar has no flags to set."""
+    """NumPy returns a scalar for a factor times an array without dimensions, and a scalar has no flags to set."""
     text = "(float[2,3] x, float[3,2] w) => (float[2,2] y) <float c = {4}> { y = Gemm <alpha = 0.5, beta = 0.25> (x, w, c) }"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
     x, w = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((3, 2), np.float32)

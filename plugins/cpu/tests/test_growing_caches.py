@@ -1,4 +1,4 @@
-"""Caches that grow where they lie, as states of a request: right by ONNX Runtime, and nothing that was handed out changes."""
+"""Caches that grow in place as states of a request: equal to ONNX Runtime, and arrays already returned never change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Caches = tuple[Array, ...]
 
 @pytest.fixture
 def verified_plans() -> None:
-    """In place of the verifier of every plan, which would look at each length of a generation; a test asks for it by its key."""
+    """Turns off the verification of every plan, which would check each length of a generation; a test turns it on by its key."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def grow(network: ExecutableNetwork, count: int) -> list[Caches]:
     return steps
 
 
-def test_a_long_generation_is_right_and_copies_caches_only_when_there_is_no_room(
+def test_long_generation_copies_caches_only_when_memory_is_full(
     model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]
 ) -> None:
     with Core() as core:
@@ -100,14 +100,14 @@ def test_a_long_generation_is_right_and_copies_caches_only_when_there_is_no_room
             require_equal((request.infer({"tokens": np.array([[token]])})["logits"],), (logits,))
             copied += request.states.copied_bytes
             memory = request.states["past_key_0"].array.base.base
-            memories += [memory] if isinstance(memory, CacheMemory) and all(memory is not other for other in memories) else []
+            memories += [memory] if isinstance(memory, CacheMemory) and all(memory is not known for known in memories) else []
         require_equal(tuple(request.states[name].value for name in PASTS), tuple(caches))
-        # From 128 keys on, which have room for 192, there is one memory, and behind them another one.
+        # The first memory has room for 192 keys; a second memory follows it.
         assert (len(memories), copied) == (2, 0)
         assert request.states["past_key_0"].value.flags.c_contiguous
 
 
-def test_every_earlier_cache_keeps_its_values_and_the_newest_one_alone_grows(
+def test_newest_cache_grows_and_earlier_caches_keep_their_values(
     loaded: ExecutableNetwork, compute: Callable[[int, Caches], Caches]
 ) -> None:
     steps = grow(loaded, 5)
@@ -116,7 +116,7 @@ def test_every_earlier_cache_keeps_its_values_and_the_newest_one_alone_grows(
     older = step(loaded, 50, steps[3])
     require_equal(older, compute(50, values[3]))
     assert not np.shares_memory(older[1], steps[5][0])
-    # Two beams of one cache: the first one grows, the second one is copied.
+    # Two beams continue the same cache: the first beam extends it in place, the second beam copies it.
     beams = [step(loaded, token, steps[5]) for token in (60, 61)]
     assert [np.shares_memory(beam[1], steps[5][0]) for beam in beams] == [True, False]
     for token, beam in zip((60, 61), beams, strict=True):
@@ -187,10 +187,10 @@ def test_of_threads_with_one_cache_each_gets_its_own_answer(
 
 def test_another_network_may_go_on_with_a_cache(model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]) -> None:
     with Core() as core:
-        one, other = load(core, model), load(core, model, INFERENCE_NUM_THREADS=2)
-        caches = grow(one, 2)[-1]
+        single_threaded, two_threaded = load(core, model), load(core, model, INFERENCE_NUM_THREADS=2)
+        caches = grow(single_threaded, 2)[-1]
         values = tuple(cache.copy() for cache in caches)
-        for network in (other, one):
+        for network in (two_threaded, single_threaded):
             require_equal(step(network, 5, caches), compute(5, values))
 
 
@@ -220,7 +220,7 @@ def test_requests_are_right_whatever_they_are_asked_for(
         require_equal((mine, *(request.states[name].value for name in PASTS)), (logits, *caches))
 
 
-def test_an_imported_network_goes_on_with_the_states_of_the_exported_one(
+def test_imported_network_continues_with_exported_states(
     tmp_path: Path, model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]
 ) -> None:
     with Core() as core:
@@ -262,7 +262,7 @@ attention (float[1,2,3,64] q, float[1,2,3,64] k, float[1,2,3,64] v, float[1,2,P,
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_a_window_that_slides_over_a_cache_is_right(first: int) -> None:
-    """A model that drops the oldest keys reads a part of the cache: the new ones would take the place of old ones behind it."""
+    """A model that drops the oldest keys reads a slice of the cache, so new keys must not overwrite the keys behind that slice."""
     sliding = onnx.parser.parse_model(ATTENTION.replace("FIRST", str(first)))
     session, rng = ort.InferenceSession(sliding.SerializeToString()), np.random.default_rng(3)
     with Core() as core:
@@ -286,7 +286,7 @@ def test_memory_grows_behind_its_newest_view_alone() -> None:
     assert longer.shape == (2, 3, 101, 8)
     assert longer.__array_interface__["data"] == cache.__array_interface__["data"]
     refused = [cache, longer[:, :, 1:], longer[:1], longer[:, :, :100], longer[..., :4], longer.view(np.int32), longer.copy()]
-    assert [extend_cache(other, 102) for other in refused] == [None] * len(refused)
+    assert [extend_cache(view, 102) for view in refused] == [None] * len(refused)
     assert extend_cache(longer, 165) is None, "there is room for 64 more, no others"
     assert extend_cache(longer, 164) is not None
     assert extend_cache(longer, 102) is None

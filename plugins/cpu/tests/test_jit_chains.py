@@ -1,4 +1,4 @@
-"""Whole models with chains, normalizations and copies by machine code: what shares memory stays right, and equals the engine."""
+"""Whole models with chains, normalizations and copies by machine code: shared memory stays correct, and answers equal the engine's."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ IMAGE, ROWS = "2, 12, 9, 7", "2, 5, 40"
         (ROWS, "a = Div (x, root) b = Erf (a) c = Add (b, one) d = Mul (x, c) y = Mul (d, half)", 1),
         (ROWS, "s = Sigmoid (x) y = Mul (x, s)", 1),
         (ROWS, "a = Softmax (x) b = Exp (a) c = Add (b, row) y = LayerNormalization (c, row, row)", 3),
-        # A value that is read again after it could have been written over; two views of one value in one sum.
+        # A value that is read again after its memory could have been overwritten; a sum of two views of the same value.
         (ROWS, "a = Exp (x) b = Neg (a) c = Softmax (a) d = Mul (a, b) y = Add (c, d)", 3),
         (ROWS, "n = Exp (x) a, b = Split <axis = 0, num_outputs = 2> (n) c = Add (n, a) y = Mul (c, b)", 2),
-        # Images: a halo around what a convolution reads, batch normalization before one, scales of channels.
+        # Images: a halo around the input of a convolution, batch normalization before a convolution, scales of channels.
         (
             IMAGE,
             """a = Conv <pads = [1, 1, 1, 1]> (x, w) n = BatchNormalization (a, scale, bias, mean, variance)

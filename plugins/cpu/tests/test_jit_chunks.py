@@ -1,4 +1,4 @@
-"""How work is cut for several workers: all of it, in chunks of about the wanted size, so that nobody is left waiting."""
+"""How work is cut into chunks for several workers: complete, about the target size, and balanced so that no worker waits long."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from hetero_cpu.symbols.sizes import Scope
 
 
 @given(units=st.integers(1, 500), chunks=st.integers(1, 600), workers=st.integers(1, 9))
-def test_chunks_have_about_the_wanted_size_and_keep_workers_as_long_as_any_other_would(
-    units: int, chunks: int, workers: int
-) -> None:
-    size, wanted = choose_chunk_size(units, chunks, workers), -(-units // chunks)
-    assert wanted / 2 <= size <= 2 * wanted
+def test_chunks_have_about_the_target_size_and_balance_workers(units: int, chunks: int, workers: int) -> None:
+    size, target = choose_chunk_size(units, chunks, workers), -(-units // chunks)
+    assert target / 2 <= size <= 2 * target
 
     def count_rounds(candidate: int) -> int:
-        """How many units the worker has who has the most, where all take turns."""
+        """Returns the number of units of the busiest worker if workers take chunks in turns."""
         numbers = [min(candidate, units - begin) for begin in range(0, units, candidate)]
         return max(len(numbers[worker::workers]) for worker in range(workers)) * candidate
 
-    assert count_rounds(size) <= count_rounds(wanted)
+    assert count_rounds(size) <= count_rounds(target)
 
 
 @pytest.mark.parametrize(("units", "chunks", "size"), [(14, 10, 1), (14, 7, 1), (14, 3, 7), (8, 3, 2), (7, 7, 1), (1, 1, 1)])
@@ -40,9 +38,9 @@ def test_one_worker_gets_chunks_of_the_wanted_size() -> None:
 @pytest.mark.parametrize(
     ("pixels", "outputs", "depth", "shares_weights"),
     [
-        # 49 pixels of 160 channels beside 600 KB of weights: each of two workers reads half of them.
+        # 49 pixels of 160 channels with 600 KB of weights: each of two workers reads half of the weights.
         (49, 960, 160, True),
-        # 3136 pixels of 24 channels beside 14 KB of weights.
+        # 3136 pixels of 24 channels with 14 KB of weights.
         (3136, 144, 24, False),
     ],
 )

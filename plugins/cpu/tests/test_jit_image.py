@@ -1,4 +1,4 @@
-"""Object files in executable memory: what is stored runs again, what is damaged is compiled again, nothing is writable and executable."""
+"""Object files in executable memory: stored code runs again, damaged code is recompiled, no page is both writable and executable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "halve_and_add_third"
 
 
 def emit(name: str, width: int) -> Code:
-    """x[0] * 0.5 + 1/3: constants that lie beside the code."""
+    """Computes x[0] * 0.5 + 1/3, with its constants beside the code."""
     code = Code(name, 3, width)
     row = code.parameters[0]
     address = code.load_number(row)
@@ -41,7 +41,7 @@ def emit(name: str, width: int) -> Code:
 
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A private folder of the test's own."""
+    """A private folder of this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "hetero" / FOLDER
 
@@ -61,9 +61,7 @@ def read_stored(folder: Path) -> tuple[Path, bytes]:
     return path, path.read_bytes()[32:]
 
 
-def test_kernel_of_another_process_is_loaded_from_the_folder_and_not_compiled(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_of_another_process_is_loaded_from_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Compiler().compile(Kernel(NAME, emit))
     later = Compiler()
     monkeypatch.setattr(later, "_emit", lambda kernel: pytest.fail(f"{kernel.name} was emitted"))
@@ -71,7 +69,7 @@ def test_kernel_of_another_process_is_loaded_from_the_folder_and_not_compiled(
     assert run_at(later.compile(Kernel(NAME, emit))) == EXPECTED * find_width()
 
 
-def test_kernel_of_changed_code_that_emits_the_same_is_not_compiled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_source_with_equal_output_is_not_compiled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Compiler().compile(Kernel(NAME, emit))
     monkeypatch.setattr(compiler, "describe_environment", lambda: "other source files")
     monkeypatch.setattr(TRANSLATOR, "translate", lambda text, name: pytest.fail(f"{name} was compiled"))
@@ -96,7 +94,7 @@ def test_damaged_file_is_said_and_compiled_again(folder: Path, damage: str, capl
     assert read_stored(folder) == (path, image)
 
 
-def test_machine_code_is_never_writable_and_constants_are_not_executable(folder: Path) -> None:
+def test_code_is_not_writable_and_constants_are_not_executable(folder: Path) -> None:
     address = Compiler().compile(Kernel(NAME, emit))
     lines = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
     rights = {}
@@ -150,9 +148,7 @@ def test_unusable_object_with_a_right_digest_is_compiled_again(folder: Path, cap
 
 
 @pytest.mark.parametrize("kind", ["link", "open"])
-def test_stored_code_that_somebody_else_may_change_is_compiled_again(
-    folder: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stored_code_writable_by_other_users_is_recompiled(folder: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     Compiler().compile(Kernel(NAME, emit))
     path, _ = read_stored(folder)
     if kind == "link":
@@ -175,7 +171,7 @@ assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
 """
 
 
-def test_processes_that_compile_the_same_kernel_at_once_are_all_right(folder: Path) -> None:
+def test_processes_may_compile_the_same_kernel_at_once(folder: Path) -> None:
     command = [sys.executable, "-c", CHILD, str(Path(__file__).parent)]
     children = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     assert [(child.communicate()[1], child.returncode) for child in children] == [("", 0)] * 3

@@ -1,4 +1,4 @@
-"""Whole models by machine code: nothing falls back in silence, and two threads give the answer of one."""
+"""Whole models by machine code: no silent fallback, and two threads give the same answer as a single thread."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if not find_width():
 
 
 @pytest.mark.parametrize("name", ["inception_v1", "shufflenet", "squeezenet"])
-def test_every_convolution_is_machine_code_with_one_thread_and_two(name: str) -> None:
-    """A step that refuses by mistake would leave its node to NumPy, where only the time tells."""
+def test_all_convolutions_are_machine_code_with_1_and_2_threads(name: str) -> None:
+    """A mistaken refusal would only show as a slower run, since NumPy would compute the node."""
     model = light_model(name)
     inputs = light_inputs(model)
     answers = []

@@ -1,4 +1,4 @@
-"""AUTO: the toolkit answers first, machine code takes over, and nothing is kept alive by what is still to be compiled."""
+"""AUTO: the toolkit answers first, machine code takes over, and pending compilations keep no network alive."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ print(json.dumps(found))
 
 
 def start(cache: Path) -> Any:
-    """Returns what a fresh process saw."""
+    """Returns the report of a fresh process."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
@@ -78,7 +78,7 @@ def start(cache: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def test_answers_are_right_before_while_and_after_machine_code_takes_over_and_the_next_process_begins_with_it(
+def test_machine_code_takes_over_and_serves_the_next_process(
     tmp_path: Path,
 ) -> None:
     tmp_path.chmod(0o700)
@@ -109,7 +109,7 @@ def make_model() -> Any:
 
 @pytest.fixture(name="empty_folder")
 def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kernel is stored, and none is in the process."""
+    """An empty kernel cache, on disk and in the process."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "find_level", lambda: "")
@@ -117,7 +117,7 @@ def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("empty_folder")
-def test_network_that_waits_for_kernels_is_collected_and_its_order_dropped() -> None:
+def test_network_waiting_for_kernels_is_collected_with_its_order() -> None:
     with Core() as core:
         network = core.load_network(make_model(), "CPU")
         assert not network.get_metric("CPU_KERNELS_READY")
@@ -129,7 +129,7 @@ def test_network_that_waits_for_kernels_is_collected_and_its_order_dropped() -> 
 
 
 @pytest.mark.usefixtures("empty_folder")
-def test_toolkit_program_is_freed_when_machine_code_has_taken_over() -> None:
+def test_toolkit_program_is_freed_after_the_take_over() -> None:
     with Core() as core:
         network = core.load_network(make_model(), "CPU")
         answer = network.infer({"x": np.ones((1, 16, 12, 12), np.float32)})["y"]
@@ -141,7 +141,7 @@ def test_toolkit_program_is_freed_when_machine_code_has_taken_over() -> None:
 
 @pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("batch", ["1", "batch"], ids=["known-sizes", "open-sizes"])
-def test_kernels_that_cannot_be_compiled_are_a_warning_and_the_toolkit_answers(
+def test_uncompilable_kernels_warn_and_the_toolkit_answers(
     batch: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(kernels: Iterable[Kernel], before: Any = None) -> None:
@@ -221,7 +221,7 @@ def test_closing_ends_the_wait_for_a_first_run() -> None:
     assert all(thread.name != "hetero-cpu-compiler" or thread is not background._thread for thread in threading.enumerate())
 
 
-def test_packed_weights_are_made_once_and_only_when_they_are_asked_for() -> None:
+def test_packed_weights_are_made_lazily_and_once() -> None:
     weights, calls = PackedWeights(), list[str]()
     constant = np.arange(6.0)
 

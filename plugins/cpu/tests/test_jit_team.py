@@ -1,7 +1,7 @@
-"""Programs of machine code and their teams: each chunk once, calls in order, threads that sleep, end, and are absent after a fork.
+"""Programs of machine code and their teams: chunks run once, calls in order; threads sleep, end, and do not survive a fork.
 
-The kernel of these tests counts: every chunk that it is called for, whether all chunks of the call before are done, and whether another
-thread has the same worker's number at the same time. It keeps a wrong count where the program lets two calls overlap.
+The kernel of these tests counts its runs per chunk. It also counts an error if the call before has unfinished chunks, or if another
+thread uses the same worker number at the same time: both happen if the program lets two calls overlap.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def emit_counting(name: str, width: int) -> Code:
     value = code.variable(chunk)
     with code.loop(0, p["steps"]):
         value.set(value.get() * 6364136223846793005 + 1442695040888963407)
-    with code.when(value.get().equals(-1)):  # never; so that the loop is of use
+    with code.when(value.get().equals(-1)):  # never true; keeps the loop from being optimized away
         code.add_atomically(p["wrong"], 1 << 32)
     code.add_atomically(p["counts"] + chunk * 8, 1)
     code.add_atomically(mine + 8, 1)
@@ -66,12 +66,12 @@ def emit_counting(name: str, width: int) -> Code:
     return code
 
 
-# Compiled kernels are kept by name, beyond the next change of this file.
+# Compiled kernels are cached by name, so the name must change with this file.
 COUNTING = Kernel(f"test_team_{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}", emit_counting)
 
 
 class Counted:
-    """A program of counting calls, and what they count."""
+    """A program of counting calls, with its counters."""
 
     def __init__(self, chunks: list[int], *, workers: int, steps: int = 0) -> None:
         self.chunks = chunks
@@ -84,12 +84,12 @@ class Counted:
         calls = []
         for place, count in enumerate(chunks):
             before = (address_of(self.done[place:]), chunks[place - 1] if place else 0)
-            others = (address_of(self.done[place + 1 :]), *map(address_of, (self.wrong, inside, self.helped)))
-            calls.append(NativeCall(COUNTING, (address_of(self.counts[place]), *before, *others, steps, workers), count, keep))
+            counters = (address_of(self.done[place + 1 :]), *map(address_of, (self.wrong, inside, self.helped)))
+            calls.append(NativeCall(COUNTING, (address_of(self.counts[place]), *before, *counters, steps, workers), count, keep))
         self.program = NativeProgram(calls)
 
     def run(self, begin: int, end: int, team: Team | None) -> None:
-        """Runs a part, and fails where a chunk of it did not run once, one of another part ran, or calls overlapped."""
+        """Runs a part; fails if one of its chunks did not run exactly once, if a foreign chunk ran, or if calls overlapped."""
         self.counts[:] = 0
         self.done[0] = 0
         self.done[1:] = np.where(np.arange(len(self.chunks)) < begin, self.chunks, 0)
@@ -106,19 +106,19 @@ def make_random(source: random.Random, workers: int) -> Counted:
 
 
 def run_many(seed: int, workers: int, runs: int) -> None:
-    """Runs parts of programs, at least `runs` of them and until threads beside the caller have done 1,000 chunks."""
+    """Runs parts of programs, at least `runs` times and until helper threads have run 1,000 chunks."""
     source, team = random.Random(seed), Team(workers)
-    wanted, deadline = 0 if workers == 1 else 1000, monotonic() + 60
+    target, deadline = 0 if workers == 1 else 1000, monotonic() + 60
     try:
         programs = [make_random(source, workers) for _ in range(20)]
-        while runs > 0 or sum(int(one.helped[0]) for one in programs) < wanted:
+        while runs > 0 or sum(int(counted.helped[0]) for counted in programs) < target:
             runs -= 1
             assert monotonic() < deadline
-            one = source.choice(programs)
-            begin, end = sorted(source.choices(range(len(one.program) + 1), k=2))
-            one.run(begin, end, team)
+            counted = source.choice(programs)
+            begin, end = sorted(source.choices(range(len(counted.program) + 1), k=2))
+            counted.run(begin, end, team)
             if source.random() < 0.04:
-                time.sleep(source.choice([0.0001, 0.0005, 0.001, 0.004]))  # around the time when helpers go to sleep
+                time.sleep(source.choice([0.0001, 0.0005, 0.001, 0.004]))  # about the time after which helpers go to sleep
     finally:
         team.close()
 
@@ -147,31 +147,31 @@ def threads_end() -> Any:
 
 
 def test_program_alone_runs_every_chunk_once_in_order() -> None:
-    one = Counted([1, 0, 64, 3, 1], workers=1)
-    assert len(one.program) == 5
+    counted = Counted([1, 0, 64, 3, 1], workers=1)
+    assert len(counted.program) == 5
     for begin in range(6):
         for end in range(begin, 6):
-            one.run(begin, end, None)
+            counted.run(begin, end, None)
     Counted([], workers=1).program.run(0, 0)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_many_short_runs_with_a_team_run_every_chunk_once_in_order(workers: int) -> None:
+def test_short_team_runs_run_each_chunk_once_in_order(workers: int) -> None:
     run_many(workers, workers, 500)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_tiny_calls_one_close_after_the_other_keep_their_numbers_apart(workers: int) -> None:
+def test_tiny_consecutive_calls_keep_their_counters_apart(workers: int) -> None:
     team, chunks = Team(workers), [2, 3, 2, 7] * 50
-    one, runs = Counted(chunks, workers=workers), 0
+    counted, runs = Counted(chunks, workers=workers), 0
     deadline = monotonic() + 60
-    while runs < 1000 or one.helped[0] < 2_000:
+    while runs < 1000 or counted.helped[0] < 2_000:
         assert monotonic() < deadline
-        one.done[:] = 0
-        one.program.run(0, len(chunks), team)
+        counted.done[:] = 0
+        counted.program.run(0, len(chunks), team)
         runs += 1
-    assert np.array_equal(one.counts, runs * (np.arange(7) < np.array(chunks)[:, None]))
-    assert one.wrong[0] == 0
+    assert np.array_equal(counted.counts, runs * (np.arange(7) < np.array(chunks)[:, None]))
+    assert counted.wrong[0] == 0
     team.close()
 
 
@@ -194,13 +194,13 @@ def test_two_teams_at_the_same_time_do_not_meet() -> None:
 
 @pytest.mark.parametrize("workers", [2, 4, 7])
 def test_every_helper_takes_part_when_awake_and_after_it_slept(workers: int) -> None:
-    team, one = Team(workers), Counted([1, 32, 1, 32], workers=workers, steps=10_000)
+    team, counted = Team(workers), Counted([1, 32, 1, 32], workers=workers, steps=10_000)
     for _ in range(3):
-        one.chunks_of_worker[:] = 0
+        counted.chunks_of_worker[:] = 0
 
         def is_done_by_all() -> bool:
-            one.run(0, 4, team)
-            return bool(one.chunks_of_worker[:workers].all())
+            counted.run(0, 4, team)
+            return bool(counted.chunks_of_worker[:workers].all())
 
         wait_until(is_done_by_all)
         wait_until(lambda: read_place(team, PARKED) == workers - 1)
@@ -208,17 +208,17 @@ def test_every_helper_takes_part_when_awake_and_after_it_slept(workers: int) -> 
 
 
 def test_run_without_chunks_to_share_wakes_nobody() -> None:
-    team, one = Team(3), Counted([1] * 50, workers=3)
+    team, counted = Team(3), Counted([1] * 50, workers=3)
     wait_until(lambda: read_place(team, PARKED) == 2)
     for _ in range(100):
-        one.run(0, 50, team)
+        counted.run(0, 50, team)
     assert read_place(team, PARKED) == 2
     assert read_place(team, DONE) == read_place(team, TICKET) == 0
     team.close()
 
 
 def test_sleeping_team_uses_no_processor() -> None:
-    # In a process of its own: the threads of other tests count, too.
+    # In a process of its own, as threads of other tests would count, too.
     used = float(
         run_python(
             """
@@ -237,30 +237,30 @@ print(time.process_time() - before)
 
 @pytest.mark.parametrize("state", ["spinning", "parked"])
 def test_close_ends_threads_and_runs_go_on_alone(state: str) -> None:
-    team, one = Team(3), Counted([64, 1, 64], workers=3)
+    team, counted = Team(3), Counted([64, 1, 64], workers=3)
     if state == "parked":
         wait_until(lambda: read_place(team, PARKED) == 2)
     else:
-        one.run(0, 3, team)
+        counted.run(0, 3, team)
     threads = list_helpers()
     assert len(threads) >= 2
     team.close()
     assert not any(thread in list_helpers() for thread in threads if thread.name.startswith("hetero-CPU-team_"))
     team.close()
-    one.helped[0] = 0
-    one.run(0, 3, team)
-    assert one.helped[0] == 0
+    counted.helped[0] = 0
+    counted.run(0, 3, team)
+    assert counted.helped[0] == 0
 
 
 def test_close_by_another_thread_during_runs_leaves_them_right() -> None:
-    one = Counted([16] * 30, workers=3, steps=500)
+    counted = Counted([16] * 30, workers=3, steps=500)
     for _ in range(20):
         team = Team(3)
-        one.run(0, 30, team)
+        counted.run(0, 30, team)
         closer = threading.Thread(target=team.close)
         closer.start()
         while closer.is_alive():
-            one.run(0, 30, team)
+            counted.run(0, 30, team)
         closer.join()
 
 
@@ -274,7 +274,7 @@ def test_collected_team_and_pool_end_their_threads() -> None:
     gc.collect()
     gc.disable()
     try:
-        del team, pool, first, second  # no cycle holds them
+        del team, pool, first, second  # no reference cycle keeps them alive
         for thread in threads:
             thread.join(60)
     finally:
@@ -282,7 +282,7 @@ def test_collected_team_and_pool_end_their_threads() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_pool_lends_the_same_team_again_and_none_beyond_its_limit() -> None:
+def test_pool_reuses_its_team_and_lends_none_beyond_its_limit() -> None:
     pool = TeamPool(2, most=2)
     with pool.lease() as first:
         assert first is not None
@@ -298,13 +298,13 @@ def test_pool_lends_the_same_team_again_and_none_beyond_its_limit() -> None:
 
 
 def test_closed_pool_ends_a_lent_team_when_it_comes_back() -> None:
-    pool, one = TeamPool(3), Counted([8] * 5, workers=3)
+    pool, counted = TeamPool(3), Counted([8] * 5, workers=3)
     before = set(list_helpers())
     with pool.lease() as team:
         threads = [thread for thread in list_helpers() if thread not in before]
         pool.close()
         assert all(thread.is_alive() for thread in threads)
-        one.run(0, 5, team)
+        counted.run(0, 5, team)
     assert not any(thread.is_alive() for thread in threads)
     with pool.lease() as later:
         assert later is None
@@ -312,7 +312,7 @@ def test_closed_pool_ends_a_lent_team_when_it_comes_back() -> None:
 
 
 def test_team_for_which_no_thread_starts_works_alone_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    before = threading.stack_size(2**47 - 2**20)  # more than a process has addresses for
+    before = threading.stack_size(2**47 - 2**20)  # more than the address space of a process
     try:
         with caplog.at_level(logging.WARNING):
             team = Team(3)
@@ -324,7 +324,7 @@ def test_team_for_which_no_thread_starts_works_alone_and_says_so(caplog: pytest.
 
 
 def run_python(program: str, *, first: str = "") -> str:
-    """Returns what a program prints that has all names of this file; it has to end well and to complain about nothing."""
+    """Returns the output of a program with all names of this file; the program must exit with 0 and an empty stderr."""
     source = f"{first}\nfrom {Path(__file__).stem} import *\n{program}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     ended = subprocess.run(
@@ -375,7 +375,7 @@ assert len(list_helpers()) == 4
     ids=["spinning", "parked", "running", "collected", "held by a module"],
 )
 def test_interpreter_ends_with_teams_alive(end: str) -> None:
-    # What is registered first is called last.
+    # atexit calls its functions in reverse order.
     first = """
 import atexit, threading
 atexit.register(lambda: print(*(thread.name for thread in threading.enumerate() if thread.name.startswith("hetero"))))
@@ -394,8 +394,8 @@ for name in ("first", "second"):
 
 
 def test_kernel_of_these_tests_finds_calls_that_overlap() -> None:
-    one = Counted([2, 2], workers=1)
-    one.done[1] = 1  # as if the second chunk of the first call had not run
-    one.program.run(1, 2)
-    assert one.wrong[0] == 2
+    counted = Counted([2, 2], workers=1)
+    counted.done[1] = 1  # as if the second chunk of the first call had not run
+    counted.program.run(1, 2)
+    assert counted.wrong[0] == 2
     assert COMPILER.find(COUNTING) is not None

@@ -1,4 +1,4 @@
-"""LLVM in a process of its own: what it refuses, how it ends, and what happens where no process can be had."""
+"""LLVM in a child process: refused modules, the end of the child, and the case that no child process can be started."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ print(json.dumps({"error": error, "steps": steps, "llvm": "libllvmlite" in maps,
 
 @pytest.fixture
 def translate() -> Iterator[Translator]:
-    made = Translator()
-    yield made
-    made.rest()
+    translator = Translator()
+    yield translator
+    translator.rest()
 
 
-def test_process_that_compiles_all_kernels_of_a_network_has_no_llvm_in_its_memory(tmp_path: Path) -> None:
+def test_process_that_compiles_kernels_does_not_load_llvm(tmp_path: Path) -> None:
     cold = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     tmp_path.chmod(0o700)
     ended = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=900, env=cold)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert not found["llvm"]
-    assert not found["binding"]
-    assert found["steps"] > 0
-    assert found["error"] < 1e-5
+    report = json.loads(ended.stdout)
+    assert not report["llvm"]
+    assert not report["binding"]
+    assert report["steps"] > 0
+    assert report["error"] < 1e-5
 
 
-def test_module_that_llvm_refuses_is_an_error_with_its_words_and_the_next_one_is_compiled(translate: Translator) -> None:
+def test_refused_module_quotes_llvm_and_the_next_module_compiles(translate: Translator) -> None:
     with pytest.raises(RuntimeError, match="expected top-level entity"):
         translate.translate("this is no module", "none")
     process = translate._process
@@ -73,7 +73,7 @@ def test_module_that_llvm_refuses_is_an_error_with_its_words_and_the_next_one_is
     assert translate._process is process
 
 
-def test_process_that_ended_is_told_by_the_kernel_and_the_next_kernel_gets_another_one(translate: Translator) -> None:
+def test_ended_process_is_reported_and_replaced(translate: Translator) -> None:
     translate.translate(MODULE.format(name="first"), "first")
     process = translate._process
     assert process is not None
@@ -111,7 +111,7 @@ def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, mo
     assert compiler.find(kernels[2]) is not None
 
 
-def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_kernel_is_compiled_after_its_callback_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler, kernels = Compiler(), [Kernel("before_it", _emit_nothing), Kernel("after_it", _emit_nothing)]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answers = iter([False, True])
@@ -122,7 +122,7 @@ def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Pa
 
     with pytest.raises(LookupError):
         compiler.compile_all(kernels, refuse_the_second)
-    # What LLVM was at is done.
+    # The kernel before the error was still compiled.
     assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False]
 
 
@@ -167,7 +167,7 @@ def test_process_goes_when_the_program_was_killed() -> None:
 
 
 def is_running(process: int) -> bool:
-    """Says whether a process is there and no zombie."""
+    """Says whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -24,22 +24,22 @@ def test_old_kernels_on_a_new_processor_are_named_with_the_cause() -> None:
         "OpenBLAS runs its kernels for Haswell, and the processor has AVX-512, which is about twice as fast: "
         "OPENBLAS_CORETYPE is 'Haswell'; unset it"
     )
-    found = describe_slow_kernels(openblas("Zen"), AVX512, None)
-    assert found is not None
-    assert found.endswith("it does not know the processor; set OPENBLAS_CORETYPE=SkylakeX before Python starts")
+    warning = describe_slow_kernels(openblas("Zen"), AVX512, None)
+    assert warning is not None
+    assert warning.endswith("it does not know the processor; set OPENBLAS_CORETYPE=SkylakeX before Python starts")
 
 
 @pytest.mark.parametrize(
     ("architecture", "flags"),
     [("SkylakeX", AVX512), ("Haswell", frozenset({"avx2"})), ("neoversen1", AVX512), ("Haswell", frozenset())],
 )
-def test_kernels_that_fit_the_processor_are_no_reason_for_a_warning(architecture: str, flags: frozenset[str]) -> None:
+def test_kernels_that_fit_the_processor_give_no_warning(architecture: str, flags: frozenset[str]) -> None:
     assert describe_slow_kernels(openblas(architecture), flags, None) is None
 
 
 @pytest.mark.skipif("avx512f" not in filter(grants_flag, read_processor_flags()), reason="the processor has no AVX-512")
 @pytest.mark.parametrize(("kernels", "count"), [("NUMPY", 1), ("JIT", 0)])
-def test_process_with_old_kernels_warns_once_where_numpy_computes(kernels: str, count: int) -> None:
+def test_old_kernels_warn_once_if_numpy_computes(kernels: str, count: int) -> None:
     if kernels == "JIT" and not find_width():
         pytest.skip("no machine code for this processor")
     program = """

@@ -1,4 +1,4 @@
-"""Late constants by a written function are those of the toolkit, bit for bit, and so are its errors."""
+"""Late constants computed by a written function equal the toolkit's bit for bit, errors included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes that are left out where a network has none of their operators: without them they change nothing."""
+"""Passes are skipped for a network without any of their operators; on such a network they change nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULES = {
 
 
 def needs_one_of(pattern: Pattern, operators: frozenset[str]) -> bool:
-    """Says whether whatever matches a pattern holds one of these operators."""
+    """Says whether every match of a pattern contains at least one of these operators."""
     if isinstance(pattern, OneOf):
         return all(needs_one_of(each, operators) for each in pattern.patterns)
     return isinstance(pattern, Op) and (
@@ -46,8 +46,8 @@ def test_late_pass_names_a_function(name: str) -> None:
 
 def test_operators_of_reshapes_are_those_of_their_pass() -> None:
     assert LATE["merge_reshapes"].operators == reshapes._RESHAPES
-    others = {"Cast", "Expand", "Identity", "Pad", "Slice", "Tile"}
-    assert LATE["eliminate_idle"].operators == reshapes._RESHAPES | reshapes._OF_ONE_INPUT | others
+    single_operators = {"Cast", "Expand", "Identity", "Pad", "Slice", "Tile"}
+    assert LATE["eliminate_idle"].operators == reshapes._RESHAPES | reshapes._OF_ONE_INPUT | single_operators
 
 
 @pytest.mark.parametrize("operator", ["Relu", "Neg", "Conv", "MatMul", "Gemm", "Sqrt"])

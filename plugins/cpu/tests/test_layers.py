@@ -1,4 +1,4 @@
-"""A file of CPU imports only from its own floor and from the floors before it, at its head and inside functions."""
+"""Each file of CPU imports only from its own layer and the layers below it, at its head and inside functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def find_floor(parts: tuple[str, ...]) -> int:
 
 
 def list_imports(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yields the line of each import of this package, and the names below the package."""
+    """Yields the line of each import from this package, and the imported name below the package."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "hetero_cpu":
             parts = tuple(node.module.split(".")[1:])

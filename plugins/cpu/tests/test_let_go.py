@@ -1,4 +1,4 @@
-"""Memory of a loaded network: a weight is held in the form in which kernels read it, and in no other."""
+"""Memory of a loaded network: each weight is held only in the form in which kernels read it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WORDS = (
 
 
 class Weights:
-    """Makes arrays as often as they are asked for, and knows which of them are alive."""
+    """Makes the array of a constant anew for each request, and tracks the arrays that are alive."""
 
     def __init__(self, text: str, shapes: dict[str, tuple[int, ...]]) -> None:
         model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
@@ -81,7 +81,7 @@ class Weights:
         return load
 
     def list_alive(self) -> list[str]:
-        """Returns the constants of which an array is alive."""
+        """Returns the names of the constants with a live array."""
         gc.collect()
         return [name for name, arrays in self.made.items() if any(array() is not None for array in arrays)]
 
@@ -99,7 +99,7 @@ def core() -> Iterator[Core]:
 
 @pytest.fixture
 def machine_code() -> None:
-    """Skips a test if no machine code is made here."""
+    """Skips a test on a processor without machine code."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from hetero_cpu.machine.compiler import find_width
 
@@ -113,7 +113,7 @@ def images() -> Any:
 
 
 @pytest.mark.usefixtures("machine_code")
-def test_weights_that_were_packed_are_let_go_and_the_answer_is_right(images: Any, core: Core) -> None:
+def test_packed_weights_are_released_and_the_answer_is_right(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     executable = CpuExecutable(load_source(strip_network(weights.network)), {}, kernels="JIT")
     assert not set(LARGE) & set(weights.list_alive())
@@ -138,7 +138,7 @@ def test_network_that_let_go_of_its_weights_can_be_exported(images: Any, core: C
 
 
 @pytest.mark.usefixtures("machine_code")
-def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_short(images: Any, core: Core) -> None:
+def test_network_without_weights_runs_by_node_if_memory_is_short(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
     context = RunContext(limits=RunLimits("g", memory_limit=executable.metrics()["CPU_ARENA_BYTES"]() - 1))
@@ -147,18 +147,18 @@ def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_sh
 
 
 @pytest.mark.usefixtures("machine_code")
-def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy() -> None:
+def test_table_stays_and_its_product_makes_no_second_copy() -> None:
     weights = Weights(WORDS, {"table": (500, 96), "w0": (96, 384), "w1": (384, 96)})
     executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
     alive = weights.list_alive()
     metrics = {name: ask() for name, ask in executable.metrics().items()}
     assert alive == ["table"]
-    table, others = 500 * 96 * 4, 2 * 384 * 96 * 4
+    table, packed = 500 * 96 * 4, 2 * 384 * 96 * 4
     assert metrics["CPU_CONSTANT_BYTES"] == table
-    assert metrics["CPU_WEIGHT_BYTES"] <= 1.1 * (table + others)
+    assert metrics["CPU_WEIGHT_BYTES"] <= 1.1 * (table + packed)
 
 
-def test_weight_is_let_go_when_it_was_packed_and_the_next_one_was_not() -> None:
+def test_weight_is_released_before_the_next_weight_is_packed() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     constants = weights.network.initializers
     packed = PackedWeights(releases=True).serve(constants)
@@ -167,7 +167,7 @@ def test_weight_is_let_go_when_it_was_packed_and_the_next_one_was_not() -> None:
     assert packed.nbytes == np.prod(SHAPES["w0"]) * 4
 
 
-def test_weights_of_a_network_that_may_have_several_plans_are_kept() -> None:
+def test_weights_of_a_network_with_several_plans_stay() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     constants = weights.network.initializers
     PackedWeights().serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2)

@@ -1,4 +1,4 @@
-"""Weights in a file beside the model: the pages of those that were packed go back to the system, and the arrays stay valid."""
+"""Weights in a file beside the model: pages of packed weights are returned to the system, and the arrays stay valid."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_model(folder: Path, batch: str) -> Path:
 
 
 def count_resident_kib(path: Path) -> int:
-    """Returns the memory that this process has of a mapped file, by the system's own count."""
+    """Returns the resident memory of a mapped file in this process, in KiB, from /proc/self/smaps."""
     counts, is_inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
@@ -53,7 +53,7 @@ def read_network(folder: Path) -> Network:
 
 
 @pytest.mark.parametrize("releases", [True, False])
-def test_pages_of_a_packed_weight_go_back_to_the_system_and_the_array_stays_valid(tmp_path: Path, releases: bool) -> None:
+def test_pages_of_a_packed_weight_are_freed_and_the_array_stays(tmp_path: Path, releases: bool) -> None:
     constants = read_network(tmp_path).initializers
     array = constants["w"].array
     assert array.sum() == pytest.approx(WEIGHTS["w"].sum())

@@ -1,4 +1,4 @@
-"""Numbers of an instance that is bound to one set of sizes after another are those of its symbols, computed one by one as integers."""
+"""An instance rebound to several sets of sizes has the numbers of its symbols, computed separately in integers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def open_model(name: str) -> OpenPlan:
 
 
 def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...] | None, ...]]:
-    """Returns input shapes of the class, neighbours as well as far ones, some twice."""
+    """Returns input shapes of the class: adjacent shapes, distant shapes, and some shapes twice."""
     drawn = []
     for _ in range(4000):
         sizes = [int(rng.integers(symbol.low, min(symbol.high, 100) + 1)) for symbol in plan.sizes.form.symbols]
@@ -98,7 +98,7 @@ def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) 
 
 @pytest.mark.skipif(not find_width(), reason="no machine code is made for this processor")
 @pytest.mark.parametrize("name", MODELS)
-def test_numbers_bound_one_after_the_other_are_those_of_the_symbols(name: str) -> None:
+def test_numbers_bound_in_sequence_equal_their_symbols(name: str) -> None:
     plan = open_model(name)
     rng = np.random.default_rng(7)
     instance = Instance(plan)
@@ -118,14 +118,14 @@ def test_binding_that_fails_is_made_again_as_a_whole(monkeypatch: pytest.MonkeyP
     plan = open_model("encoder")
     instance = Instance(plan)
     first, second, *_ = draw_sizes(plan, np.random.default_rng(8), 4)
-    products, others = plan.match(first), plan.match(second)
+    products, second_products = plan.match(first), plan.match(second)
     assert products is not None
-    assert others is not None
+    assert second_products is not None
     instance._bind(products)
     with monkeypatch.context() as patch:
         patch.setattr(plan, "compute_shape_constants", lambda elements: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            instance._bind(others)
+            instance._bind(second_products)
     instance._bind(products)
     instance._move([1 << 41] * len(plan.roots))
     check(instance, plan, first, [1 << 41] * len(plan.roots))
@@ -133,7 +133,7 @@ def test_binding_that_fails_is_made_again_as_a_whole(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("seed", range(20))
 def test_sums_are_those_of_plain_integers(seed: int) -> None:
-    """Also for rows without a product, and for factors and products whose product float64 does not hold."""
+    """Includes rows without a product, and values whose product exceeds float64's integer precision."""
     rng = np.random.default_rng(seed)
     count, products = int(rng.integers(1, 30)), tuple(map(int, rng.integers(0, 1 << 30, int(rng.integers(0, 6)))))
     constants = rng.integers(-(1 << 47), 1 << 47, count)

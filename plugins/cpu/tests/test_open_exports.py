@@ -1,4 +1,4 @@
-"""Open sizes as exporters write them: each has one plan for all sizes, and is right by ONNX Runtime without its optimizations."""
+"""Open sizes as exporters write them: a single plan serves all sizes, and answers equal ONNX Runtime's without optimizations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _draw_images() -> list[Feeds]:
 
 
 def _make_computed_pads() -> tuple[onnx.ModelProto, list[Feeds]]:
-    """torch's `F.pad` by sizes: pairs in the order of the axes from the last one, turned round by a slice that goes back."""
+    """torch's `F.pad` with computed sizes: pairs from the last axis to the first, reversed by a slice with a negative step."""
     b = Builder()
     x = b.add("Conv", "x", b.weight(16, 3, 3, 3), pads=[1] * 4)
     small = b.add("ConvTranspose", b.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), b.weight(16, 16, 2, 2), strides=[2, 2])
@@ -67,7 +67,7 @@ def _make_shuffled_pixels() -> tuple[onnx.ModelProto, list[Feeds]]:
 
 
 def _make_turned_rows() -> tuple[onnx.ModelProto, list[Feeds]]:
-    """Length before batch, as torch's layers of transformers compute."""
+    """Length before batch, the order inside torch's transformer layers."""
     b = Builder()
     turned = b.add("Transpose", "x", perm=[1, 0, 2])
     inner = b.add("Relu", b.add("Add", b.add("MatMul", turned, b.weight(WIDTH, 48)), b.weight(48)))
@@ -97,7 +97,7 @@ def _attend(b: Builder, hide: Callable[[str], str]) -> None:
 
 
 def _draw_masked(dtype: type) -> list[Feeds]:
-    """Masks that hide the last third of the keys: infinities, or zeros for hidden ones."""
+    """Masks that hide the last third of the keys: -inf in float masks, 0 in integer masks."""
     drawn = []
     for feeds in _draw_rows():
         batch, length, _ = feeds["x"].shape
@@ -108,7 +108,7 @@ def _draw_masked(dtype: type) -> list[Feeds]:
 
 
 def _make_chosen_mask() -> tuple[onnx.ModelProto, list[Feeds]]:
-    """torch's `masked_fill`: another number in the place of what is hidden."""
+    """torch's `masked_fill`: a constant replaces the hidden scores."""
     b = Builder()
     hidden = b.add("Equal", b.add("Unsqueeze", "mask", b.constant([1, 2])), b.constant(0))
     _attend(b, lambda scores: b.add("Where", hidden, b.constant(-1e9, np.float32), scores))
@@ -124,7 +124,7 @@ def _make_infinite_mask() -> tuple[onnx.ModelProto, list[Feeds]]:
 
 
 def _make_filled_mask() -> tuple[onnx.ModelProto, list[Feeds]]:
-    """Zeros of a computed shape, filled where a key comes after a query."""
+    """Zeros of a computed shape, filled at each key that comes after its query."""
     b = Builder()
 
     def hide(scores: str) -> str:
@@ -150,7 +150,7 @@ def _make_recurrent() -> tuple[onnx.ModelProto, list[Feeds]]:
 
 
 def _make_quantized() -> tuple[onnx.ModelProto, list[Feeds]]:
-    """A product of integers whose scale is that of the run, as dynamic quantization makes it.
+    """An integer product with a scale from the run, as dynamic quantization makes it.
 
     ONNX Runtime adds pairs of products in 16 bits on some processors; two products of 255 and -64 fit.
     """

@@ -1,4 +1,4 @@
-"""Images whose height and width are open: one plan for a class of sizes, by ONNX Runtime without its optimizations."""
+"""Images with open height and width: one plan for a class of sizes; expected values from ONNX Runtime without optimizations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("llvmlite")
 
 
 def _check(model: onnx.ModelProto, sizes: list[tuple[int, ...]], caplog: pytest.LogCaptureFixture, *, threads: int = 2) -> int:
-    """Compares all answers, each plan being verified for each set of sizes; returns how many plans were made."""
+    """Compares all answers, verifying each plan for each set of sizes; returns the number of plans."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -110,7 +110,7 @@ def test_an_image_is_right_for_drawn_sizes(graph: str, caplog: pytest.LogCapture
     assert _check(_parse(_IMAGES[graph]), _draw(14, channels=16), caplog) < 14
 
 
-# Even sizes, so that no coordinate is a tie, which others round in float32.
+# Even sizes avoid coordinates that are ties, which ONNX Runtime rounds in float32.
 _MODES: list[dict[str, Any]] = [
     *({"mode": "nearest", "nearest_mode": mode} for mode in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
     *(
@@ -124,11 +124,11 @@ _MODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("attributes", _MODES, ids=lambda attributes: "-".join(attributes.values()))
 @pytest.mark.parametrize("size", [(10, 12), (14, 14), (4, 4)])
 def test_a_resized_image_is_right(attributes: dict[str, str], size: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
-    given = ", ".join(f'{name} = "{value}"' for name, value in attributes.items())
+    attribute_text = ", ".join(f'{name} = "{value}"' for name, value in attributes.items())
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
     graph (float[2, 19, 7, 7] x) => (float[2, 19, {size[0]}, {size[1]}] y)
     <int64[4] size = {{2, 19, {size[0]}, {size[1]}}}, float[19, 19, 1, 1] w>
-    {{ a = Conv (x, w) y = Resize <{given}> (a, , , size) }}""")
+    {{ a = Conv (x, w) y = Resize <{attribute_text}> (a, , , size) }}""")
     weight = np.random.default_rng(3).standard_normal((19, 19, 1, 1)).astype(np.float32)
     del model.graph.initializer[:]
     sizes = np.array((2, 19, *size), np.int64)

@@ -1,4 +1,4 @@
-"""One plan for a class of sizes: right for sizes that are drawn, by ONNX Runtime without its optimizations, and made only a few times."""
+"""One plan for a class of sizes: correct for random sizes by ONNX Runtime without optimizations, and made only a few times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _compute(model: onnx.ModelProto) -> Callable[[Feeds], list[Any]]:
 
 
 def _draw_decoder(rng: np.random.Generator, place: int) -> Feeds:
-    """The past grows by one from 2 on, then anything."""
+    """The past grows from 2 by a single step per run at first; later sizes are random."""
     grows = place < 20
     batch, steps = (1, 1) if grows else (int(rng.integers(1, 4)), int(rng.integers(1, 6)))
     past = place if grows else int(rng.integers(0, 300))
@@ -49,7 +49,7 @@ def _draw_encoder(rng: np.random.Generator, place: int) -> Feeds:
 
 
 def _check(model: onnx.ModelProto, draw: Draw, *, threads: int, count: int, kernels: str = "JIT") -> int:
-    """Compares all answers; returns how many plans were made."""
+    """Compares all answers; returns the number of plans."""
     rng, compute = np.random.default_rng(7), _compute(model)
     with Core() as core:
         network = core.load_network(model, "CPU", {"CPU_KERNELS": kernels, "INFERENCE_NUM_THREADS": str(threads)})
@@ -88,7 +88,7 @@ _GRAPHS = {
         out = Abs (q)""",
     "range": """s = Shape (x) l = Gather <axis = 0> (s, scalar) r = Range (nothing, l, step) f = Cast <to = 1> (r)
         u = Unsqueeze (f, last) out = Add (x, u)""",
-    # As torch's exporter divides the scores of attention: by the root of a size that is fixed, or open.
+    # Division of attention scores as torch exports it: by the root of a fixed or an open size.
     "root of a fixed size": """s = Shape (x) d = Gather <axis = 0> (s, wide) f = Cast <to = 1> (d) r = Sqrt (f)
         t = Transpose <perm = [0, 2, 1]> (x) q = MatMul (x, t) e = Div (q, r) p = Softmax (e) out = MatMul (p, x)""",
     "root of an open size": """s = Shape (x) d = Gather <axis = 0> (s, scalar) f = Cast <to = 1> (d) r = Sqrt (f)
@@ -118,7 +118,7 @@ def test_a_small_graph_is_right_for_drawn_sizes(graph: str) -> None:
             sizes = (int(rng.integers(1, 40)), int(rng.integers(100, 700)), 8)
         return {"x": np.abs(rng.standard_normal(sizes)).astype(np.float32)}
 
-    # The open size's root is a number that a pattern reads: a plan is then made for each set of sizes, of which some are drawn twice.
+    # A pattern reads the root of the open size as a number, so each set of sizes has its own plan; some sets occur twice.
     assert _check(_parse(_GRAPHS[graph]), draw, threads=2, count=24) < (25 if graph == "root of an open size" else 24)
 
 
@@ -130,8 +130,8 @@ def test_the_first_sizes_make_the_plan_of_their_class() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=3) == 1
 
 
-def test_sizes_that_happen_to_be_equal_make_no_class_of_their_own() -> None:
-    # 64 is the width, 16 and 17 are on both sides of a vector of queries.
+def test_accidentally_equal_sizes_make_no_separate_class() -> None:
+    # 64 is the width; 16 and 17 lie on both sides of a vector of queries.
     shapes = [(20, 64), (20, 20), (64, 20), (20, 16), (20, 17), (16, 100), (65, 65)]
 
     def draw(rng: np.random.Generator, place: int) -> Feeds:
@@ -159,7 +159,7 @@ def test_products_have_a_class_of_few_rows_and_one_of_many(first: int, threads: 
 
 
 def test_a_class_reaches_down_to_a_few_keys_and_rows() -> None:
-    # 8 keys are fewer than a tile of the kernel has, 26 rows more than the least that tiles of two sizes add up to.
+    # 8 keys are fewer than a kernel tile has; 26 rows are more than the least sum of tiles of two sizes.
     shapes = [(6, 105), (8, 14), (2, 13), (5, 8), (3, 9)]
 
     def draw(rng: np.random.Generator, place: int) -> Feeds:
@@ -170,11 +170,11 @@ def test_a_class_reaches_down_to_a_few_keys_and_rows() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=len(shapes)) == 1
 
 
-def test_kernels_that_are_compiled_behind_numpy_take_over_for_a_class() -> None:
+def test_kernels_compiled_behind_numpy_take_over_for_a_class() -> None:
     assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=1, count=12, kernels="AUTO") <= 12
 
 
-def test_every_sum_of_caches_keeps_its_values_when_the_next_is_made() -> None:
+def test_sums_of_caches_keep_their_values_in_later_runs() -> None:
     model = make_decoder(layers=1, width=64, heads=4, key_heads=2)
     rng, compute = np.random.default_rng(3), _compute(model)
     caches = {f"past_{part}_0": np.zeros((1, 2, 0, 16), np.float32) for part in ("key", "value")}
@@ -188,5 +188,5 @@ def test_every_sum_of_caches_keeps_its_values_when_the_next_is_made() -> None:
             answers = network.infer(feeds)
             history.append((np.asarray(answers["present_key_0"]), expected[1]))
             caches = {f"past_{part}_0": np.asarray(answers[f"present_{part}_0"]) for part in ("key", "value")}
-    for made, expected_cache in history:
-        np.testing.assert_allclose(made, expected_cache, rtol=1e-4, atol=1e-5)
+    for cache, expected_cache in history:
+        np.testing.assert_allclose(cache, expected_cache, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Rules of sizes on symbols give what they give on integers, and, for other sizes than the example's, what onnx infers for these."""
+"""Size rules on symbols agree with the same rules on integers, and with onnx's inference at sizes other than the example's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hetero_core.network.weights import WeightFiles
 FLOAT, INT8, UINT8, INT64 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT64
 Input = tuple[int, tuple[Any, ...]]
 
-# Sizes that are symbols are named.
+# Open sizes have names.
 _PLAIN: list[Input] = [(FLOAT, ("a", "b", "c", 6))]
 _FRESH: list[Input] = [(FLOAT, ("a", 2, "b", 8)), (FLOAT, ("a", 2, "b", 8)), (FLOAT, ("a", 2, "b", 4))]
 _SCALE: list[Input] = [(FLOAT, ()), (UINT8, ())]

@@ -1,4 +1,4 @@
-"""Sizes as symbols compute as integers do, and say with guards what they were asked; a layout holds for all sizes."""
+"""Symbolic sizes compute as integers do and record their comparisons as guards; a layout is valid for all sizes of its class."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ def _holds(scope: Scope, values: list[int]) -> bool:
 
 
 def _compute(rng: np.random.Generator, numbers: list[Any]) -> list[Any]:
-    """Returns numbers and answers of drawn arithmetic, the same for the same generator."""
-    found = list(numbers)
+    """Returns numbers and answers of random arithmetic, the same for the same generator."""
+    numbers_so_far = list(numbers)
     answers: list[Any] = []
     for _ in range(14):
-        a, b = (found[int(rng.integers(len(found)))] for _ in range(2))
+        a, b = (numbers_so_far[int(rng.integers(len(numbers_so_far)))] for _ in range(2))
         constant = int(rng.integers(1, 70))
         match int(rng.integers(9)):
             case 0:
-                found.append(a + b)
+                numbers_so_far.append(a + b)
             case 1:
-                found.append(a - b)
+                numbers_so_far.append(a - b)
             case 2:
-                found.append(a * constant)
+                numbers_so_far.append(a * constant)
             case 3:
-                found.append(a // constant)
+                numbers_so_far.append(a // constant)
             case 4:
-                found.append(-(-a // constant) * constant)
+                numbers_so_far.append(-(-a // constant) * constant)
             case 5:
-                found.append(largest(a, b))
+                numbers_so_far.append(largest(a, b))
             case 6:
-                found.append(least(a, constant))
+                numbers_so_far.append(least(a, constant))
             case 7:
                 answers.append(bool(a < b))
             case 8:
                 answers.append(bool(a % constant == 0))
-    return [*found, *answers]
+    return [*numbers_so_far, *answers]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -71,13 +71,13 @@ def test_what_symbols_give_holds_wherever_the_guards_do(seed: int) -> None:
     scope = Scope()
     example = [int(number) for number in np.random.default_rng(seed).integers(2, 40, 3)]
     symbols = [scope.open_size(name, size) for name, size in zip("abc", example, strict=True)]
-    found = _compute(np.random.default_rng(1000 + seed), symbols)
+    results = _compute(np.random.default_rng(1000 + seed), symbols)
     least, equal, unequal = ([dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero))
     guards = [*least, *equal, *unequal]
-    evaluator = Evaluator(scope, [0, 1, 2], [*(terms_of(number) for number in found if not isinstance(number, bool)), *guards])
+    evaluator = Evaluator(scope, [0, 1, 2], [*(terms_of(number) for number in results if not isinstance(number, bool)), *guards])
     form = ClassForm((), (), evaluator.derivation, evaluator.tabulate(guards), len(least), len(least) + len(equal))
     holds = write_guards(form)
-    table = evaluator.tabulate([terms_of(number) for number in found])
+    table = evaluator.tabulate([terms_of(number) for number in results])
     sums = Sums(table, np.arange(len(table)))
     rng, covered = np.random.default_rng(2000 + seed), 0
     for sizes in [example, *(rng.integers(2, 60, 3).tolist() for _ in range(200))]:
@@ -89,7 +89,7 @@ def test_what_symbols_give_holds_wherever_the_guards_do(seed: int) -> None:
             continue
         covered += 1
         expected = _compute(np.random.default_rng(1000 + seed), list(sizes))
-        assert [evaluate(terms_of(number), values) for number in found] == [int(number) for number in expected]
+        assert [evaluate(terms_of(number), values) for number in results] == [int(number) for number in expected]
         assert sums.evaluate(products).tolist() == [int(number) for number in expected]
     assert covered
 
@@ -109,7 +109,7 @@ def test_an_address_is_never_asked_for_its_value() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_arrays_lie_as_those_of_numpy_do(seed: int) -> None:
-    """Views of drawn shapes: with the sizes of the example strides and offsets are NumPy's, or both copy."""
+    """Views of random shapes: at the example's sizes, strides and offsets equal NumPy's, or both copy."""
     rng = np.random.default_rng(seed)
     shape = [int(size) for size in rng.integers(1, 6, int(rng.integers(1, 5)))]
     scope = Scope()
@@ -154,13 +154,13 @@ def _fix(scope: Scope, number: Any) -> int:
 
 
 def _strides(array: Any, scope: Scope) -> list[int]:
-    """Returns the strides of the axes along which there is more than one element."""
+    """Returns the strides of the axes with more than one element."""
     pairs = zip(array.shape, array.strides, strict=True)
     return [_fix(scope, stride) for size, stride in pairs if _fix(scope, size) > 1]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_blocks_that_live_at_the_same_time_lie_apart_for_all_sizes(seed: int) -> None:
+def test_blocks_with_overlapping_lifetimes_are_disjoint(seed: int) -> None:
     rng, scope = np.random.default_rng(seed), Scope()
     a, b = scope.open_size("a", int(rng.integers(2, 50))), scope.open_size("b", int(rng.integers(2, 50)))
     lifetimes = []
@@ -175,12 +175,12 @@ def test_blocks_that_live_at_the_same_time_lie_apart_for_all_sizes(seed: int) ->
             (evaluate(terms_of(offset), values), evaluate(terms_of(block.nbytes), values))
             for offset, block in zip(offsets, lifetimes, strict=True)
         ]
-        for one, (begin, nbytes) in enumerate(spans):
+        for index, (begin, nbytes) in enumerate(spans):
             assert begin % 64 == 0
             assert begin + nbytes <= evaluate(terms_of(total), values)
-            for other in range(one):
-                together = lifetimes[one].begin <= lifetimes[other].end and lifetimes[other].begin <= lifetimes[one].end
-                assert not together or begin + nbytes <= spans[other][0] or sum(spans[other]) <= begin
+            for earlier in range(index):
+                together = lifetimes[index].begin <= lifetimes[earlier].end and lifetimes[earlier].begin <= lifetimes[index].end
+                assert not together or begin + nbytes <= spans[earlier][0] or sum(spans[earlier]) <= begin
     assert not scope.at_least_zero
     assert not scope.equal_zero
     assert not scope.not_zero
@@ -193,7 +193,7 @@ def _open_encoder() -> OpenPlan | None:
     return make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
 
 
-def test_a_wrong_layout_of_a_class_is_refused_for_other_sizes_than_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_class_layout_is_refused_beyond_the_example_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llvmlite")
     right = _open_encoder()
     assert right is not None
@@ -202,7 +202,7 @@ def test_a_wrong_layout_of_a_class_is_refused_for_other_sizes_than_the_example(m
 
     def place_like_example(scope: Scope, lifetimes: Any) -> Any:
         offsets, total = place_open(scope, lifetimes)
-        # Right for the example alone.
+        # Correct for the example alone.
         return tuple(_fix(scope, offset) for offset in offsets), total
 
     place_open = layout.place_open

@@ -1,4 +1,4 @@
-"""Inputs that are read where the caller has them, and outputs that are written where they stay: nothing is seen of it but the time."""
+"""Inputs read from the caller's arrays, and outputs written directly to the caller's memory: only the time shows the difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetero_core import Core
 from hetero_core.contract import CancelToken, RunContext
 from hetero_core.remote.host import HostSession
 
-# Large enough not to be copied: 128 KiB.
+# 128 KiB: large enough not to be copied.
 ROWS, COLUMNS = 128, 256
 SHAPE = f"{ROWS},{COLUMNS}"
 
@@ -60,22 +60,22 @@ def run_cache(past: Any, new: Any) -> dict[str, Any]:
     return {"present": present, "twice": present + present}
 
 
-def test_a_step_that_could_write_over_its_input_leaves_the_callers_array_alone(core: Core) -> None:
+def test_step_in_place_does_not_overwrite_the_callers_array(core: Core) -> None:
     x = draw_array(0, ROWS, COLUMNS)
     before = x.copy()
     x.flags.writeable = False
-    found = core.load_network(RELU, "CPU").infer({"x": x})["y"]
+    answer = core.load_network(RELU, "CPU").infer({"x": x})["y"]
     assert np.array_equal(x, before)
-    assert np.array_equal(found, np.maximum(before, 0))
+    assert np.array_equal(answer, np.maximum(before, 0))
 
 
 def test_each_run_reads_the_arrays_that_it_is_given(core: Core) -> None:
     request = core.load_network(CACHE, "CPU").create_infer_request()
     for seed in range(4):
         inputs = {"past": draw_array(seed, 1, 4, 64, 64), "new": draw_array(seed + 9, 1, 4, 1, 64)}
-        found = request.infer(inputs)
+        answers = request.infer(inputs)
         for name, expected in run_cache(**inputs).items():
-            assert np.array_equal(found[name], expected)
+            assert np.array_equal(answers[name], expected)
 
 
 def test_results_that_are_held_survive_later_runs(core: Core) -> None:
@@ -116,7 +116,7 @@ def test_what_was_dropped_is_written_again(native_core: Core) -> None:
     request = native_core.load_network(RELU, "CPU").create_infer_request()
     x = draw_array(5, ROWS, COLUMNS)
     addresses = {find_address(request.infer({"x": x})["y"]) for _ in range(8)}
-    # One while the request still has the last one.
+    # A single address is in use until the request releases the previous output.
     assert len(addresses) <= 2
 
 
@@ -125,15 +125,15 @@ def test_inputs_that_lie_otherwise_are_copied(core: Core, unfit: str) -> None:
     x = draw_array(6, ROWS, COLUMNS)
     if unfit == "unaligned":
         memory = np.zeros(x.nbytes + 1, np.uint8)
-        given = memory[1:].view(np.float32).reshape(x.shape)
-        given[...] = x
+        fed = memory[1:].view(np.float32).reshape(x.shape)
+        fed[...] = x
     elif unfit == "strided":
         wide = np.zeros((ROWS, COLUMNS, 2), np.float32)
         wide[..., 0] = x
-        given = wide[..., 0]
+        fed = wide[..., 0]
     else:
-        given = x[::-1].copy()[::-1]
-    assert np.array_equal(core.load_network(RELU, "CPU").infer({"x": given})["y"], np.maximum(x, 0))
+        fed = x[::-1].copy()[::-1]
+    assert np.array_equal(core.load_network(RELU, "CPU").infer({"x": fed})["y"], np.maximum(x, 0))
 
 
 def test_arrays_set_for_outputs_are_filled_beside_others(core: Core) -> None:
@@ -141,11 +141,11 @@ def test_arrays_set_for_outputs_are_filled_beside_others(core: Core) -> None:
     inputs = {"past": draw_array(7, 1, 4, 64, 64), "new": draw_array(8, 1, 4, 1, 64)}
     mine = np.zeros((1, 4, 65, 64), np.float32)
     request.set_tensor("twice", mine)
-    found = request.infer(inputs)
+    answers = request.infer(inputs)
     expected = run_cache(**inputs)
-    assert found["twice"] is mine
+    assert answers["twice"] is mine
     assert np.array_equal(mine, expected["twice"])
-    assert np.array_equal(found["present"], expected["present"])
+    assert np.array_equal(answers["present"], expected["present"])
 
 
 class Uncopied(np.ndarray):
@@ -159,9 +159,7 @@ class Uncopied(np.ndarray):
 
 
 @pytest.mark.parametrize(("owns_outputs", "copies"), [(True, 0), (False, 1)])
-def test_only_an_output_that_the_run_owns_is_computed_where_the_caller_set_it(
-    native_core: Core, *, owns_outputs: bool, copies: int
-) -> None:
+def test_only_outputs_of_the_run_are_computed_in_preset_arrays(native_core: Core, *, owns_outputs: bool, copies: int) -> None:
     network = native_core.load_network(CACHE, "CPU")
     inputs = draw_array(7, 1, 4, 64, 64), draw_array(8, 1, 4, 1, 64)
     mine = np.zeros((1, 4, 65, 64), np.float32).view(Uncopied)
@@ -216,7 +214,7 @@ def test_an_array_may_be_set_for_an_output_and_given_as_an_input(core: Core) -> 
         ("y = Concat<axis=0>(x, x)  z = Exp(x)", ["y", "z"]),
     ],
 )
-def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core: Core, body: str, outputs: list[str]) -> None:
+def test_outputs_with_aliases_or_from_functions_are_right(native_core: Core, body: str, outputs: list[str]) -> None:
     returned = ", ".join(f"float[n] {name}" for name in outputs)
     model = parse(f"g (float[{SHAPE}] x) => ({returned}) <int64 axis = {{0}}> {{ {body} }}")
     for value in model.graph.output:
@@ -224,7 +222,7 @@ def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core:
     x = abs(draw_array(9, ROWS, COLUMNS))
     request = native_core.load_network(model, "CPU").create_infer_request()
     request.infer({"x": x})
-    found = request.infer({"x": x})
+    answers = request.infer({"x": x})
     halves = {"y": x[:64], "z": x[64:]}
     expected = {
         "Split": halves,
@@ -232,17 +230,17 @@ def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core:
         "Transpose": {"y": x, "z": x.T},
         "Concat": {"y": np.concatenate([x, x]), "z": np.exp(x)},
     }
-    wanted = next((arrays for operator, arrays in expected.items() if operator in body), {"y": x, "z": x.reshape(-1)})
+    expected_arrays = next((arrays for operator, arrays in expected.items() if operator in body), {"y": x, "z": x.reshape(-1)})
     for name in outputs:
-        assert found[name].shape == wanted[name].shape
-        np.testing.assert_allclose(found[name], wanted[name], rtol=2e-5)
-        assert not np.shares_memory(found[name], x)
+        assert answers[name].shape == expected_arrays[name].shape
+        np.testing.assert_allclose(answers[name], expected_arrays[name], rtol=2e-5)
+        assert not np.shares_memory(answers[name], x)
     if len(outputs) > 1:
-        assert not np.shares_memory(found["y"], found["z"])
+        assert not np.shares_memory(answers["y"], answers["z"])
 
 
-def test_indices_are_never_read_where_somebody_else_may_change_them(native_core: Core) -> None:
-    """They are checked once, and memory is read by them afterwards."""
+def test_indices_are_read_from_a_private_copy(native_core: Core) -> None:
+    """Indices are checked once and then used as addresses."""
     model = parse("g (float[64,64] x, int64[16384] i) => (float[16384,64] y) { y = Gather(x, i) }")
     loaded = native_core.load_network(model, "CPU")
     x, i = draw_array(10, 64, 64), np.arange(16384) % 64
@@ -251,7 +249,7 @@ def test_indices_are_never_read_where_somebody_else_may_change_them(native_core:
         loaded.infer({"x": x, "i": i + 1})
 
 
-def test_memory_of_outputs_is_handed_out_again_when_no_view_of_it_is_left() -> None:
+def test_output_memory_is_reused_once_it_has_no_view() -> None:
     memory = OutputMemory(np.dtype(np.float32))
     first, address = memory.take((32, 8))
     assert address == find_address(first)
@@ -259,8 +257,8 @@ def test_memory_of_outputs_is_handed_out_again_when_no_view_of_it_is_left() -> N
     assert first.shape == (32, 8)
     part = first[3:, ::2].T
     del first
-    second, other = memory.take((32, 8))
-    assert other != address
+    second, second_address = memory.take((32, 8))
+    assert second_address != address
     assert not np.shares_memory(second, part)
     del part
     gc.collect()
@@ -282,9 +280,7 @@ def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
 
 
 @pytest.mark.parametrize("model", [RELU, CACHE], ids=["relu", "cache"])
-def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
-    native_core: Core, tmp_path: Path, model: onnx.ModelProto
-) -> None:
+def test_imported_plan_reads_and_writes_the_callers_arrays(native_core: Core, tmp_path: Path, model: onnx.ModelProto) -> None:
     loaded = native_core.load_network(model, "CPU")
     loaded.export_network(tmp_path / "x.blob")
     imported = native_core.import_network(tmp_path / "x.blob", "CPU")
@@ -297,10 +293,10 @@ def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
     for seed in range(3):
         inputs = {spec.name: draw_array(seed, *spec.shape) for spec in imported.inputs}
         runs.append((inputs, imported.infer(inputs)))
-    # What does not lie as machine code needs it is copied.
+    # Inputs in a layout that machine code cannot read are copied.
     turned = {name: np.asfortranarray(array) for name, array in runs[0][0].items()}
     runs.append((turned, imported.infer(turned)))
-    for inputs, found in runs:
+    for inputs, answers in runs:
         expected = {"y": np.maximum(inputs["x"], 0)} if model is RELU else run_cache(inputs["past"], inputs["new"])
         for name, value in expected.items():
-            assert np.array_equal(found[name], value)
+            assert np.array_equal(answers[name], value)

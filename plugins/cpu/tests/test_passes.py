@@ -1,4 +1,4 @@
-"""The passes in their order: what becomes of whole models, for fixed and for open sizes, against ONNX Runtime on the model itself."""
+"""The passes in their order: transformed models with fixed and open sizes answer as ONNX Runtime does for the original model."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_transposes_left_in_a_transformer(core: Core, model: onnx.ModelProto, tr
     network = compile_network(core, model)
     operators = [node.op_type for node in network.nodes]
     assert operators.count("Attention") == 1
-    # A constant that is turned for a product is a view.
+    # A constant that is transposed for a product is a view.
     assert sum(node.op_type == "Transpose" and node.inputs[0] not in network.initializers for node in network.nodes) == transposes
     assert "Softmax" not in operators
     inputs = light_inputs(model)
-    for found, wanted in zip(core.load_network(model, "CPU").infer(inputs).values(), run_engine(model, inputs), strict=True):
-        assert_same(found, wanted, rtol=RELATIVE)
+    for value, expected in zip(core.load_network(model, "CPU").infer(inputs).values(), run_engine(model, inputs), strict=True):
+        assert_same(value, expected, rtol=RELATIVE)
 
 
 OPEN_ATTENTION = """g (float[batch, length, 12] x, int64[batch, length] seen) => (float[batch, length, 12] y) {

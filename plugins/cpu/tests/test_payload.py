@@ -55,12 +55,12 @@ def core() -> Iterator[Core]:
 
 @pytest.fixture
 def no_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A private folder in which nothing is."""
+    """A Core with an empty private folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def export(core: Core, model: onnx.ModelProto, path: Path, **config: Any) -> dict[str, Any]:
-    """Writes the blob of a model that was run once; returns what it answered."""
+    """Runs a model once and writes its blob; returns the answers."""
     loaded = core.load_network(model, "CPU", {**JIT, **config})
     answers = loaded.infer(light_inputs(model))
     loaded.export_network(path)
@@ -69,13 +69,13 @@ def export(core: Core, model: onnx.ModelProto, path: Path, **config: Any) -> dic
 
 
 def takes_up_plan(network: Any) -> bool:
-    """Says whether an imported network has the plan beside its blob, rather than one of its own."""
+    """Says whether an imported network uses the plan stored beside its blob."""
     return network.executable.source.payload is not None
 
 
-def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert list(found) == list(expected)
-    for name, value in found.items():
+def check_equal(answers: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(answers) == list(expected)
+    for name, value in answers.items():
         np.testing.assert_array_equal(value, expected[name])
 
 
@@ -91,13 +91,13 @@ def test_import_with_the_plan_and_one_without_answer_bit_for_bit(
         if step == 1:
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
-        # The import without a plan keeps its own for the one after it, where the shapes are known by then.
+        # An import without a stored plan stores its own plan for the next import, if the shapes are known.
         assert takes_up_plan(imported) is takes_plan
         check_equal(imported.infer(inputs), expected)
         check_equal(imported.infer(inputs), expected)
 
 
-def test_imported_network_says_of_itself_what_the_loaded_one_does(core: Core, tmp_path: Path) -> None:
+def test_imported_network_reports_as_the_loaded_network(core: Core, tmp_path: Path) -> None:
     model = light_model("squeezenet")
     loaded = core.load_network(model, "CPU", JIT)
     loaded.export_network(tmp_path / "x.blob")
@@ -133,7 +133,7 @@ def test_blob_written_again_is_the_same(core: Core, tmp_path: Path) -> None:
     assert stream.getvalue() == (tmp_path / "x.blob").read_bytes()
 
 
-def test_other_input_shapes_than_those_of_the_plan_are_planned_then(core: Core, tmp_path: Path) -> None:
+def test_input_shapes_beyond_the_plan_get_a_new_plan(core: Core, tmp_path: Path) -> None:
     model = dynamic_batch_model()
     export(core, model, tmp_path / "x.blob")
     imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
@@ -151,7 +151,7 @@ def test_limit_below_the_arena_runs_node_by_node(core: Core, tmp_path: Path) -> 
     loaded = core.load_network(dynamic_batch_model(), "CPU", JIT)
     expected = loaded.infer({"images": images})["scores"]
     loaded.export_network(tmp_path / "x.blob")
-    # The arena of the import counts: its outputs lie outside.
+    # Only the arena of the import counts, as its outputs lie outside.
     imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
     imported.infer({"images": images})
     arena = imported.get_metric("CPU_ARENA_BYTES")
@@ -175,9 +175,9 @@ def test_threads_of_the_import_may_differ(core: Core, tmp_path: Path) -> None:
 def test_kernels_of_the_import_are_those_of_the_blob(core: Core, tmp_path: Path, first: str) -> None:
     model = residual_model()
     expected = export(core, model, tmp_path / "x.blob", CPU_KERNELS=first)
-    other = {"JIT": "NUMPY", "NUMPY": "JIT"}[first]
-    with pytest.raises(BlobMismatchError, match=f"CPU_KERNELS is '{other}' in the call and '{first}' in the blob"):
-        core.import_network(tmp_path / "x.blob", "CPU", {"CPU_KERNELS": other})
+    second = {"JIT": "NUMPY", "NUMPY": "JIT"}[first]
+    with pytest.raises(BlobMismatchError, match=f"CPU_KERNELS is '{second}' in the call and '{first}' in the blob"):
+        core.import_network(tmp_path / "x.blob", "CPU", {"CPU_KERNELS": second})
     check_equal(core.import_network(tmp_path / "x.blob", "CPU").infer(light_inputs(model)), expected)
 
 
@@ -205,7 +205,7 @@ with Core() as core, np.load(folder + "/inputs.npz") as inputs, np.load(folder +
 
 
 def import_elsewhere(blob: Path, folder: Path, kind: str, cache: Path | None) -> Any:
-    """Returns what another process saw; `cache` is its private folder, None for ours."""
+    """Returns the report of a child process; `cache` is its private folder, None for the folder of this process."""
     environment = os.environ if cache is None else {**os.environ, "XDG_CACHE_HOME": str(cache)}
     command = [sys.executable, "-c", CHILD, str(blob), str(folder), kind]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
@@ -221,31 +221,31 @@ def blob(core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = light_model("squeezenet")
     np.savez(tmp_path / "inputs.npz", **light_inputs(model))
     with Core() as first:
-        # With JIT its kernels are in the cache, so that AUTO has them at once.
+        # JIT stores the kernels in the cache, so AUTO has them at once.
         first.load_network(model, "CPU", JIT)
     np.savez(tmp_path / "expected.npz", **export(core, model, tmp_path / "x.blob", CPU_KERNELS="AUTO"))
     assert tuple(read_blob(tmp_path / "x.blob")[1].sections) == SECTIONS
     return tmp_path / "x.blob"
 
 
-def test_process_that_imports_needs_neither_onnx_nor_llvm_nor_the_steps(blob: Path) -> None:
-    # The first one reads the network, to verify the plan.
+def test_import_loads_neither_onnx_nor_llvm_nor_the_steps(blob: Path) -> None:
+    # The first import reads the network to verify the plan.
     import_elsewhere(blob, blob.parent, "plain", None)
-    found = import_elsewhere(blob, blob.parent, "plain", None)
-    assert (found["kind"], found["modules"], found["error"]) == ("plan", [], 0.0)
+    report = import_elsewhere(blob, blob.parent, "plain", None)
+    assert (report["kind"], report["modules"], report["error"]) == ("plan", [], 0.0)
 
 
-def test_process_without_llvmlite_gets_the_weights_back_for_numpy(blob: Path) -> None:
-    found = import_elsewhere(blob, blob.parent, "numpy", None)
-    assert (found["kind"], found["steps"]) == ("network", 0)
-    assert found["error"] < 1e-4
+def test_process_without_llvmlite_restores_weights_for_numpy(blob: Path) -> None:
+    report = import_elsewhere(blob, blob.parent, "numpy", None)
+    assert (report["kind"], report["steps"]) == ("network", 0)
+    assert report["error"] < 1e-4
 
 
 @pytest.mark.skipif(find_width() <= 8, reason="weights are packed for vectors of AVX2 here already")
-def test_processor_with_other_vectors_gets_the_weights_back_and_packs_them_again(blob: Path, tmp_path: Path) -> None:
-    found = import_elsewhere(blob, blob.parent, "narrow", tmp_path / "cache")
-    assert found["kind"] == "network"
-    assert found["error"] < 1e-4
+def test_processor_with_other_vector_width_repacks_the_weights(blob: Path, tmp_path: Path) -> None:
+    report = import_elsewhere(blob, blob.parent, "narrow", tmp_path / "cache")
+    assert report["kind"] == "network"
+    assert report["error"] < 1e-4
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -262,7 +262,7 @@ def test_damage_anywhere_in_a_section_is_named(core: Core, section: str, tmp_pat
 
 
 def repack(path: Path, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """Returns the blob with its index changed and all digests right."""
+    """Returns the blob with a changed index and correct digests."""
     header, payload = read_blob(path)
     index = json.loads(bytes(payload.sections["index"]))
     change(index)
@@ -320,7 +320,7 @@ def test_blob_with_a_key_of_another_version_names_both_versions(core: Core, tmp_
 
 
 def test_plan_is_found_by_the_content_of_the_blob_alone(core: Core, tmp_path: Path) -> None:
-    """Other weights of the same shapes: what one blob has planned is never used for the other."""
+    """Blobs with equal shapes and unequal weights never share a plan."""
     texts = [
         f"""<ir_version: 8, opset_import: ["": 17]> g (float[2, 300] x) => (float[2, 2] y)
         <float[300, 2] w = {{{", ".join(["0.5"] * 599 + [last])}}}> {{ y = MatMul (x, w) }}"""
@@ -337,9 +337,7 @@ def test_plan_is_found_by_the_content_of_the_blob_alone(core: Core, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("no_plans")
-def test_damaged_plan_is_a_warning_and_the_network_is_planned_again(
-    core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_plan_warns_and_is_planned_again(core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = residual_model()
     expected = export(core, model, tmp_path / "x.blob")
     (plan,) = (tmp_path / "hetero" / FOLDER).glob(f"{KIND}-*")
@@ -350,7 +348,7 @@ def test_damaged_plan_is_a_warning_and_the_network_is_planned_again(
     check_equal(imported.infer(light_inputs(model)), expected)
 
 
-def test_folder_that_cannot_be_written_costs_the_plan_and_nothing_else(
+def test_unwritable_folder_costs_only_the_plan(
     core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
@@ -364,7 +362,7 @@ def test_folder_that_cannot_be_written_costs_the_plan_and_nothing_else(
     check_equal(core.import_network(tmp_path / "x.blob", "CPU").infer(light_inputs(model)), expected)
 
 
-def test_entry_of_the_cache_and_a_part_of_a_split_network_take_up_their_plans(core: Core, tmp_path: Path) -> None:
+def test_cache_entries_and_parts_of_a_split_use_stored_plans(core: Core, tmp_path: Path) -> None:
     model = light_model("squeezenet")
     cached = {**JIT, "CACHE_DIR": str(tmp_path / "cache")}
     expected = core.load_network(model, "CPU", cached).infer(light_inputs(model))
@@ -394,7 +392,7 @@ def test_restored_weights_are_those_that_were_packed(seed: int) -> None:
     depth, outputs, pixels, height, width = (int(size) for size in random.integers(1, (40, 300, 200, 4, 4)))
     matrix = random.standard_normal((depth, outputs), np.float32)
     filters = random.standard_normal((outputs, depth, height, width), np.float32)
-    # The bits count, also of what equals nothing.
+    # Weights are compared by their bits, since NaN equals no number.
     matrix[0, 0] = filters[0, 0] = np.nan
     for vector in (8, 16):
         tiling = choose_tiling(pixels, outputs, vector)

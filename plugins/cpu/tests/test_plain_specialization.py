@@ -1,4 +1,4 @@
-"""Networks specialized without onnx are those that onnx's inference gives."""
+"""Networks specialized without onnx equal the networks that onnx's inference gives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero_core.network.graph import Network
 
 
 def by_rules(network: Network, signature: Any) -> Network | None:
-    """Returns what the rules give; None where they give up, or are not asked, as no size is open."""
+    """Returns the network that the rules give; None if the rules give up or no size is open."""
     answers: list[Network | None] = []
 
     def note(*arguments: Any, **named: Any) -> Network | None:

@@ -1,4 +1,4 @@
-"""Plans: what shares memory stays right, how many there are, and what the outside sees of them."""
+"""Plans: shared memory stays correct, the number of plans, and their metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def core(kernels: str) -> Iterator[Core]:
 
 @pytest.fixture
 def native_core(kernels: str, core: Core) -> Core:
-    """The Core if plans are made: for machine code alone."""
+    """A Core with plans, which only machine code makes."""
     if kernels == "NUMPY":
         pytest.skip("the toolkit has no plans")
     return core
@@ -60,9 +60,9 @@ def check(core: Core, model: onnx.ModelProto, *, foreign: int = 0) -> None:
     inputs = light_inputs(model)
     loaded = core.load_network(model, "CPU")
     request = loaded.create_infer_request()
-    wanted = run_engine(model, inputs)
+    expected_values = run_engine(model, inputs)
     for _ in range(2):
-        for value, expected in zip(request.infer(inputs).values(), wanted, strict=True):
+        for value, expected in zip(request.infer(inputs).values(), expected_values, strict=True):
             assert_same(value, expected, rtol=RELATIVE)
     assert loaded.get_metric("CPU_FOREIGN_STEPS") <= foreign
 
@@ -86,7 +86,7 @@ def test_branches_computed_in_their_places_equal_the_engine(core: Core) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # One value twice in a Concat; a turned square beside itself; a view that is read after its source was written over.
+        # A value twice in a Concat; a transposed square beside the square; a view read after its source's memory was reused.
         "g (float[3, 3] x) => (float[9, 3] y) { a = Neg (x) b = Transpose (a) y = Concat <axis = 0> (a, b, a) }",
         "g (float[4, 4] x) => (float[4, 4] y) { a = Neg (x) b = Transpose (a) c = MatMul (a, b) d = Add (a, b) y = Mul (c, d) }",
         "g (float[2, 6] x) => (float[3, 4] y) { a = Neg (x) b = Reshape (a, three) c = Exp (a) d = Reshape (c, three) y = Sub (b, d) }",
@@ -139,8 +139,8 @@ def test_requests_at_the_same_time_have_memory_of_their_own(core: Core) -> None:
 
     def run(index: int) -> None:
         request = loaded.create_infer_request()
-        found = [next(iter(request.infer(draws[index]).values())).copy() for _ in range(4)]
-        wrong.extend(index for value in found if not np.array_equal(value, expected[index]))
+        answers = [next(iter(request.infer(draws[index]).values())).copy() for _ in range(4)]
+        wrong.extend(index for value in answers if not np.array_equal(value, expected[index]))
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
     for thread in threads:
@@ -150,7 +150,7 @@ def test_requests_at_the_same_time_have_memory_of_their_own(core: Core) -> None:
     assert wrong == []
 
 
-def test_plans_are_made_once_for_each_set_of_shapes_or_class_of_them_and_only_the_last_are_kept(core: Core) -> None:
+def test_plans_are_made_once_per_class_and_only_the_last_remain(core: Core) -> None:
     model = dynamic_batch_model()
     loaded = core.load_network(model, "CPU")
     assert loaded.get_metric("CPU_PLANS") == (0, 16)
@@ -158,7 +158,7 @@ def test_plans_are_made_once_for_each_set_of_shapes_or_class_of_them_and_only_th
         images = draw_array(batch, batch, 3, 16, 16)
         assert_same(loaded.infer({"images": images})["scores"], run_engine(model, {"images": images})[0], rtol=RELATIVE)
     plans = loaded.get_metric("CPU_PLANS")[0]
-    # Plans are for classes of sizes: one for one image, and few for more; the toolkit has none.
+    # Plans are for classes of sizes: one for a single image, a few for larger batches; the toolkit makes no plans.
     assert 0 < plans <= 6 if core.get_config("CPU", "CPU_KERNELS") == "JIT" else plans == 0
     loaded.infer({"images": draw_array(1, 1, 3, 16, 16)})
     assert loaded.get_metric("CPU_PLANS") == (plans, 16)
@@ -181,9 +181,7 @@ def test_profile_names_the_nodes_of_the_model(core: Core) -> None:
     assert [(entry.node, entry.operator) for entry in request.profile.entries] == (steps if is_planned else nodes)
 
 
-def test_value_of_another_shape_than_inferred_is_computed_without_the_plan(
-    native_core: Core, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_value_of_unexpected_shape_is_computed_without_the_plan(native_core: Core, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     def shorten(x: Any) -> Any:
@@ -204,14 +202,14 @@ def test_value_of_another_shape_than_inferred_is_computed_without_the_plan(
     assert record.getMessage() == "network 'g': value 'a' is float32[2], not float32[4]; it runs without a plan for these shapes"
 
 
-def test_run_whose_memory_limit_is_less_than_the_arena_names_the_node_without_room(native_core: Core) -> None:
+def test_memory_limit_below_the_arena_names_the_node(native_core: Core) -> None:
     model = parse("g (float[1000] x) => (float[1000] y) { a = Neg (x) b = Exp (a) y = Neg (b) }")
     x = draw_array(1, 1000)
     plain = native_core.load_network(model, "CPU")
-    wanted = plain.infer({"x": x})["y"]
+    expected = plain.infer({"x": x})["y"]
     arena = plain.get_metric("CPU_ARENA_BYTES")
     assert 4000 <= arena < 4100
-    np.testing.assert_array_equal(native_core.load_network(model, "CPU", {"MEMORY_LIMIT": arena}).infer({"x": x})["y"], wanted)
+    np.testing.assert_array_equal(native_core.load_network(model, "CPU", {"MEMORY_LIMIT": arena}).infer({"x": x})["y"], expected)
     with pytest.raises(MemoryLimitError, match="node 'Neg_0'"):
         native_core.load_network(model, "CPU", {"MEMORY_LIMIT": 3999}).infer({"x": x})
 
@@ -226,11 +224,11 @@ def test_random_nodes_draw_anew_in_every_run(core: Core) -> None:
 def test_same_network_gives_the_same_numbers_every_time(core: Core) -> None:
     model = light_model("squeezenet")
     inputs = light_inputs(model)
-    found = [next(iter(core.load_network(model, "CPU").infer(inputs).values())) for _ in range(2)]
-    np.testing.assert_array_equal(*found)
+    answers = [next(iter(core.load_network(model, "CPU").infer(inputs).values())) for _ in range(2)]
+    np.testing.assert_array_equal(*answers)
 
 
-def test_result_without_elements_that_no_array_can_have_fails_in_the_run_and_not_at_load(core: Core) -> None:
+def test_impossible_empty_result_fails_in_the_run_not_at_load(core: Core) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g () => (float[a,b,c] y)
     <int64[3] s = {0, 4611686018427387904, 4611686018427387904}> { y = ConstantOfShape (s) }"""
     with (

@@ -1,4 +1,4 @@
-"""The audit of plans: what steps state that they read and write is what they do; a lie planted into a statement is found."""
+"""The audit of plans compares the declared reads and writes of steps with the actual accesses; it finds each planted lie."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make_operators() -> onnx.ModelProto:
 
 
 def make_plan(model: onnx.ModelProto) -> tuple[ExecutionPlan, list[Any]]:
-    """Returns the plan of a model whose shapes are all known, and inputs for it."""
+    """Returns the plan of a model with known shapes, and inputs for it."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from hetero_cpu.machine.compiler import find_width
 
@@ -94,7 +94,7 @@ def test_steps_read_and_write_what_they_state(name: str) -> None:
 def bind_lie(
     plan: ExecutionPlan, index: int, change: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
 ) -> ExecutionPlan:
-    """Returns the plan with other calls of a step: `change` gets its calls, and the arrays that it reads and writes."""
+    """Returns the plan with changed calls of a step: `change` gets the calls and the arrays that the step reads and writes."""
     step = plan.steps[index]
     work = step.work
     assert isinstance(work, Recipe)
@@ -111,7 +111,7 @@ def test_write_that_is_not_stated_is_found() -> None:
     plan, inputs = make_plan(parse(DEEP, w=draw_array(8, 8)))
 
     def write_before(calls: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any]) -> Sequence[Any]:
-        # The line after the result, whoever's it is.
+        # The cache line after the result, which may belong to any value.
         beyond = np.lib.stride_tricks.as_strided(writes[0], (4, 8), writes[0].strides)[3]
         return [*calls, lambda: beyond.fill(1.0)]
 
@@ -137,7 +137,7 @@ def test_output_that_is_written_in_part_is_found() -> None:
     assert any("32 bytes that it states to write are not written" in problem for problem in audit_plan(partly, inputs))
 
 
-def test_step_in_place_that_reads_again_what_it_overwrote_is_found() -> None:
+def test_step_in_place_that_rereads_its_input_is_found() -> None:
     plan, inputs = make_plan(parse(DEEP, w=draw_array(8, 8)))
     index = next(index for index, step in enumerate(plan.steps) if step.node.op_type == "Exp")
     twice = bind_lie(
@@ -154,7 +154,7 @@ def test_chunks_that_overlap_are_found() -> None:
     def overlap(calls: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any]) -> Sequence[Any]:
         (call,) = calls
         assert call.chunks > 1
-        # Of the numbers of a walk over rows the fourth is the rows of a chunk, the stride of y along them the tenth.
+        # In the arguments of a walk over rows, the fourth is the rows of a chunk, the tenth the stride of y along them.
         numbers = list(call.numbers)
         numbers[9] -= 4
         return [replace(call, numbers=tuple(numbers))]

@@ -1,4 +1,4 @@
-"""The verifier of plans: each kind of fault, planted into a plan that is right, is found, and says where it is."""
+"""The verifier of plans finds each kind of planted fault and names its place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hetero_core.network.reader import read_network
 
 
 def make_plan(text: str, **constants: Any) -> ExecutionPlan:
-    """Returns the plan of a graph whose shapes are all known."""
+    """Returns the plan of a graph with known shapes."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from hetero_cpu.machine.compiler import find_width
 
@@ -65,7 +65,7 @@ def find_step(plan: ExecutionPlan, value: str) -> int:
     return next(index for index, step in enumerate(plan.steps) if value in step.writes)
 
 
-# Products keep arrays apart: nothing can be computed in place.
+# Products keep arrays apart: no step can run in place.
 PRODUCTS = """g (float[8, 16] x) => (float[8, 16] y) {
     a = MatMul (x, w)
     b = MatMul (a, w)
@@ -110,7 +110,7 @@ def test_block_beyond_the_arena_is_found() -> None:
 
 def test_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def place_cut(lifetimes: Any, *, alignment: int) -> Any:
-        # The value that is read two steps after the next one is thought dead as soon as that has run.
+        # A value with its last reader two steps later is treated as dead after the first step.
         return place_blocks(
             [Lifetime(own.nbytes, own.begin, min(own.end, own.begin + 1)) for own in lifetimes], alignment=alignment
         )
@@ -212,7 +212,7 @@ def test_value_that_is_read_before_it_is_written_is_found() -> None:
     assert "step 'MatMul_2' (MatMul-13), value 'b', bytes" in list_problems(early)
 
 
-def test_result_of_the_toolkit_that_is_read_before_it_is_made_is_found() -> None:
+def test_early_read_of_a_toolkit_result_is_found() -> None:
     plan = make_plan("g (float[4, 4] x) => (int64[k, 2] y) { i = NonZero (x) y = Transpose (i) }")
     assert "y" not in plan.places
     swapped = change_steps(plan, lambda steps: steps.reverse())
@@ -242,13 +242,13 @@ def test_function_on_memory_of_the_caller_is_found() -> None:
     assert "a function keeps to the arena and 'x' lies outside of it in a run" in list_problems(bound)
 
 
-def test_step_that_meets_other_strides_than_it_was_planned_for_is_found() -> None:
+def test_step_with_strides_unlike_its_plan_is_found() -> None:
     plan = make_plan(STACKED, **FILTERS)
     index = find_step(plan, "y")
-    # Images in C order where they lie channels last.
+    # Strides of C order for images that lie channels last.
     strides = (4 * 16 * 36, 4 * 36, 4 * 6, 4)
-    other = change_steps(plan, lambda steps: steps.__setitem__(index, replace(steps[index], strides={"a": strides})))
-    assert f"the step was planned for strides of {strides} bytes and meets" in list_problems(other)
+    changed = change_steps(plan, lambda steps: steps.__setitem__(index, replace(steps[index], strides={"a": strides})))
+    assert f"the step was planned for strides of {strides} bytes and meets" in list_problems(changed)
 
 
 def test_join_without_its_pieces_reads_what_the_pieces_wrote() -> None:

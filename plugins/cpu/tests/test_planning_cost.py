@@ -1,4 +1,4 @@
-"""Planning asks about a bounded number of values for each node: calls are counted, no time is taken."""
+"""Planning asks about a bounded number of values for each node; the tests count calls and measure no time."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_calls_of_planning_grow_with_the_nodes(make: Callable[[int], onnx.ModelP
         config = {"CPU_KERNELS": kernels}
         core.load_network(small, "CPU", config)
         few, many = (count_calls(lambda network=network: core.load_network(network, "CPU", config)) for network in (small, large))
-    # Four times the nodes; with a square of them it would be sixteen times the calls.
+    # Four times the nodes; a quadratic cost would be sixteen times the calls.
     assert many < 6 * few
 
 
 def test_looking_for_patterns_costs_little_where_there_are_none() -> None:
     with Core() as core:
         network = core.read_network(make_constants(400))
-    # Each node ends several patterns by its operator alone; asking about whole patterns took 135 calls for each.
+    # The last operator alone rules out several patterns per node; matching whole patterns took 135 calls for each node.
     assert count_calls(lambda: fuse_gelu(network)) < 90 * 400
     assert fuse_gelu(network) is network
 

@@ -1,4 +1,4 @@
-"""Which steps of machine code are asked about an operator, and in which order, whatever was asked before."""
+"""The native steps that are asked about an operator, and their order, which does not depend on earlier queries."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def name_steps(folder: str) -> str:
     return f"hetero_cpu.operators.{folder}"
 
 
-def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
+def test_table_has_the_operators_of_each_native_folder() -> None:
     for folder in providers.NATIVE_STEPS:
         importlib.import_module(f"hetero_cpu.operators.{folder}")
-    found: dict[str, set[str]] = {}
+    operators_of_module: dict[str, set[str]] = {}
     for op_type, functions in NATIVE_STEP_FUNCTIONS.items():
         for function in functions:
             if function.__module__.startswith("hetero_cpu."):
-                found.setdefault(function.__module__, set()).add(op_type)
-    assert found.keys() == {name_steps(folder) for folder in NATIVE_STEPS}
+                operators_of_module.setdefault(function.__module__, set()).add(op_type)
+    assert operators_of_module.keys() == {name_steps(folder) for folder in NATIVE_STEPS}
     for folder, names in NATIVE_STEPS.items():
-        assert names is ALL or set(names.split()) == found[name_steps(folder)]
+        assert names is ALL or set(names.split()) == operators_of_module[name_steps(folder)]
 
 
 def ask(code: str) -> Any:
-    """Returns what a fresh process prints."""
+    """Returns the output of a fresh process."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=900)
     return json.loads(done.stdout)
 

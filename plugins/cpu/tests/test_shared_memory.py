@@ -1,4 +1,4 @@
-"""Values that share memory: what is read again must not be written over, and what moves into a concatenation takes its readers along."""
+"""Values that share memory: a value with later readers is never overwritten, and readers follow a value moved into a concatenation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNS = 3
 
 
 def infer(kernels: str, text: str, weights: Arrays | None = None, **shapes: tuple[int, ...]) -> list[tuple[Arrays, Arrays]]:
-    """Returns inputs in float64, and outputs, of some runs of one request with other inputs each time."""
+    """Returns the inputs, in float64, and the outputs of several runs of the same request with new inputs each time."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in (weights or {}).items())
     runs = []
@@ -78,7 +78,7 @@ def average(x: Any) -> Any:
 def test_convolution_of_a_piece_of_a_concatenation_is_right(
     kernels: str, kernel: tuple[int, int], is_read_first: bool, channels: int
 ) -> None:
-    """The pixels of a piece lie farther apart than those of a value with memory of its own."""
+    """Pixels of a piece of a concatenation have a larger stride than pixels of a separate value."""
     down, right = kernel
     pads = f"pads=[{down // 2},{right // 2},{down // 2},{right // 2}]"
     steps = [f"c = Conv<{pads}>(a, w)", "t = Concat<axis=1>(a, b)"]
@@ -117,7 +117,7 @@ def test_pieces_along_each_axis_are_right(kernels: str, axis: int, batch: int) -
 @pytest.mark.parametrize("operands", ["aaa", "aba", "abb", "aab", "abab", "baab", "acb", "bca", "abc", "cab", "dae", "ade", "ead"])
 @pytest.mark.parametrize("front", ["Neg", "Identity"])
 def test_operands_that_are_read_again_are_not_written_over(kernels: str, operator: str, operands: str, front: str) -> None:
-    """c and d are views of a, e is one of d: all of them lie in the same memory."""
+    """c and d are views of a, and e is a view of d: all of them share memory."""
     text = f"""g (float[6,6] x, float[6,6] z) => (float[6,6] y)
         <int64[2] shape = {{6, 6}}, int64[1] begin = {{0}}, int64[1] end = {{6}}, int64[3] cube = {{6, 3, 2}}> {{
         a = {front}(x)

@@ -1,4 +1,4 @@
-"""Products that the threads of a network share: exact in integers, whole whatever the helpers do."""
+"""Products shared by the threads of a network: exact in integers, and complete for any behaviour of the helper threads."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_infinities_in_a_helper_raise_no_warning() -> None:
 
 
 def test_caller_computes_all_if_no_helper_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that the system does not run, or cannot start, holds no piece that the caller waits for."""
+    """A piece is never bound to a helper thread that is suspended or failed to start, so the caller does not wait for it."""
     held = threading.Event()
     a = draw(300, 300).astype(np.float32)
     expected = np.matmul(a.astype(np.int64), a.astype(np.int64))

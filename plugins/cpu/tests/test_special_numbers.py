@@ -1,4 +1,4 @@
-"""NaN, infinities, zeros and numbers near the ends of float32 go through every activation as ONNX Runtime has it, whoever computes."""
+"""NaN, infinities, zeros and float32 limits in every activation, by each kind of kernel; expected values from ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -46,12 +46,12 @@ with Core() as core:
 
 @pytest.fixture(autouse=True)
 def fresh_plans() -> None:
-    """Here plans are stored, and read again."""
+    """Turns stored plans on again for this file."""
 
 
 @pytest.fixture(autouse=True)
 def private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A private folder in which nothing is."""
+    """An empty private folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "hetero" / FOLDER
 
@@ -108,7 +108,7 @@ def test_a_second_process_plans_nothing_and_is_right(name: str, tmp_path: Path) 
 
     first = run(*paths[:3])
     assert first[0] == "planned"
-    # Other sizes than those that the plans were made for.
+    # Sizes that the first process did not plan for.
     second = run(*paths[1:])
     assert second[0] == "read"
     assert int(second[1]) <= int(first[1])
@@ -126,7 +126,7 @@ def _list_entries(folder: Path) -> list[Path]:
 
 def _run(model: onnx.ModelProto, rows: int = 7) -> None:
     feeds = {"x": np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)}
-    # The network, which is closed, waits for what is kept.
+    # Closing the network waits until its plans are stored.
     with Core() as core, core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}) as network:
         _require_right(model, feeds, network.infer(feeds))
 
@@ -144,7 +144,7 @@ def test_the_plan_of_a_network_is_stored_once(private_folder: Path) -> None:
 
 
 def test_a_large_constant_counts_with_its_elements(private_folder: Path) -> None:
-    """512 x 512 elements: another value, and the same ones in another order, are another network."""
+    """512 x 512 elements: a changed value and a changed order each make another network."""
     text = SMALL.replace("8", "512").replace(
         "<float[512, 512] w = {FILL}, float[512] b = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}>", ""
     )
@@ -198,7 +198,7 @@ def _make_large(fill: float) -> onnx.ModelProto:
 
 
 def _count_plans(model: onnx.ModelProto, rows: int, features: int) -> tuple[int, int]:
-    """Returns the number of plans after a load, and after a right answer."""
+    """Returns the number of plans after the load, and after an answer, which is checked."""
     feeds = {"x": np.random.default_rng(rows).standard_normal((rows, features)).astype(np.float32)}
     with Core() as core, core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}) as network:
         loaded = network.get_metric("CPU_PLANS")[0]
@@ -206,7 +206,7 @@ def _count_plans(model: onnx.ModelProto, rows: int, features: int) -> tuple[int,
         return loaded, network.get_metric("CPU_PLANS")[0]
 
 
-def test_a_load_of_many_constants_reads_the_plans_of_earlier_processes() -> None:
+def test_load_with_many_constants_reads_earlier_plans() -> None:
     large = _make_large(0.01)
     assert _count_plans(large, 20, 256) == (0, 1)
     assert _count_plans(large, 30, 256) == (1, 1)
@@ -219,7 +219,7 @@ def test_a_load_reads_no_plan_of_a_network_with_other_constants() -> None:
     assert _count_plans(_make_large(0.02), 20, 256) == (0, 1)
 
 
-def test_a_load_of_few_constants_reads_no_plan_before_it_is_wanted() -> None:
+def test_load_with_few_constants_reads_plans_lazily() -> None:
     assert _count_plans(_make_small(), 20, 8) == (0, 1)
     assert _count_plans(_make_small(), 30, 8) == (0, 1)
 

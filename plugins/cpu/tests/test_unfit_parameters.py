@@ -1,4 +1,4 @@
-"""Parameters of a normalization that do not fit its channels: an error of the run with the node's name, in either kind of plan."""
+"""Normalization parameters that do not fit the channels: the run fails with the node's name, in either kind of plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero_core.errors import HeteroError, InferenceError
 
 @pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
 @pytest.mark.parametrize("sizes", [(5, 5, 5, 5), (4, 4, 4, 3), (3, 4, 4, 4)])
-def test_parameters_of_a_batch_normalization_that_do_not_fit_are_an_error_of_the_run(sizes: tuple[int, ...], kernels: str) -> None:
+def test_unfit_batch_normalization_parameters_fail_in_the_run(sizes: tuple[int, ...], kernels: str) -> None:
     if kernels == "JIT":
         pytest.importorskip("llvmlite", reason="needs machine code: pip install 'hetero-cpu[jit]'")
     graph = helper.make_graph(

@@ -41,7 +41,7 @@ mix (float[rows, 40] x, float[40, 40] z) => (float[rows, 40] y) { p = Softmax (x
 
 
 def make_model(rows: int | None = 8) -> Any:
-    """Returns the product of two softmaxes, which have to lie in the arena at the same time."""
+    """Returns the product of two softmaxes, which must both be in the arena at the same time."""
     return onnx.parser.parse_model(TEXT.replace("rows", "rows" if rows is None else str(rows)))
 
 
@@ -54,7 +54,7 @@ def make_inputs(rows: int = 8, seed: int = 0) -> dict[str, Any]:
 
 
 def compute(inputs: dict[str, Any]) -> Any:
-    """The formula in float64."""
+    """Returns the product by its formula in float64."""
     p, q = (np.exp(inputs[name].astype(np.float64)) for name in "xz")
     return (p / p.sum(axis=1, keepdims=True)) @ (q / q.sum(axis=1, keepdims=True))
 
@@ -65,14 +65,14 @@ def check(answer: Any, inputs: dict[str, Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_stored_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No plan is stored."""
+    """Turns off stored plans."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
 def kernels() -> None:
-    """The kernels of the model are compiled, for known sizes and for open ones."""
+    """Compiles the kernels of the model, for fixed and for open sizes."""
     with Core() as core:
         core.load_network(make_model(), "CPU", {"CPU_KERNELS": "JIT"})
         core.load_network(make_model(None), "CPU", {"CPU_KERNELS": "JIT"}).infer(make_inputs())
@@ -86,7 +86,7 @@ def core(kernels: None) -> Iterator[Core]:
 
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans of machine code have both inputs, over which the softmaxes are written, at one place."""
+    """Makes plans of machine code place both inputs, which the softmaxes overwrite, at the same offset."""
     build_plan: Callable[..., Any] = planner.build_plan
 
     def build_wrong_plan(*arguments: Any, **options: Any) -> Any:
@@ -115,7 +115,7 @@ def test_planted_fault_is_wrong_unless_verified(core: Core, config: dict[str, st
 @pytest.mark.usefixtures("fault")
 @pytest.mark.parametrize("config", [YES, {"CPU_KERNELS": "JIT", **YES}], ids=["AUTO", "JIT"])
 @pytest.mark.parametrize("rows", [8, None], ids=["known-sizes", "open-sizes"])
-def test_wrong_plan_is_left_with_a_warning_and_all_answers_are_right(core: Core, config: dict[str, str], rows: int | None) -> None:
+def test_wrong_plan_is_dropped_with_a_warning(core: Core, config: dict[str, str], rows: int | None) -> None:
     network = core.load_network(make_model(rows), "CPU", config)
     if rows is None and config == YES:
         check(network.infer(make_inputs())["y"], make_inputs())
@@ -137,7 +137,7 @@ def test_wrong_plan_is_left_with_a_warning_and_all_answers_are_right(core: Core,
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kernel is stored, and none is in the process."""
+    """An empty kernel cache, on disk and in the process."""
     monkeypatch.setattr(compiler.COMPILER, "_addresses", {})
 
 
@@ -191,10 +191,10 @@ def test_each_plan_is_verified_once_whatever_sizes_it_serves(core: Core) -> None
     for rows in (3, 4, 3, *range(20, 40), 3):
         check(network.infer(make_inputs(rows))["y"], make_inputs(rows))
     verified, is_refuted = read_metrics(network)
-    made = network.get_metric("CPU_PLANS")[0]
+    plans = network.get_metric("CPU_PLANS")[0]
     assert not is_refuted
     # 22 sets of sizes, and plans for classes of them.
-    assert verified == made <= 6
+    assert verified == plans <= 6
 
 
 @pytest.mark.parametrize("kernels", ["AUTO", "JIT"])
@@ -316,7 +316,7 @@ def test_cancelled_run_leaves_the_plan_to_be_verified(core: Core) -> None:
     assert read_metrics(network) == (1, False)
 
 
-def test_profile_of_a_run_that_is_computed_twice_has_each_node_once(core: Core) -> None:
+def test_profile_of_a_verified_run_has_each_node_once(core: Core) -> None:
     network = core.load_network(make_model(), "CPU", {"PERF_COUNT": True, **YES})
     request = network.create_infer_request()
     profiles = []
@@ -345,7 +345,7 @@ g (float[2] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }"""
 
 
 def verify(index: int, run_plan: Callable[[], Any]) -> tuple[Verifier, Any]:
-    """Returns the verifier of a plan of GATHER for x = (1, 2), and its answer, or the error that is raised."""
+    """Returns the verifier of a plan of GATHER for x = (1, 2), and its answer or the raised error."""
     verifier, program = Verifier(["y"]), compile_program(read_network(onnx.parser.parse_model(GATHER)))
     inputs = (np.array([1, 2], np.float32), np.array([index]))
     try:

@@ -1,4 +1,4 @@
-"""Where packed weights lie: side by side on large pages where there are many, and nowhere else than their network needs."""
+"""Packed weights in memory: many lie side by side on large pages; memory is freed with its last array, never shared by networks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def promise(weights: PackedWeights, count: int, size: int = COUNT) -> list[LazyA
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
-def test_arrays_hold_what_was_packed_at_cache_lines_and_lie_apart(workers: int) -> None:
+def test_packed_arrays_are_right_aligned_and_disjoint(workers: int) -> None:
     weights = PackedWeights()
     promised = promise(weights, 120)
     weights.pack_all(workers)

@@ -1,4 +1,4 @@
-"""WEIGHTS_ONCE: each weight is held in one form, whatever the sizes of the inputs, and answers stay right."""
+"""WEIGHTS_ONCE: each weight is held in a single form for all input sizes, and answers stay right."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def core() -> Iterator[Core]:
 
 
 def make_model(text: str, shapes: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """Returns a model of opset 17 with drawn weights."""
+    """Returns a model of opset 17 with random weights."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     generator = np.random.default_rng(5)
     for name, shape in shapes.items():
@@ -54,7 +54,7 @@ def count_held(loaded: ExecutableNetwork) -> int:
 
 
 def has_read_plan(imported: Any) -> bool:
-    """Says whether an imported network has the plan beside its blob, rather than one of its own."""
+    """Says whether an imported network uses the plan stored beside its blob."""
     return imported.executable.source.payload is not None
 
 
@@ -82,7 +82,7 @@ def test_weights_are_held_once_for_all_sizes(
     assert 0.99 * count_bytes(model) <= count_held(loaded) <= 1.1 * count_bytes(model)
 
 
-def test_products_of_several_sizes_are_held_in_several_forms_by_default(core: Core) -> None:
+def test_products_of_several_sizes_have_several_forms_by_default(core: Core) -> None:
     model = make_model(PRODUCTS, PRODUCT_SHAPES)
     loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
     for rows in (1, 3, 17, 64):
@@ -114,7 +114,7 @@ def test_blob_of_weights_that_are_held_once_is_imported_as_such(core: Core, tmp_
     ],
     ids=["products", "images", "one image", "one product"],
 )
-def test_import_takes_the_plan_of_a_blob_where_weights_are_then_held_once(
+def test_import_uses_a_plan_that_holds_weights_once(
     core: Core, tmp_path: Path, text: str, shapes: dict[str, tuple[int, ...]], inputs: list[tuple[int, ...]], takes_plan: bool
 ) -> None:
     model = make_model(text, shapes)
@@ -129,7 +129,7 @@ def test_import_takes_the_plan_of_a_blob_where_weights_are_then_held_once(
     assert 0.99 * count_bytes(model) <= count_held(imported) <= 1.1 * count_bytes(model)
 
 
-def test_table_of_a_blob_is_read_where_it_lies_by_plans_of_all_sizes(core: Core, tmp_path: Path) -> None:
+def test_table_of_a_blob_is_read_in_place_by_plans_of_all_sizes(core: Core, tmp_path: Path) -> None:
     text = "g (int64[n] i) => (float[n, 32] y) { a = Gather(table, i)  y = MatMul(a, w0) }"
     model = make_model(text, {"table": (3000, 64), "w0": (64, 32)})
     loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
@@ -141,5 +141,5 @@ def test_table_of_a_blob_is_read_where_it_lies_by_plans_of_all_sizes(core: Core,
         for count in (5, 1, 9):
             i = np.arange(count) * 300
             np.testing.assert_allclose(imported.infer({"i": i})["y"], run_onnxruntime(model, {"i": i})[0], rtol=1e-4, atol=1e-4)
-        # One row is multiplied by the matrix as it is.
+        # A product with a single row reads the matrix without packing it.
         assert 3000 * 64 * 4 <= imported.get_metric("CPU_CONSTANT_BYTES") <= (3000 + 32) * 64 * 4

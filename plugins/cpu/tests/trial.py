@@ -1,4 +1,4 @@
-"""Runs native calls one chunk at a time in the calling thread, with vectors of either width: for tests and measurements."""
+"""Runs native calls chunk by chunk in the calling thread, with vectors of either width; for tests and measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTHS = tuple(width for width in (8, 16) if width <= compiler.find_width())
 
 def find_entry(kernel: Kernel, width: int) -> Any:
     """Returns the function of a kernel that is made for vectors of `width` elements."""
-    # Asked where the compiler asks: a test may have steps plan for another width.
+    # Compares with the compiler's own width, since a test may have steps plan for another width.
     compiled = (
         kernel if width == compiler.find_width() else Kernel(f"{kernel.name}_of_{width}", lambda name, _: kernel.emit(name, width))
     )
@@ -35,7 +35,7 @@ def run_calls(calls: Iterable[Any], width: int, *, workers: int = 1) -> None:
 
 
 def make_open_plan(*arguments: Any, **options: Any) -> Any:
-    """Returns the plan of a class of sizes, nothing of it compiled; None if there is none."""
+    """Returns the plan of a class of sizes with no kernel compiled, or None if the class cannot be planned."""
     from hetero_cpu.plan import tabulating as making
 
     planning = making.make_open_plan(*arguments, **options)

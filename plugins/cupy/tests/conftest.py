@@ -1,4 +1,4 @@
-"""A Core with the GPU plugin on cards of make-believe, and networks from ONNX text."""
+"""A Core with the GPU plugin on simulated cards, and networks from ONNX text."""
 
 from __future__ import annotations
 

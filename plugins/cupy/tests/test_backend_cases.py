@@ -1,4 +1,4 @@
-"""onnx's own cases on a card of make-believe: claimed nodes are right, and every copy to or from the host is counted."""
+"""onnx's own cases on a simulated card: claimed nodes are right, and every copy to or from the host is counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "f16": {"INFERENCE_PRECISION_HINT": "f16"},
     "bf16": {"INFERENCE_PRECISION_HINT": "bf16"},
 }
-# Every n-th case is tried with a lower precision; WHOLE_KIT in the environment makes that every case.
+# Every n-th case also runs with a lower precision; WHOLE_KIT in the environment makes n 1.
 SPARSE = 1 if os.environ.get("WHOLE_KIT") else 8
 # Differences over the largest value of an output: some roundings of 2^-11, or of 2^-8.
 BOUNDS = {"f16": 5e-3, "bf16": 4e-2}
@@ -33,7 +33,7 @@ def cases() -> list[BackendCase]:
 
 
 def find_mismatch(case: BackendCase, loaded: ExecutableNetwork, card: Any, *, bound: float) -> str | None:
-    """Returns the fault of the outputs or of the number of copies, None if all is right."""
+    """Returns the fault of the outputs or of the number of copies, or None."""
     request = loaded.create_infer_request()
     for inputs, expected in case.runs:
         named_inputs = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
@@ -116,5 +116,5 @@ def test_claims_are_right_and_copies_are_counted(cases: list[BackendCase], name:
     # A sample has about its share. More is good news: write the new numbers.
     share = 1.0 if every == 1 else 0.9 / every
     assert passed >= 1752 * share
-    # Networks that crossed nowhere but at their border.
+    # Networks with copies only at their border.
     assert still >= 1400 * share

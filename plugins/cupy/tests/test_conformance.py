@@ -1,6 +1,6 @@
-"""GPU on a card of make-believe does what every device owes.
+"""GPU on a simulated card against the contract of every device.
 
-Of onnx's cases a sample is tried: test_backend_cases.py has all of them on such a card, and `nox -s kit` runs the whole kit.
+It runs a sample of onnx's cases; test_backend_cases.py runs all of them on such a card, and `nox -s kit` runs the whole kit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHECKS = sample_cases(choose_checks(), 12)
 
 
 class MakeBelieve:
-    """The plugin with cards of make-believe in the place of CuPy's."""
+    """The plugin with simulated cards in the place of CuPy's."""
 
     @hookimpl
     def create_device(self, name: str) -> object:

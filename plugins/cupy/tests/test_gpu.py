@@ -1,4 +1,4 @@
-"""The device on cards of make-believe: the memory of values, copies, full cards, blobs, metrics."""
+"""The device on simulated cards: the memory of values, copies, full cards, blobs, metrics."""
 
 from __future__ import annotations
 
@@ -213,11 +213,11 @@ def test_export_comes_back_on_the_same_kind_of_card_only(core: Core, read: Calla
     core.load_network(read(CHAIN), "GPU").export_network(blob)
     blob.seek(0)
     np.testing.assert_allclose(core.import_network(blob, "GPU").infer({"x": X})["y"], compute_chain(), rtol=1e-6)
-    others = {
+    runtime_of_message = {
         "for the architecture 'compute capability 0.0', and GPU has 'compute capability 9.0'": FakeRuntime(capability="9.0"),
         "was exported with library make-believe 0, .* here is library make-believe 1, ": FakeRuntime(version="1"),
     }
-    for message, runtime in others.items():
+    for message, runtime in runtime_of_message.items():
         core.unregister_plugin("GPU")
         core.register_plugin("GPU", GpuDevice("GPU", runtime))
         blob.seek(0)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own operators on cards of make-believe, which refuse every access of the host: right, or refused with the reason."""
+"""ONNX Runtime's own operators on simulated cards, which refuse every access of the host: right, or refused with the reason."""
 
 from __future__ import annotations
 

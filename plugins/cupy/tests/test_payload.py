@@ -147,7 +147,7 @@ def test_export_reads_each_weight_back_and_counts_it(core: Core, runtime: FakeRu
     assert loaded.get_metric("GPU_WEIGHT_READS") == 0
     before = len(card.copies)
     export(loaded)
-    # Two convolutions and a bias; the other bias is smaller than a KiB, and stays on the host.
+    # Two convolutions and a bias; the second bias is smaller than a KiB and stays on the host.
     nbytes = [size * (2 if hint == "f16" else 4) for size in (16 * 8 * 9, 600 * 16, 600)]
     assert sorted(card.copies[before:]) == sorted(("to_host", size) for size in nbytes)
     assert loaded.get_metric("GPU_WEIGHT_READS") == 3
@@ -208,9 +208,9 @@ def test_weights_of_another_precision_are_refused(core: Core, runtime: FakeRunti
 
 def test_blob_of_another_card_or_library_is_refused(core: Core, runtime: FakeRuntime) -> None:
     _, payload = make_payload(core, runtime)
-    for other, here in ((FakeRuntime(capability="9.0"), "compute capability 9.0"), (FakeRuntime(version="1"), "make-believe 1")):
+    for foreign, here in ((FakeRuntime(capability="9.0"), "compute capability 9.0"), (FakeRuntime(version="1"), "make-believe 1")):
         with pytest.raises(BlobMismatchError, match=f"here is .*{here}"):
-            GpuDevice("GPU", other).import_network(GPU, payload, {HINT: "f32"})
+            GpuDevice("GPU", foreign).import_network(GPU, payload, {HINT: "f32"})
 
 
 @pytest.mark.parametrize("version", [1, 2])

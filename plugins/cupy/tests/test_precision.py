@@ -62,8 +62,8 @@ def test_what_leaves_the_range_of_16_bits_stays_float32(core: Core, read: Callab
         m = MatMul (x, w) q = Pow (m, two) y = ReduceMean (q, last) }"""
     assert lower(read(text)) == {"Cast": "float32", "MatMul": "float16", "Pow": "float32", "ReduceMean": "float32"}
     # 300 squared is 90000; the largest float16 is 65504.
-    found = core.load_network(read(text), "GPU", {HINT: "f16"}).infer({"x": np.array([[300, 100]], np.float32)})["y"]
-    assert found.tolist() == [[50000]]
+    result = core.load_network(read(text), "GPU", {HINT: "f16"}).infer({"x": np.array([[300, 100]], np.float32)})["y"]
+    assert result.tolist() == [[50000]]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_sums_are_float32_and_rounded_once(core: Core, read: Callable[..., Netwo
     text = f"g (float[1,{count}] x, float[{count},1] z) => (float[1,1] y) {{ y = MatMul (x, z) }}"
     ones = np.ones(count, np.float32)
     loaded = core.load_network(read(text), "GPU", {HINT: hint})
-    # A sum of ones in float16 stops at 2048, in bfloat16 at 256.
+    # A sum of 1s in float16 stops at 2048, in bfloat16 at 256.
     assert loaded.infer({"x": ones.reshape(1, -1), "z": ones.reshape(-1, 1)})["y"].tolist() == [[count]]
     x = np.random.default_rng(0).normal(size=count).astype(np.float32)
     small = x.astype(SMALL[hint]).astype(np.float64)

@@ -31,7 +31,7 @@ class PickyExecutable(TemplateExecutable):
 
 
 class PickyDevice(TemplateDevice):
-    """Computes as TEMPLATE does; notes the nodes of every part that was asked about, loaded and closed, and the configuration."""
+    """Computes as TEMPLATE does; records the nodes of each part that was queried, loaded and closed, and the configuration."""
 
     def __init__(self, refuse: Refuse, fail: Fail) -> None:
         super().__init__("PICKY")

@@ -1,4 +1,4 @@
-"""Affinity beyond the order of priority: small subgraphs, properties of one device, ids and inner lists."""
+"""Affinity beyond the order of priority: small subgraphs, properties of a single device, ids and inner lists."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_small_subgraph_that_the_neighbour_refuses_stays(
     assert plan.refusals["n3"] == {"B": "no kernel"}
 
 
-def test_fold_is_undone_when_the_neighbour_refuses_the_whole_part(
+def test_fold_is_undone_if_the_neighbour_refuses_the_part(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     add_device("A", refused=["Exp"])
@@ -195,14 +195,14 @@ def test_ids_hold_through_query_load_export_and_import(core: Core, read: Callabl
     assert {name: result.supported[name] for name in expected} == expected
     loaded = core.load_network(network, "HETERO:TEMPLATE.0,TEMPLATE.1,CPU", {"DEVICE_PROPERTIES": {"TEMPLATE.1": {}}})
     loaded.export_network(tmp_path / "x.blob")
-    with Core() as other:
-        imported = other.import_network(tmp_path / "x.blob", "HETERO:TEMPLATE.0,TEMPLATE.1,CPU")
-        for one in (loaded, imported):
-            assert one.get_metric("EXECUTION_DEVICES") == ("TEMPLATE.0", "TEMPLATE.1", "CPU")
-            assert [str(stage.device) for stage in one.executable.stages] == [
-                stage.device for stage in one.get_metric("HETERO_PLAN").stages
+    with Core() as fresh_core:
+        imported = fresh_core.import_network(tmp_path / "x.blob", "HETERO:TEMPLATE.0,TEMPLATE.1,CPU")
+        for compiled in (loaded, imported):
+            assert compiled.get_metric("EXECUTION_DEVICES") == ("TEMPLATE.0", "TEMPLATE.1", "CPU")
+            assert [str(stage.device) for stage in compiled.executable.stages] == [
+                stage.device for stage in compiled.get_metric("HETERO_PLAN").stages
             ]
-            np.testing.assert_allclose(one.infer({"x": X})["y"], compute_chain(), rtol=1e-6)
+            np.testing.assert_allclose(compiled.infer({"x": X})["y"], compute_chain(), rtol=1e-6)
 
 
 def test_properties_of_one_id_leave_the_other_alone(core: Core, read: Callable[..., Network]) -> None:
@@ -220,9 +220,9 @@ def test_inner_list_holds_through_query_load_export_and_import(core: Core, read:
     assert result.supported == {**{f"n{index}": inner for index in range(1, 7)}, "n0": "TEMPLATE.0"}
     loaded = core.load_network(network, device, config)
     loaded.export_network(tmp_path / "x.blob")
-    with Core() as other:
-        for one in (loaded, other.import_network(tmp_path / "x.blob", "HETERO")):
-            assert one.get_metric("EXECUTION_DEVICES") == ("TEMPLATE.0", "CPU")
-            plan = one.executable.stages[1].get_metric("HETERO_PLAN")
+    with Core() as fresh_core:
+        for compiled in (loaded, fresh_core.import_network(tmp_path / "x.blob", "HETERO")):
+            assert compiled.get_metric("EXECUTION_DEVICES") == ("TEMPLATE.0", "CPU")
+            plan = compiled.executable.stages[1].get_metric("HETERO_PLAN")
             assert list_subgraphs(plan) == [("CPU", "n1 n2 n3 n4 n5 n6")]
-            np.testing.assert_allclose(one.infer({"x": X})["y"], compute_chain(), rtol=1e-6)
+            np.testing.assert_allclose(compiled.infer({"x": X})["y"], compute_chain(), rtol=1e-6)

@@ -45,8 +45,8 @@ def test_branches_are_split_and_one_of_them_runs(
     assert pair[1].loaded == [("grow",)]
     loaded.export_network(tmp_path / "x.blob")
     imported = core.import_network(tmp_path / "x.blob", "HETERO")
-    for one in (loaded, imported):
-        np.testing.assert_allclose(one.infer({"x": X, "c": np.array(chosen)})["y"], compute_choice(chosen), rtol=1e-6)
+    for compiled in (loaded, imported):
+        np.testing.assert_allclose(compiled.infer({"x": X, "c": np.array(chosen)})["y"], compute_choice(chosen), rtol=1e-6)
     loaded.close()
     assert sorted(pair[0].closed + pair[1].closed) == [("after",), ("before",), ("flip",), ("grow",), ("shift",)]
 
@@ -122,10 +122,10 @@ def test_branches_may_return_inputs_constants_and_unused_outputs(
             else_branch = e () => (b, k) { f = Neg (k) b = Add (f, x) }> }""")
     loaded = core.load_network(network, DEVICE)
     loaded.export_network(tmp_path / "x.blob")
-    for one in (loaded, core.import_network(tmp_path / "x.blob", "HETERO")):
-        assert one.get_metric("HETERO_NUMBER_OF_SUBMODELS") == 1
-        assert one.infer({"x": X, "c": np.array([True])})["y"].tolist() == X.tolist()
-        assert one.infer({"x": X, "c": np.array([False])})["y"].tolist() == [5, 6]
+    for compiled in (loaded, core.import_network(tmp_path / "x.blob", "HETERO")):
+        assert compiled.get_metric("HETERO_NUMBER_OF_SUBMODELS") == 1
+        assert compiled.infer({"x": X, "c": np.array([True])})["y"].tolist() == X.tolist()
+        assert compiled.infer({"x": X, "c": np.array([False])})["y"].tolist() == [5, 6]
 
 
 def test_failure_in_a_branch_names_it(core: Core, read: Callable[..., Network], pair: Any) -> None:

@@ -22,11 +22,11 @@ def test_path_through_other_subgraphs_names_entry_and_exit() -> None:
     assert unexplained == 0
 
 
-def test_splits_within_a_bound_explain_every_pair_of_neighbours_once() -> None:
+def test_bounded_splits_explain_every_pair_of_neighbours_once() -> None:
     parts = select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
-    found, left = explain_within(DIAMOND, parts, steps=1000)
-    assert [(split.node, split.subgraph.nodes, split.path) for split in found] == [(2, (3, 5, 6, 7), (2, 4, 5))]
-    assert left == 0
+    splits, unexplained = explain_within(DIAMOND, parts, steps=1000)
+    assert [(split.node, split.subgraph.nodes, split.path) for split in splits] == [(2, (3, 5, 6, 7), (2, 4, 5))]
+    assert unexplained == 0
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -45,6 +45,6 @@ def test_paths_of_splits_leave_the_subgraph_and_return(seed: int) -> None:
         assert all(step in edges or home[step[0]] == home[step[1]] for step in pairwise(split.path))
 
 
-def test_bound_ends_the_search_and_counts_the_nodes_that_are_left() -> None:
+def test_bound_ends_the_search_and_counts_remaining_nodes() -> None:
     parts = select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
     assert explain_within(DIAMOND, parts, steps=0) == ((), 2)

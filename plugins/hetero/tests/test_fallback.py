@@ -1,4 +1,4 @@
-"""A device that fails to load a part which it has taken: an error with stage, device and cause, or, with NEXT, the next device."""
+"""A device that claims a part and fails to load it: an error with stage, device and cause, or, with NEXT, the next device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_strict_failure_names_its_stage_and_closes_loaded_stages(
     assert second.closed == [("middle",)]
 
 
-def test_strict_failure_keeps_type_and_fields_of_an_error_of_ours(
+def test_strict_failure_keeps_type_and_fields_of_hetero_errors(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     refusals = {"middle": {"A": "too wide"}}
@@ -104,12 +104,12 @@ def test_part_without_another_device_is_an_error_with_reasons(
 ) -> None:
     cause = RuntimeError("no room")
     add_device("A", fail=fail_at("Exp", cause))
-    other = add_device("B", refused=["Relu"])
+    second = add_device("B", refused=["Relu"])
     with pytest.raises(UnsupportedNodesError, match="cannot load network 'g' on HETERO:A,B: 1 of 3 nodes are refused") as caught:
         core.load_network(read(SANDWICH), "HETERO:A,B", NEXT)
     assert caught.value.refusals == {"first": {"A": "failed to load: RuntimeError: no room", "B": "no kernel"}}
     assert caught.value.__cause__ is cause
-    assert other.loaded == []
+    assert second.loaded == []
 
 
 def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
@@ -123,7 +123,7 @@ def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], a
 
 
 class GoneFactory:
-    """A plugin without its driver; counts nothing and takes nothing."""
+    """A plugin without its driver: it counts no device and claims no node."""
 
     @hookimpl
     def create_device(self) -> object:
@@ -159,7 +159,7 @@ def test_properties_of_a_device_that_cannot_be_used_wait_for_it(core: Core, read
     assert core.load_network(read(SANDWICH), "HETERO:GONE,CPU", config).get_metric("EXECUTION_DEVICES") == ("CPU",)
 
 
-def test_pin_to_a_device_that_cannot_be_used_is_an_error_under_next(core: Core, read: Callable[..., Network]) -> None:
+def test_pin_to_an_unusable_device_is_an_error_under_next(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("GONE", GoneFactory())
     network = read(SANDWICH).with_affinity({"middle": "GONE"})
     with pytest.raises(
@@ -169,7 +169,7 @@ def test_pin_to_a_device_that_cannot_be_used_is_an_error_under_next(core: Core, 
         core.load_network(network, "HETERO:GONE,CPU", NEXT)
 
 
-def test_list_of_unavailable_devices_is_refused_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
+def test_list_of_unavailable_devices_is_refused_with_all_reasons(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("GONE", GoneFactory())
     with pytest.raises(UnsupportedNodesError, match="3 of 3 nodes are refused") as caught:
         core.load_network(read(SANDWICH), "HETERO:GONE", NEXT)

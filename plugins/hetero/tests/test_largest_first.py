@@ -40,7 +40,7 @@ def make_graph(shape: random.Random, count: int, devices: int, density: float, r
 
 
 def make_fed_graph(shape: random.Random, count: int, devices: int) -> Graph:
-    """A graph with edges to each node from one to three earlier nodes."""
+    """A graph with edges to each node from 1 to 3 earlier nodes."""
     predecessors = [[shape.randrange(node) for _ in range(shape.randint(1, 3))] if node else [] for node in range(count)]
     return predecessors, ["A" if shape.random() > 0.3 else shape.choice("ABCD"[:devices]) for _ in range(count)]
 
@@ -66,16 +66,16 @@ def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequen
     order = sort_topologically(dict(enumerate(predecessors)))
     place = {node: number for number, node in enumerate(order)}
     edges = {(place[source], place[target]) for source, target in list_edges(predecessors)}
-    taken: list[set[int]] = []
+    subgraphs: list[set[int]] = []
     for device in "ABCD":
         free = sorted(place[node] for node, name in enumerate(device_of_node) if name == device)
         while free:
             candidates: list[list[int]] = []
             while roots := [node for node in free if not any(node in candidate for candidate in candidates)]:
-                candidates.append(grow_by_hand(edges, taken if contracts else [], free, roots[0]))
-            taken.append(set(max(candidates, key=len)))
-            free = [node for node in free if node not in taken[-1]]
-    return [{order[number] for number in part} for part in taken]
+                candidates.append(grow_by_hand(edges, subgraphs if contracts else [], free, roots[0]))
+            subgraphs.append(set(max(candidates, key=len)))
+            free = [node for node in free if node not in subgraphs[-1]]
+    return [{order[number] for number in part} for part in subgraphs]
 
 
 def grow_by_hand(edges: set[tuple[int, int]], units: Sequence[set[int]], free: Sequence[int], root: int) -> list[int]:
@@ -119,7 +119,7 @@ FAMILIES: Mapping[str, Callable[[random.Random, int, int], Graph]] = {
 
 
 def select_to_the_letter(graph: Graph) -> set[frozenset[int]] | None:
-    """The subgraphs of LITERAL, or None for a circle."""
+    """The subgraphs of LITERAL, or None for a cycle."""
     try:
         return {frozenset(part.nodes) for part in select_subgraphs(*graph, "ABCD", "LITERAL")}
     except AffinityError:
@@ -133,18 +133,18 @@ def test_procedure_equals_the_one_by_hand(family: str, contracts: bool) -> None:
     for _ in range(30):
         predecessors, devices = FAMILIES[family](shape, shape.randint(4, 24), shape.randint(2, 4))
         graph = build_digraph(predecessors, devices, "ABCD")
-        taken = {
+        subgraphs = {
             frozenset(part.index_of_position[position] for position in members)
             for _, part in split_components(graph)
             for turn in take_turns(part, Work(math.inf), SelectionLog(), contracts=contracts)
             for members in turn
         }
-        assert taken == {frozenset(part) for part in select_by_hand(predecessors, devices, contracts=contracts)}
+        assert subgraphs == {frozenset(part) for part in select_by_hand(predecessors, devices, contracts=contracts)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("count", [65, 100, 250, 700])
-def test_larger_graphs_give_the_subgraphs_of_literal_where_they_are_sound(family: str, count: int) -> None:
+def test_larger_graphs_give_the_sound_subgraphs_of_literal(family: str, count: int) -> None:
     shape = random.Random(f"{family} {count}")
     for _ in range(max(2, 1500 // count)):
         graph = FAMILIES[family](shape, count, shape.randint(2, 4))
@@ -173,7 +173,7 @@ def test_crossing_is_contracted_and_its_neighbour_part_is_not() -> None:
     assert {part.nodes for part in selection.subgraphs} == {(0, 1), (2,), (3,), (4,), (5,)}
 
 
-def test_graph_beyond_the_steps_is_selected_by_levels_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_beyond_the_steps_is_selected_by_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     large = make_fed_graph(random.Random(2), 200, 3)
     both = [[], [0], *([source + 2 for source in sources] for sources in large[0])], ["A", "B", *large[1]]
     needed = run_selection(*both, "ABCD")
@@ -209,7 +209,7 @@ def test_literal_plan_with_a_circle_is_refused_by_node_names(core: Core) -> None
     assert len(core.load_network(network, "HETERO:TEMPLATE,CPU").get_metric("HETERO_SUBGRAPHS")) == 3
 
 
-def test_query_that_asks_for_the_trace_has_every_step_in_its_plan(core: Core) -> None:
+def test_query_with_the_trace_has_every_step_in_its_plan(core: Core) -> None:
     network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(PINS)
     plan = core.query_network(network, "HETERO:TEMPLATE,CPU", {"HETERO_TRACE_SELECTION": "YES"}).plan
     assert plan is not None

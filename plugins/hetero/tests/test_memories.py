@@ -1,4 +1,4 @@
-"""Memories of two plugins: the distribution is part of a memory's name, so that a name which both chose makes no common memory."""
+"""Memories of two plugins: the distribution is part of a memory's name, so equal names of two plugins make no common memory."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def export_without_units_key(core: Core, network: Network) -> bytes:
     return older.getvalue()
 
 
-def test_blob_without_the_key_of_units_is_imported_with_its_default(core: Core, read: Callable[..., Network]) -> None:
+def test_blob_without_the_units_key_is_imported_with_its_default(core: Core, read: Callable[..., Network]) -> None:
     network = read("g (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }").with_affinity({"op:Neg": "TEMPLATE"})
     blob = export_without_units_key(core, network)
     imported = core.import_network(blob, "HETERO")

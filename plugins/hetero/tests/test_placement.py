@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class SlowDevice(PlainDevice):
-    """Takes longer for some operators; counts what it loads. `fail` is called before each run of a node, `spend` lets time pass."""
+    """Takes longer for some operators and counts loads. `fail` is called before each run of a node, `spend` lets time pass."""
 
     def __init__(self, slow: str, fail: Callable[[Node], None] = lambda _: None, *, spend: Callable[[float], None] = wait) -> None:
         self.slow, self.fail, self.spend, self.loads = slow, fail, spend, 0
@@ -96,7 +96,7 @@ def measure(core: Core, network: Network, device: str = "HETERO:PRODUCTS,SIGNS",
     return plan.placement, dict(plan.device_of_node)
 
 
-def test_each_half_goes_where_it_is_fast_and_the_result_is_the_same(core: Core, read: Read, clock: Clock) -> None:
+def test_each_half_goes_to_its_fast_device_with_equal_results(core: Core, read: Read, clock: Clock) -> None:
     register(core, PRODUCTS=SlowDevice("Relu", spend=clock.spend), SIGNS=SlowDevice("MatMul", spend=clock.spend))
     network = read(CHAIN)
     placement, device_of_node = measure(core, network)
@@ -116,7 +116,7 @@ def test_device_that_is_slow_at_everything_gets_nothing(core: Core, read: Read, 
     register(core, SLOW=SlowDevice("MatMul", spend=clock.spend), FAST=SlowDevice("none", spend=clock.spend))
     placement, device_of_node = measure(core, read(CHAIN.replace("Relu", "Abs")), "HETERO:SLOW,FAST")
     assert {device_of_node[f"m{index}"] for index in range(3)} == {"FAST"}
-    # Three products that differ in their names alone are measured once.
+    # Three products with equal constants but unequal names are measured once.
     assert [segment.twin for segment in placement.segments[:3]] == [0, 0, 0]
 
 
@@ -124,15 +124,15 @@ def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Rea
     network = read(CHAIN)
     register(core, PRODUCTS=SlowDevice("Relu", spend=clock.spend), SIGNS=SlowDevice("MatMul", spend=clock.spend))
     first, device_of_node = measure(core, network)
-    with Core() as other:
+    with Core() as fresh_core:
         products = SlowDevice("Relu", spend=clock.spend)
-        register(other, PRODUCTS=products, SIGNS=SlowDevice("MatMul", spend=clock.spend))
-        placement, same = measure(other, network)
+        register(fresh_core, PRODUCTS=products, SIGNS=SlowDevice("MatMul", spend=clock.spend))
+        placement, same = measure(fresh_core, network)
         assert (products.loads, placement.is_kept, same) == (0, True, device_of_node)
         assert placement.candidates == first.candidates
-        assert not measure(other, network, HETERO_PLACEMENT="MEASURED_ANEW", HETERO_PLACEMENT_BUDGET=0)[0].is_kept
+        assert not measure(fresh_core, network, HETERO_PLACEMENT="MEASURED_ANEW", HETERO_PLACEMENT_BUDGET=0)[0].is_kept
         assert products.loads > 0
-        assert not measure(other, network, HETERO_MIN_SUBGRAPH_SIZE=2, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
+        assert not measure(fresh_core, network, HETERO_MIN_SUBGRAPH_SIZE=2, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
 
 
 def test_placement_set_for_the_device_is_measured_once(core: Core, read: Read) -> None:
@@ -144,7 +144,7 @@ def test_placement_set_for_the_device_is_measured_once(core: Core, read: Read) -
     assert plan.placement.candidates[plan.placement.chosen].seconds is not None
 
 
-def test_overlapping_requests_are_measured_apart_from_single_ones(core: Core, read: Read) -> None:
+def test_overlapping_requests_are_measured_apart_from_single(core: Core, read: Read) -> None:
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     network = read(CHAIN)
     asked = {"HETERO_PLACEMENT_OBJECTIVE": "THROUGHPUT", "NUM_STREAMS": 2, "HETERO_PLACEMENT_BUDGET": 2}
@@ -190,7 +190,7 @@ def test_device_that_fails_is_passed_over_and_named(core: Core, read: Read) -> N
     assert "no current at" in placement.segments[0].failures["SIGNS"]
 
 
-def test_open_size_is_refused_with_the_cure_and_taken_from_a_file(core: Core, read: Read, folder: Path) -> None:
+def test_open_size_is_refused_with_the_cure_or_read_from_a_file(core: Core, read: Read, folder: Path) -> None:
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     network = read(CHAIN.replace("16, 16", "n, n"))
     with pytest.raises(ConfigValueError, match=r"input x: float32\[n,n\] cannot be drawn: .* HETERO_PLACEMENT_INPUTS"):

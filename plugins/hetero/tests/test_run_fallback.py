@@ -1,4 +1,4 @@
-"""A device that fails in a run: with HETERO_FALLBACK=NEXT its part goes on on another device, and the request succeeds."""
+"""A device fails during a run: with HETERO_FALLBACK=NEXT its part continues on another device, and the request succeeds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FragileExecutable(TemplateExecutable):
 
 
 class FragileDevice(TemplateDevice):
-    """Raises `error` in every run, once that is set; notes the nodes of each run."""
+    """Raises `error`, once it is set, in every run; records the nodes of each run."""
 
     def __init__(self, title: str) -> None:
         super().__init__(title)
@@ -82,7 +82,7 @@ def split(operators: str, *devices: str) -> dict[str, Any]:
     return {**NEXT, "DEVICE_PROPERTIES": {device: {"TEMPLATE_REFUSED_OPERATORS": operators} for device in devices}}
 
 
-def test_part_of_a_device_that_fails_runs_on_the_next_one_and_stays_there(
+def test_part_of_a_failed_device_moves_to_the_next_device(
     core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     first, middle = add_fragile("A"), add_fragile("B")
@@ -123,9 +123,7 @@ def test_metrics_and_plan_say_where_a_part_has_gone_and_why(
     assert plan.refusals["middle"] == {"A": "failed in a run: RuntimeError: no power"}
 
 
-def test_devices_that_fail_one_after_the_other_are_all_passed_over(
-    core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any]
-) -> None:
+def test_all_failing_devices_are_passed_over(core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any]) -> None:
     for name in ("A", "B", "C"):
         add_fragile(name).error = RuntimeError(f"{name} is gone")
     loaded = core.load_network(read(SANDWICH), "HETERO:A,B,C,CPU", NEXT)

@@ -182,7 +182,7 @@ def test_flow_keeps_order_and_lanes_with_many_helpers() -> None:
     assert done == set(range(60))
 
 
-def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
+def test_requests_overlap_on_the_devices_of_a_chain() -> None:
     meeting = threading.Barrier(2)
     text = "g (float[2] x) => (float[2] y) { [a] u = Relu(x) [b] y = Neg(u) }"
     with Core() as core:
@@ -208,7 +208,7 @@ def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
         (4, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (4, 2, 2, 4)),
         (5, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (5, 2, 2, 5)),
         (1, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (1, 1, 1, 1)),
-        # Two sides on one lane take turns.
+        # Two sides on the same lane take turns.
         (4, [(), (0,), (0,), (1, 2)], "ABBA", (None,) * 4, (4, 4, 4, 4)),
         (8, [(), (), ()], "ABC", (None,) * 3, (2, 2, 2)),
         # Fixed threads are not divided.

@@ -167,7 +167,7 @@ def test_pinned_node_that_its_device_refuses_is_not_moved(core: Core, read: Call
         core.load_network(network, "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Exp"})
 
 
-def test_nodes_that_nobody_takes_are_all_listed_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
+def test_unclaimed_nodes_are_all_listed_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
     network = read("g (float[4] x) => (float[4] y) { a = com.acme.Twist(x) b = Relu(a) y = com.acme.Turn(b) }")
     result = core.query_network(network, "HETERO:TEMPLATE,CPU")
     assert set(result.refused) == {"Twist_0", "Turn_2"}
@@ -181,7 +181,7 @@ def test_nodes_that_nobody_takes_are_all_listed_with_every_reason(core: Core, re
 
 
 class Whole:
-    """A device that takes Exp only when it is asked about more than one node: its answer depends on the neighbours of a node."""
+    """A device that takes Exp only if the query has several nodes: its answer depends on the neighbours of a node."""
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
@@ -204,7 +204,7 @@ class Whole:
         return CpuExecutable(load_source(network), {})
 
 
-def test_node_refused_within_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
+def test_node_refused_in_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("WHOLE", Whole())
     network = read(DIAMOND)
     result = core.query_network(network, "HETERO:WHOLE,CPU")
@@ -271,15 +271,15 @@ def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network
     network = read(DIAMOND).with_affinity({"op:Relu": "CPU"})
     loaded = core.load_network(network, "HETERO:TEMPLATE,CPU", config)
     loaded.export_network(tmp_path / "plan.blob")
-    with Core() as other:
-        imported = other.import_network(tmp_path / "plan.blob", "HETERO", {"PERF_COUNT": True})
+    with Core() as fresh_core:
+        imported = fresh_core.import_network(tmp_path / "plan.blob", "HETERO", {"PERF_COUNT": True})
         assert imported.get_metric("HETERO_PLAN") == loaded.get_metric("HETERO_PLAN")
         assert imported.get_metric("HETERO_PLAN").conflicts != ()
         assert imported.get_config("TARGET_FALLBACK") == "TEMPLATE,CPU"
         assert imported.get_config("TEMPLATE_REFUSED_OPERATORS") == ("Exp",)
         assert imported.get_config("PERF_COUNT") is True
         np.testing.assert_allclose(imported.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
-        other.import_network(tmp_path / "plan.blob", "HETERO:TEMPLATE,CPU")
+        fresh_core.import_network(tmp_path / "plan.blob", "HETERO:TEMPLATE,CPU")
         for device, extra, subject in (
             ("HETERO:CPU,TEMPLATE", {}, "TARGET_FALLBACK is 'CPU,TEMPLATE' in the call and 'TEMPLATE,CPU' in the blob"),
             (
@@ -290,7 +290,7 @@ def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network
             ("HETERO", {"HETERO_SUBGRAPH_POLICY": "FEWEST"}, "HETERO_SUBGRAPH_POLICY is 'FEWEST' in the call"),
         ):
             with pytest.raises(BlobMismatchError) as caught:
-                other.import_network(tmp_path / "plan.blob", device, extra)
+                fresh_core.import_network(tmp_path / "plan.blob", device, extra)
             assert subject in str(caught.value)
 
 

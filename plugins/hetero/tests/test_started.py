@@ -38,7 +38,7 @@ class Boxed:
 
 
 class Queue(PlainDevice):
-    """A device with one queue. `meet(count)` is called on its thread before the run of this number, counted from 0."""
+    """A device with a single queue. `meet(count)` is called on its thread before run number `count`, from 0."""
 
     def __init__(self, meet: Callable[[int], None] = lambda count: None) -> None:
         self.meet = meet
@@ -276,7 +276,7 @@ def _meet(barrier: threading.Barrier) -> Callable[[int], None]:
     return meet
 
 
-def test_imported_network_starts_its_stages_and_keeps_their_times(core: Core, tmp_path: Any) -> None:
+def test_imported_network_starts_stages_and_keeps_their_times(core: Core, tmp_path: Any) -> None:
     loaded = load(core, CHAIN, "AABB", {"PERF_COUNT": True}, AHEAD=Queue(), BEHIND=Queue())
     loaded.export_network(tmp_path / "split.blob")
     imported = core.import_network(tmp_path / "split.blob", "HETERO")

@@ -26,7 +26,7 @@ CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
 
 @st.composite
 def graphs(draw: st.DrawFn, max_nodes: int = 60) -> Graph:
-    """A graph numbered at random, with repeated edges, on one to four devices."""
+    """A graph numbered at random, with repeated edges, on up to four devices."""
     count = draw(st.integers(1, max_nodes))
     shape = random.Random(draw(st.integers(0, 2**32)))
     return make_graph(
@@ -68,7 +68,7 @@ def is_connected(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> bool
 
 
 def count_fewest_runs(predecessors: Sequence[Sequence[int]], devices: Sequence[str]) -> int:
-    """The fewest runs of one device in any order of the nodes: any acyclic plan is such an order, and any order such a plan."""
+    """The fewest runs of a single device in any order of the nodes: any acyclic plan is such an order, and any order such a plan."""
     before = [sum(1 << source for source in set(sources)) for sources in predecessors]
     cost = {(0, ""): 0}
     for _ in devices:
@@ -97,7 +97,7 @@ def test_document_example_by_levels_gives_its_result() -> None:
 
 
 @pytest.mark.parametrize("policy", CONNECTED)
-def test_crossing_dependencies_split_the_device_that_comes_second(policy: str) -> None:
+def test_crossing_dependencies_split_the_second_device(policy: str) -> None:
     parts = select_subgraphs(CROSSING, ["A", "A", "B", "B"], ["A", "B"], policy)
     assert parts == [Subgraph("B", (3,)), Subgraph("A", (0, 1)), Subgraph("B", (2,))]
 
@@ -110,7 +110,7 @@ def test_crossing_dependencies_take_three_waves() -> None:
 @pytest.mark.parametrize("policy", SOUND)
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(graph=graphs())
-def test_parts_cover_every_node_once_and_run_in_the_returned_order(policy: str, graph: Graph) -> None:
+def test_parts_cover_each_node_once_and_run_in_returned_order(policy: str, graph: Graph) -> None:
     predecessors, devices = graph
     parts = select_subgraphs(predecessors, devices, "ABCD", policy)
     home = {node: number for number, part in enumerate(parts) for node in part.nodes}
@@ -142,12 +142,12 @@ def test_names_and_kind_of_container_do_not_change_the_result(policy: str, graph
 
 @pytest.mark.parametrize("policy", CONNECTED)
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(graph=graphs(30), other=graphs(30))
-def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Graph, other: Graph) -> None:
+@given(graph=graphs(30), second=graphs(30))
+def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Graph, second: Graph) -> None:
     shift = len(graph[0])
-    both = graph[0] + [[source + shift for source in sources] for sources in other[0]], graph[1] + other[1]
+    both = graph[0] + [[source + shift for source in sources] for sources in second[0]], graph[1] + second[1]
     alone = select_subgraphs(*graph, "ABCD", policy) + [
-        Subgraph(part.device, tuple(node + shift for node in part.nodes)) for part in select_subgraphs(*other, "ABCD", policy)
+        Subgraph(part.device, tuple(node + shift for node in part.nodes)) for part in select_subgraphs(*second, "ABCD", policy)
     ]
     assert sorted(select_subgraphs(*both, "ABCD", policy), key=lambda part: part.nodes) == sorted(
         alone, key=lambda part: part.nodes
@@ -163,8 +163,8 @@ def test_fewest_on_two_devices_equals_the_optimum(most: int, count: int) -> None
 @pytest.mark.parametrize("devices", [3, 4])
 def test_fewest_on_more_devices_is_near_the_optimum(devices: int) -> None:
     samples = make_small_graphs(devices, 60, devices, 10)
-    found = sum(len(select_subgraphs(*graph, "ABCD", "FEWEST")) for graph in samples)
-    assert found <= 1.05 * sum(count_fewest_runs(*graph) for graph in samples)
+    count = sum(len(select_subgraphs(*graph, "ABCD", "FEWEST")) for graph in samples)
+    assert count <= 1.05 * sum(count_fewest_runs(*graph) for graph in samples)
 
 
 @pytest.mark.parametrize("policy", SOUND)

@@ -1,4 +1,4 @@
-"""The trace: the procedure that ran, step by step, on the example that the project starts from; and the page that shows it."""
+"""The trace: the procedure step by step, on the project's first example, and the page of the docs that shows it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_names_replace_the_numbers_in_the_text() -> None:
     assert text.endswith("Subgraphs, in an order in which they can run:\n    CPU: [conv]\n    GPU: [relu]\n")
 
 
-def test_long_trace_is_cut_and_counts_the_steps_that_it_leaves_out() -> None:
+def test_long_trace_is_cut_and_counts_omitted_steps() -> None:
     count = 400
     predecessors = [[node - 1] if node else [] for node in range(count)]
     text = trace(predecessors, ["AB"[node % 2] for node in range(count)], "AB", names=[f"node_{node}" for node in range(count)])
@@ -129,7 +129,7 @@ def test_long_trace_is_cut_and_counts_the_steps_that_it_leaves_out() -> None:
     assert len(steps) < 1.1 * MOST_CHARACTERS
     left_out = re.search(r"\.\.\. (\d+) more steps are left out\n$", steps)
     assert left_out is not None
-    # A root, and for each neighbour a failed merge: 398 nodes have two neighbours, two have one.
+    # A root, and a failed merge for each neighbour: 398 nodes have two neighbours, two end nodes have only a single neighbour.
     assert len(re.findall(r"^ +condition ", steps, re.MULTILINE)) + int(left_out[1]) == 398 * 3 + 2 * 2
     assert len(subgraphs.splitlines()) == count
 

@@ -1,4 +1,4 @@
-"""Units: quantized operators stay whole, shapes are computed on the device that reads them."""
+"""Units: quantized operators stay whole, and shapes are computed on the device that reads them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_shapes_that_two_devices_read_or_that_are_pinned_stay(
     assert {name for name, device in result.supported.items() if device == "A"} == {*CONE, "expand"}
 
 
-def test_shape_node_that_the_device_refuses_stays_with_all_behind_it(
+def test_refused_shape_node_stays_with_its_successors(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     add_device("A", refused=["Relu", "Reshape"])

@@ -1,4 +1,4 @@
-"""Custom operators of libraries, those of onnxruntime-extensions: run, divided, exported, and refused without their library."""
+"""Custom operators of libraries, such as onnxruntime-extensions: run, split, exported, and refused without their library."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_library_of_the_user_is_named_by_the_environment(tmp_path: Path, monkeyp
         assert core.load_network(make_model(), "ORT").infer({"words": WORDS})["capitals"].tolist() == ["AB", "CDE", ""]
 
 
-def test_path_that_is_no_file_and_file_that_is_no_library_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_and_invalid_library_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent, text = tmp_path / "absent.so", tmp_path / "text.so"
     text.write_text("no library")
     with Core() as core:

@@ -1,4 +1,4 @@
-"""ORT refuses no more than the engine gets wrong: zero points of ConvInteger, steps in the model's own opset, constants nobody reads."""
+"""ORT refuses only the engine's faults: zero points of ConvInteger, steps in the model's own opset, unread constants."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_padded_convolution_with_zero_points_runs(core: Core, pad: int, filter_p
 @pytest.mark.parametrize("opset", [7, 9, 10, 11, 12, 13, 17])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_resize_before_a_model_of_an_older_opset_runs_with_it(core: Core, mode: str, opset: int) -> None:
-    # Softmax changed in opset 13, so that one stamp for all has to be the model's own.
+    # Softmax changed in opset 13, so that a common opset has to be the model's own.
     text = (
         f'<ir_version: 7, opset_import: ["": {opset}]> g (float[N,3,8,8] x) => (float[N,3,8,8] y) {{ y = Softmax <axis = 3> (x) }}'
     )
     network = core.read_network(onnx.parser.parse_model(text)).with_inputs({"x": InputInfo(resize=mode, shape=(None, 3, 4, 4))})
     x = np.random.default_rng(1).standard_normal((2, 3, 4, 4)).astype(np.float32)
-    # The size is doubled: a target pixel lies a quarter of a pixel from its source, towards the next one.
+    # The size doubles: each target pixel lies a quarter of a pixel from its source, towards the next source pixel.
     along = {"nearest": np.repeat(np.eye(4), 2, axis=0), "bilinear": np.zeros((8, 4))}[mode]
     for target in range(8 if mode == "bilinear" else 0):
         along[target, target // 2] += 0.75
@@ -107,7 +107,7 @@ def test_squeeze_in_a_body_with_axes_from_outside_runs(core: Core) -> None:
     assert loaded.infer({"x": x[:1], "b": np.array(False)})["y"].tolist() == [-1]
 
 
-def test_squeeze_in_a_body_with_axes_that_may_be_empty_is_refused(core: Core) -> None:
+def test_squeeze_in_a_body_with_possibly_empty_axes_is_refused(core: Core) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[N,1] x, bool b, int64[K] axes) => (y) {
         y = If (b) <then_branch = t () => (s) { s = Squeeze (x, axes) }, else_branch = e () => (r) { r = Neg (x) }> }"""
     refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused

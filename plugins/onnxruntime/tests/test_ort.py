@@ -49,7 +49,7 @@ def test_plain_name_is_the_cpu_provider_and_its_id_says_so(core: Core) -> None:
         core.get_metric("ORT.CUDA", "FULL_DEVICE_NAME") and core.load_network("model.onnx", "ORT.CUDA")
 
 
-def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, read: Read) -> None:
+def test_operator_without_kernel_is_refused_by_query_and_load(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
     result = core.query_network(network, "ORT")
     assert dict(result.supported) == {"Relu_0": "ORT"}
@@ -87,14 +87,14 @@ def test_log_sum_exp_of_floats_and_places_of_vectors_are_taken(core: Core, read:
 
 
 @pytest.mark.parametrize("operator", ["Cast <to = 12, saturate = 2> (x)", "CastLike <saturate = 2147483648> (x, z)"])
-def test_cast_whose_saturate_the_standard_does_not_have_is_refused(core: Core, read: Read, operator: str) -> None:
+def test_cast_with_nonstandard_saturate_is_refused(core: Core, read: Read, operator: str) -> None:
     """The engine leaves the result unwritten, so that it may hold anything."""
     network = read(f"g (float[1] x, uint32[1] z) => (uint32[1] y, uint32[1] n) {{ n = Identity (z) y = {operator} }}", 21)
     (reason,) = core.query_network(network, "ORT").refused.values()
     assert "returns memory that it has not written from a Cast" in reason
 
 
-def test_element_type_without_kernel_is_refused_with_its_versions(core: Core, read: Read) -> None:
+def test_element_type_without_kernel_is_refused_with_versions(core: Core, read: Read) -> None:
     network = read("g (int16[2] x) => (int16[2] y) { y = Min(x, x) }")
     assert (
         "has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2]); it has kernels for versions"
@@ -233,7 +233,7 @@ def test_weights_are_not_copied_and_live_with_the_network(core: Core) -> None:
     assert len(junk) == 200
 
 
-def test_constants_of_small_types_are_packed_as_the_engine_wants_them(core: Core) -> None:
+def test_constants_of_small_types_are_packed_for_the_engine(core: Core) -> None:
     codes = np.arange(-8, 8).repeat(200).astype(ml_dtypes.int4)
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float s) => (float[3200] y) { y = DequantizeLinear(w, s) }'
@@ -260,10 +260,10 @@ def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp
     inputs = light_inputs(model)
     loaded = core.load_network(model, "ORT")
     loaded.export_network(tmp_path / "o.blob")
-    with Core() as other:
-        for name, value in other.import_network(tmp_path / "o.blob", "ORT").infer(inputs).items():
+    with Core() as fresh_core:
+        for name, value in fresh_core.import_network(tmp_path / "o.blob", "ORT").infer(inputs).items():
             assert_same(value, loaded.infer(inputs)[name])
-        device = other._find("ORT")[1]  # no other way to an engine of another version
+        device = fresh_core._find("ORT")[1]  # no other way to an engine of another version
         payload = device.call("export_network", loaded.device, executable=loaded.executable)
         sections = {**payload.sections, "engine": b"1.2.3"}
         with pytest.raises(BlobMismatchError, match=r"exported by ONNX Runtime 1\.2\.3; \d+\.\d+\.\d+ is installed"):

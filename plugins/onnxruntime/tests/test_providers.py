@@ -1,6 +1,6 @@
 """ORT with a second execution provider, which refuses nodes that the CPU provider takes.
 
-The provider here stands in for one of hardware, and takes what the engine's own does: what is refused, the plugin refuses by itself.
+The provider here stands in for a hardware provider and takes every node that the engine's own takes; the plugin adds the refusals.
 """
 
 from __future__ import annotations

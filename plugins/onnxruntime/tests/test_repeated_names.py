@@ -12,6 +12,6 @@ from hetero_core import Core
 
 
 @pytest.mark.parametrize("build", BUILDERS)
-def test_a_model_that_lists_a_name_twice_answers_as_in_onnxruntime(build: Callable[[], ModelProto]) -> None:
+def test_model_with_a_repeated_name_answers_as_in_onnxruntime(build: Callable[[], ModelProto]) -> None:
     with Core() as core:
         check_device(core, "ORT", build())

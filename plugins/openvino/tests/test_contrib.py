@@ -1,4 +1,4 @@
-"""Operators of com.microsoft on OPENVINO: those that are taken are right, and attributes that the engine ignores are refused."""
+"""Operators of com.microsoft on OPENVINO: accepted nodes are right, and attributes that the engine ignores are refused."""
 
 from __future__ import annotations
 

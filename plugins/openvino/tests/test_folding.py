@@ -26,7 +26,7 @@ def test_nodes_beyond_the_limit_of_constants_are_refused(core: Core) -> None:
 
 
 @pytest.mark.parametrize(("start", "is_refused"), [("s", True), ("x", False)])
-def test_loop_that_the_engine_would_run_when_it_compiles_is_refused(
+def test_loop_that_would_run_at_compile_time_is_refused(
     core: Core, read: Callable[..., Network], start: str, *, is_refused: bool
 ) -> None:
     constants = "<int64 n = {100000000}, bool t = {1}, float[1] s = {0.0}, float[1] one = {1.0}>"

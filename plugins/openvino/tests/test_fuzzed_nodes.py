@@ -12,7 +12,7 @@ pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-op
 
 Read = Callable[..., Network]
 
-# A number of iterations that is none.
+# The number of iterations is a tensor without elements.
 LOOP = """g () => (float[n, 2] y) <int64[0] s = {}, bool c = {1}>
 { y = Loop (s, c) <body: graph = b (int64 i, bool k) => (bool o, float[2] z)
   { o = Identity (k) z = Constant <value_floats = [1.0, 2.0]> () }> }"""

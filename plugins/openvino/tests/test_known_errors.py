@@ -49,7 +49,7 @@ def find_mismatch(core: Core, case: BackendCase) -> str | None:
     except PluginError as error:
         return str(error)
     pairs = zip(answer.items(), expected, strict=True)
-    return next(filter(None, (describe_mismatch(value, wanted, name=name) for (name, value), wanted in pairs)), None)
+    return next(filter(None, (describe_mismatch(value, right, name=name) for (name, value), right in pairs)), None)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -83,7 +83,7 @@ def test_extremes_of_infinities_and_extreme_floats_are_right(core: Core, read: R
 
 @pytest.mark.parametrize("threshold", [0.0, 1 / 3, 0.5])
 def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: Read, threshold: float) -> None:
-    # Overlaps with the first box: none, exactly a half, all.
+    # Overlaps with the first box: 0, exactly a half, 1.
     boxes = np.array([[[0, 0, 2, 2], [0, 2, 2, 4], [0, 0, 2, 1], [0, 0, 2, 2]]], np.float32)
     network = read(
         "g (float[1,4,4] b, float[1,1,4] s, int64[1] n, float[1] t) => (int64[K,3] y) { y = NonMaxSuppression(b, s, n, t) }"

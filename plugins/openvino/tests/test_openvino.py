@@ -1,4 +1,4 @@
-"""OPENVINO: arrays of every kind, outputs that are inputs, threads, blobs, profiles, and one graph with devices in Python."""
+"""OPENVINO: arrays of every kind, outputs that are inputs, threads, blobs, profiles, and a graph shared with devices in Python."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_unknown_operator_is_refused_by_query_and_load(core: Core, read: Read) -
         ("string", "'x' is string, which OpenVINO does not take or give as an array"),
     ],
 )
-def test_element_type_that_the_engine_narrows_or_lacks_is_refused(core: Core, read: Read, dtype: str, reason: str) -> None:
+def test_element_type_narrowed_or_unknown_is_refused(core: Core, read: Read, dtype: str, reason: str) -> None:
     network = read(f"g ({dtype}[2] x) => ({dtype}[2] y) {{ y = Identity(x) }}")
     assert core.query_network(network, "OPENVINO").refused["Identity_0"] == reason
 
@@ -194,7 +194,7 @@ def test_sizes_compared_beside_large_integers_are_taken(core: Core, read: Read) 
     assert answer["z"].tolist() == [True, False]
 
 
-def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, read: Read) -> None:
+def test_profile_names_the_nodes_of_the_model_and_fused_nodes(core: Core, read: Read) -> None:
     text = "g (float[64,64] x) => (float[64,64] y) { [m] a = MatMul(x, x) [s] b = Sigmoid(a) [e] c = Exp(b) [p] y = Softmax(c) }"
     request = core.load_network(read(text), "OPENVINO", {"PERF_COUNT": True}).create_infer_request()
     for _ in range(2):
@@ -218,7 +218,7 @@ def test_times_of_a_short_run_behind_a_long_one_are_its_own(core: Core, read: Re
         assert 0 < sum(entry.seconds for entry in request.perf_counts) <= took
 
 
-def test_profile_of_a_part_names_its_nodes_when_the_whole_is_measured(core: Core, read: Read, tmp_path: Path) -> None:
+def test_profile_of_a_part_names_its_nodes_in_a_whole_profile(core: Core, read: Read, tmp_path: Path) -> None:
     network = read("g (float[64,64] x) => (float[64,64] y) { [m] a = MatMul(x, x) [s] y = Sigmoid(a) }")
     device = "HETERO:OPENVINO,CPU"
     loaded = core.load_network(network.with_affinity({"m": "OPENVINO", "s": "CPU"}), device, {"PERF_COUNT": True})
@@ -231,7 +231,7 @@ def test_profile_of_a_part_names_its_nodes_when_the_whole_is_measured(core: Core
 
 
 @pytest.mark.parametrize(("config", "threads", "streams"), [({}, 1, 1), ({"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2}, 1, 2)])
-def test_threads_and_streams_of_the_configuration_reach_the_engine(
+def test_configured_threads_and_streams_reach_the_engine(
     core: Core, read: Read, config: dict[str, Any], threads: int, streams: int
 ) -> None:
     if streams > core.get_config("OPENVINO", "INFERENCE_NUM_THREADS"):
@@ -247,10 +247,10 @@ def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp
     inputs = light_inputs(model)
     loaded = core.load_network(model, "OPENVINO")
     loaded.export_network(tmp_path / "o.blob")
-    with Core() as other:
-        for name, value in other.import_network(tmp_path / "o.blob", "OPENVINO").infer(inputs).items():
+    with Core() as fresh_core:
+        for name, value in fresh_core.import_network(tmp_path / "o.blob", "OPENVINO").infer(inputs).items():
             assert_same(value, loaded.infer(inputs)[name])
-        device = other._find("OPENVINO")[1]  # no other way to an engine of another version
+        device = fresh_core._find("OPENVINO")[1]  # no other way to an engine of another version
         payload = device.call("export_network", loaded.device, executable=loaded.executable)
         sections = {**payload.sections, "engine": b"1.2.3"}
         with pytest.raises(BlobMismatchError, match=r"exported by OpenVINO 1\.2\.3; \d+\.\d+\.\d+ is installed"):
@@ -259,7 +259,7 @@ def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp
             )
 
 
-def test_model_that_is_too_large_for_one_message_goes_through_a_file(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_too_large_for_a_message_goes_through_a_file(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     from hetero_openvino import conversion
 
     weights = np.arange(4096, dtype=np.float32)

@@ -61,7 +61,7 @@ def test_operators_of_onnx_runtime_that_cut_off_are_refused(core: Core, read: Re
     assert "OpenVINO's QLinearAdd of com.microsoft was not found right" in refused["QLinearAdd_0"]
 
 
-def test_pair_behind_a_pair_which_would_end_the_process_is_refused(core: Core, read: Read) -> None:
+def test_pair_behind_a_pair_that_would_crash_is_refused(core: Core, read: Read) -> None:
     text = """g (float[1,2] x) => (float[1,4] y) <float s = {0.02}, uint8 z = {115}> {
         c = Concat <axis = 1> (x, x) a = QuantizeLinear (c, s, z) b = DequantizeLinear (a, s, z) e = Dropout (b)
         f = QuantizeLinear (e, s, z) y = DequantizeLinear (f, s, z) }"""

@@ -1,6 +1,6 @@
-"""OPENVINO: nodes that change nothing, which the engine may remove, are right with open sizes; each network runs in a process of its own.
+"""OPENVINO: removable nodes, which change nothing, are right with open sizes; each network runs in a process of its own.
 
-What was wrong read memory that had been freed, so that answers changed from run to run, and the process crashed now and then.
+The fault read freed memory, so that answers changed from run to run, and the process crashed now and then.
 """
 
 from __future__ import annotations

@@ -12,5 +12,5 @@ from hetero_core import Core
 
 
 @pytest.mark.parametrize("build", BUILDERS)
-def test_a_model_that_lists_a_name_twice_answers_as_in_onnxruntime(core: Core, build: Callable[[], ModelProto]) -> None:
+def test_model_with_a_repeated_name_answers_as_in_onnxruntime(core: Core, build: Callable[[], ModelProto]) -> None:
     check_device(core, "OPENVINO", build())

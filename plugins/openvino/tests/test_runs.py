@@ -27,20 +27,20 @@ def _load(core: Core, read: Read, size: int, **config: Any) -> Any:
 
 
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
-def test_run_of_the_main_thread_with_one_stream_waits_for_no_other(core: Core, read: Read, size: int) -> None:
+def test_main_thread_with_one_stream_waits_for_no_thread(core: Core, read: Read, size: int) -> None:
     loaded = _load(core, read, size, INFERENCE_NUM_THREADS=1)
     x = {"x": np.ones(size, np.float32)}
     loaded.infer(x)
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     for _ in range(500):
         loaded.infer(x)
-    # A run on a thread of the engine is one wait or two.
+    # A run on a thread of the engine costs 1 or 2 waits.
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 100
 
 
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
 def test_run_of_another_thread_than_the_main_one_is_the_engines(core: Core, read: Read, size: int) -> None:
-    # A thread that ends while a network is let go would tear down the engine's state of both.
+    # A thread that ends while a network is released would tear down the engine's state of both.
     loaded = _load(core, read, size, INFERENCE_NUM_THREADS=1)
     x = {"x": np.arange(size, dtype=np.float32)}
 
@@ -51,8 +51,8 @@ def test_run_of_another_thread_than_the_main_one_is_the_engines(core: Core, read
             loaded.infer(x)
         return int(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
 
-    # One wait or two for each run on a quiet machine. On a busy machine the engine's thread is often done before this waits; a run on the
-    # caller's own thread never waits, but for a lock now and then.
+    # On a quiet machine each run has 1 or 2 waits. On a busy machine the engine's thread is often done before this thread waits; a
+    # run on the caller's own thread never waits, but for a lock now and then.
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(count_waits).result() > 25
 
@@ -68,14 +68,14 @@ def test_two_streams_serve_many_threads(core: Core, read: Read, size: int) -> No
         np.testing.assert_array_equal(result, np.full(size, -value, np.float32))
 
 
-def test_arrays_that_come_again_are_read_and_written_where_they_lie(core: Core, read: Read) -> None:
+def test_repeated_arrays_are_read_and_written_in_place(core: Core, read: Read) -> None:
     loaded = _load(core, read, LARGE)
     requests = [loaded.create_infer_request() for _ in range(2)]
     arrays = [np.zeros(LARGE, np.float32) for _ in range(2)]
     results = [np.zeros(LARGE, np.float32) for _ in range(2)]
     for request, result in zip(requests, results, strict=True):
         request.set_tensor("y", result)
-    # Which request, which input: in turns, the same again, and crossed over.
+    # The request and the input of each run: in turns, repeated, and crossed over.
     for step, (first, second) in enumerate([(0, 0), (0, 0), (1, 1), (0, 1), (0, 0), (1, 0), (1, 0)]):
         arrays[second][...] = np.arange(LARGE) + step
         requests[first].infer({"x": arrays[second]})

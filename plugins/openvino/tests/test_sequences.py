@@ -60,7 +60,7 @@ def find_mismatch(core: Core, network: Network) -> str | None:
     inputs = {spec.name: generator.standard_normal(spec.shape).astype(np.float32) for spec in network.inputs}  # type: ignore[arg-type]  # static
     answer, expected = (core.load_network(network, name).infer(inputs) for name in ("OPENVINO", "CPU"))
     pairs = ((name, answer[name], expected[name]) for name in expected)
-    return next(filter(None, (describe_mismatch(value, wanted, name=name) for name, value, wanted in pairs)), None)
+    return next(filter(None, (describe_mismatch(value, expected_value, name=name) for name, value, expected_value in pairs)), None)
 
 
 @pytest.mark.parametrize(("nodes", "outputs", "names"), WRONG.values(), ids=WRONG)

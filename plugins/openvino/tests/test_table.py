@@ -366,7 +366,7 @@ def test_scales_along_the_summed_axis_are_not_taken_for_columns(
     assert describe_mismatch(y, expected) is None
 
 
-def test_scales_of_columns_are_not_taken_for_rows_of_a_gathered_table(core: Core) -> None:
+def test_column_scales_are_not_read_as_rows_of_a_table(core: Core) -> None:
     codes = np.arange(-20, 22).reshape(6, 7).astype(np.int8)
     scales = np.arange(1, 8).astype(np.float32)
     text = "(int64[3] x) => (y) { w = DequantizeLinear <axis = 1> (q, s) y = Gather (w, x) }"
@@ -399,7 +399,7 @@ def test_recurrent_layer_of_no_steps_or_rows_returns_its_states(core: Core, oper
     assert y.tolist() == states.tolist()
 
 
-def test_sum_of_an_open_size_that_is_too_long_is_an_error_of_the_run(core: Core, read: Read) -> None:
+def test_sum_of_a_too_long_open_size_fails_in_the_run(core: Core, read: Read) -> None:
     loaded = core.load_network(read("g (float[n] x) => (y) { y = ReduceSum (x) }"), "OPENVINO")
     assert loaded.infer({"x": np.ones(1000, np.float32)})["y"].tolist() == [1000]
     with pytest.raises(InferenceError, match="axis 0 of input 'x' has length 200000; OpenVINO loses 0.1 % and more"):

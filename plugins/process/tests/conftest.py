@@ -1,4 +1,4 @@
-"""A device that breaks as it is told, installed for this process and for its children."""
+"""A device that breaks as its configuration says, installed for this process and for its children."""
 
 from __future__ import annotations
 

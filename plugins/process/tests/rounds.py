@@ -1,9 +1,10 @@
-"""Rounds of a device that aborts, exits, hangs or eats memory in a process of its own, and what each way leaves behind.
+"""Rounds of a device that aborts, exits, hangs or exhausts memory in a child process, and the leaks after each kind of end.
 
     python plugins/process/tests/rounds.py --rounds 100 [--how ABORT --how EXIT --how HANG_WITH_LOCK --how EAT]
 
-In every round one run breaks while a network on CPU here and one in another process run; the next run of the broken device has to be
-right. Ends with 1 where a result was wrong, an error was another one than it should be, or a process, a descriptor or a segment stayed.
+In every round a run breaks while a network on CPU in this process and another in a second child run; the next run of the broken
+device
+has to be right. Exits with 1 for a wrong result, an unexpected error, or a leaked process, descriptor or segment.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WARM = 4
 
 
 def main() -> int:
-    """Runs the rounds; returns 1 for anything wrong."""
+    """Runs the rounds; returns 1 for any fault."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--how", action="append", choices=WAYS)
@@ -47,21 +48,21 @@ def main() -> int:
 
 
 def run_rounds(how: str, rounds: int) -> int:
-    """Prints how the rounds of one way ended and what they left; returns 1 for anything wrong."""
+    """Prints how the rounds of this kind ended and the leaks after them; returns 1 for any fault."""
     before, begin, ends, mistakes = count_holdings(), monotonic(), Counter[str](), 0
     with Core() as core, ThreadPoolExecutor(2) as pool:
         model = onnx.parser.parse_model(_MODEL)
         broken = core.load_network(model, "PROCESS:BREAKING", {"BREAKING_HOW": how, "PROCESS_MEMORY_LIMIT": _LIMIT})
-        others = [core.load_network(model, device) for device in ("CPU", "PROCESS:CPU")]
+        networks = [core.load_network(model, device) for device in ("CPU", "PROCESS:CPU")]
         held = None
         for index in range(rounds):
-            runs = [pool.submit(is_right, other) for other in others]
+            runs = [pool.submit(is_right, network) for network in networks]
             ends[break_once(broken, is_hanging=how == "HANG_WITH_LOCK")] += 1
             mistakes += sum(not is_correct for is_correct in (is_right(broken), *(run.result() for run in runs)))
             if index == _WARM:
                 held = count_holdings()
         grown = find_growth(held) if held is not None else Counter[str]()
-    del broken, others
+    del broken, networks
     gc.collect()
     remains = count_holdings() - before
     expected = {"DeviceCrashedError", "RequestCancelledError", "MemoryError", "InferenceError"}
@@ -74,7 +75,7 @@ def run_rounds(how: str, rounds: int) -> int:
 
 
 def find_growth(held: Counter[str]) -> Counter[str]:
-    """Returns what is held beyond that; the thread of a cancelled run has ten seconds to let go of its arrays."""
+    """Returns the growth over `held`; waits up to ten seconds, as the thread of a cancelled run may still release its arrays."""
     clock = threading.Event()
     for _ in range(200):
         gc.collect()
@@ -89,7 +90,7 @@ def is_right(network: ExecutableNetwork) -> bool:
 
 
 def break_once(network: ExecutableNetwork, *, is_hanging: bool) -> str:
-    """Returns the name of the error with which a run that breaks has ended."""
+    """Returns the name of the error of a run that breaks."""
     request = network.create_infer_request()
     try:
         request.start_async(_BAD)

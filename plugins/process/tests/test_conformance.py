@@ -1,4 +1,4 @@
-"""PROCESS:CPU against a sample of the conformance kit: a third of what is about the way to the child, and few operators."""
+"""PROCESS:CPU against a sample of the conformance kit: a third of the cases for the transport to the child, and few operators."""
 
 from __future__ import annotations
 

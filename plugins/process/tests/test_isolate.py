@@ -1,4 +1,4 @@
-"""ISOLATE=YES: any device in a process of its own, without another name."""
+"""ISOLATE=YES: any device in a process of its own, under its usual name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_isolate_means_the_same_as_process_in_front_of_the_name(core: Core, nega
     assert core.load_network(negation, "BREAKING").get_metric("PID") == os.getpid()
 
 
-def test_isolate_that_is_set_for_a_device_holds_in_a_list_and_takes_what_is_set_beside_it(core: Core, negation: Network) -> None:
+def test_isolate_of_a_device_holds_in_a_list_with_its_other_keys(core: Core, negation: Network) -> None:
     core.set_config({"ISOLATE": "YES", "BREAKING_HOW": "EXIT"}, "BREAKING")
     split = core.load_network(negation, "HETERO:BREAKING,CPU")
     with pytest.raises(DeviceCrashedError, match="status 3"):
@@ -48,7 +48,7 @@ def test_isolate_for_all_devices_isolates_the_outermost_one(core: Core, negation
     require_right(network)
 
 
-def test_isolate_without_the_plugin_is_an_error_that_says_what_to_install(core: Core, negation: Network) -> None:
+def test_isolate_without_the_plugin_names_the_package_to_install(core: Core, negation: Network) -> None:
     core.unregister_plugin("PROCESS")
     with pytest.raises(DeviceNotFoundError, match=r"BREAKING cannot have ISOLATE=YES.*pip install hetero-process"):
         core.load_network(negation, "BREAKING", {"ISOLATE": "YES"})

@@ -1,4 +1,4 @@
-"""What the process of a device lacks, or has otherwise, is named before anything is loaded there."""
+"""Differences between the environments of child and parent are named before anything is loaded in the child."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_python_without_our_packages_is_named_with_what_it_needs(core: Core, neg
         core.load_network(negation, "PROCESS:BREAKING", {"PROCESS_PYTHON": str(python)})
 
 
-def test_host_with_another_core_is_named_before_its_keys_are_read() -> None:
+def test_host_with_a_foreign_core_is_named_before_its_keys() -> None:
     fields = {"core": "0.2.0", "api": [9, 0], "keys": {"NEW": ["a", "form", "of", "its", "own"]}}
     with pytest.raises(
         DeviceUnavailableError, match=r"elsewhere has hetero-core 0\.2\.0 with API \(9, 0\); here it is .*; install the same"

@@ -1,4 +1,4 @@
-"""PROCESS: a device elsewhere answers as it would here; what breaks there is contained."""
+"""PROCESS: a device in another process gives the same answers, and its failures stay contained there."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def require_right(network: Any) -> None:
 
 
 def wait_for(is_true: Callable[[], bool], *, seconds: float = 10) -> bool:
-    """Waits so long at most for something that another process does."""
+    """Waits up to this long for a condition in another process."""
     clock = threading.Event()
     return any(is_true() or clock.wait(0.05) for _ in range(round(20 * seconds))) or is_true()
 
 
 def is_alive(pid: int) -> bool:
-    """Says whether a process runs; one that has ended and waits to be reaped does not."""
+    """Says whether a process runs; a zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def test_process_without_a_device_is_an_error(core: Core, negation: Network) -> 
         core.load_network(negation, "PROCESS")
 
 
-def test_error_of_the_device_keeps_its_words_and_the_process_goes_on(load: Callable[..., Any]) -> None:
+def test_device_error_keeps_its_text_and_the_process_continues(load: Callable[..., Any]) -> None:
     network = load(BREAKING_HOW="RAISE")
     pid = network.get_metric("PID")
     with pytest.raises(InferenceError, match="ValueError: a device of mine has had enough"):
@@ -158,7 +158,7 @@ def test_crash_in_load_or_query_is_an_error(core: Core, negation: Network, load:
     require_right(load())
 
 
-def test_runs_of_others_end_with_the_process_and_can_be_run_again(load: Callable[..., Any]) -> None:
+def test_all_runs_end_with_the_process_and_can_be_repeated(load: Callable[..., Any]) -> None:
     network = load(BREAKING_HOW="ABORT")
     with ThreadPoolExecutor(8) as pool:
         runs = [pool.submit(network.infer, BAD if index == 20 else GOOD) for index in range(40)]
@@ -226,7 +226,7 @@ def test_deadline_ends_a_process_that_hangs_in_load_or_query(
     healthy = load()
     config = {"BREAKING_HOW": "HANG_WITH_LOCK", "BREAKING_AT": place, "DEADLINE": 0.3}
     operation = core.load_network if place == "LOAD" else core.query_network
-    # What is ended for its deadline has not crashed: the device is not given up.
+    # A child that is killed at a deadline counts as no crash, so the device is not given up.
     for _ in range(3):
         pid = healthy.get_metric("PID")
         with pytest.raises(DeadlineExceededError, match=r"on PROCESS:BREAKING has not ended within DEADLINE=0.3 s"):
@@ -235,7 +235,7 @@ def test_deadline_ends_a_process_that_hangs_in_load_or_query(
     require_right(healthy)
 
 
-def test_loads_of_others_are_made_again_when_a_load_that_hangs_is_ended(core: Core, negation: Network, tmp_path: Path) -> None:
+def test_other_loads_are_repeated_after_a_hanging_load_is_ended(core: Core, negation: Network, tmp_path: Path) -> None:
     sign = tmp_path / "loaded"
     sign.touch()
     core.load_network(negation, "PROCESS:BREAKING")
@@ -275,10 +275,10 @@ def test_memory_that_a_device_eats_is_bounded(load: Callable[..., Any]) -> None:
 
 
 def test_network_of_a_child_that_is_gone_can_be_closed(load: Callable[..., Any]) -> None:
-    network, other = load(), load()
+    network, second = load(), load()
     os.kill(network.get_metric("PID"), signal.SIGKILL)
     network.close()
-    require_right(other)
+    require_right(second)
 
 
 def test_closing_the_core_leaves_no_process(breaking_folder: Path, core: Core, load: Callable[..., Any]) -> None:

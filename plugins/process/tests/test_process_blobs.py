@@ -1,4 +1,4 @@
-"""Blobs of a device in another process: those of the device, imported with the trust of the caller."""
+"""Blobs of a device in another process: equal to the device's own blobs, and imported with the trust of the caller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_blob_is_that_of_the_device(core: Core, read: Callable[[str], Network], 
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
-def test_code_that_a_blob_can_do_without_is_used_where_it_is_trusted(
+def test_optional_code_of_a_blob_is_used_only_if_trusted(
     core: Core, negation: Network, load: Callable[..., Any], tmp_path: Path, is_trusted: bool
 ) -> None:
     load(BREAKING_HOW="RAISE").export_network(tmp_path / "network.blob")

@@ -1,4 +1,4 @@
-"""Inputs in shared memory: the device reads them where they lie, whatever becomes of them between two runs."""
+"""Inputs in shared memory: the device reads them in place, for any change to them between two runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fill(seed: int, array: Any) -> Any:
 
 
 def find_child() -> int:
-    """Returns the process id of the child that was started last."""
+    """Returns the process id of the latest child."""
     children = (int(pid) for tasks in Path("/proc/self/task").glob("*/children") for pid in tasks.read_text().split())
     return max(pid for pid in children if b"hetero_process.child" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
@@ -59,7 +59,7 @@ def test_only_what_lies_elsewhere_is_copied(network: ExecutableNetwork) -> None:
             before = network.get_metric("PROCESS_COPIED_BYTES")
             np.testing.assert_array_equal(request.infer({"x": x, "z": z})["y"], x + z)
         copied.append(network.get_metric("PROCESS_COPIED_BYTES") - before)
-    outputs = copied[2]  # a device whose sizes are open has no preset outputs
+    outputs = copied[2]  # a device with open sizes has no preset outputs
     assert outputs == NBYTES
     assert [nbytes - outputs for nbytes in copied] == [2 * NBYTES, NBYTES, 0, NBYTES]
 
@@ -78,17 +78,17 @@ def test_profile_has_the_copies_and_their_bytes() -> None:
 
 def test_new_content_views_and_other_arrays_are_seen(network: ExecutableNetwork) -> None:
     whole = create_shared_array((3 * ROWS, COLUMNS))
-    other = create_shared_array((ROWS, COLUMNS))
+    separate = create_shared_array((ROWS, COLUMNS))
     request = network.create_infer_request()
     for seed in range(6):
         fill(seed, whole)
-        fill(seed + 9, other)
+        fill(seed + 9, separate)
         pairs = [
-            (whole[:ROWS], other),
+            (whole[:ROWS], separate),
             (whole[ROWS : 2 * ROWS], whole[2 * ROWS :]),
-            (whole[::3], other),  # not in one piece
-            (whole.reshape(3, ROWS, COLUMNS)[seed % 3], other),
-            (np.asfortranarray(other), other),
+            (whole[::3], separate),  # not contiguous
+            (whole.reshape(3, ROWS, COLUMNS)[seed % 3], separate),
+            (np.asfortranarray(separate), separate),
         ]
         for x, z in pairs:
             np.testing.assert_array_equal(request.infer({"x": x, "z": z})["y"], x + z)

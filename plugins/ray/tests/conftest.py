@@ -1,4 +1,4 @@
-"""A cluster of three nodes on this machine, which ends with the tests, also where one fails."""
+"""A cluster of three nodes on this machine, which ends with the tests, even if a test fails."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _BREAKING = dedent(
 
 
 def install_breaking(folder: Path) -> None:
-    """Writes the device BREAKING into a folder, as pip would have installed it: it ends at 13, hangs at 14, and negates all else."""
+    """Installs the device BREAKING into a folder as pip would: it exits at 13, hangs at 14, and negates all other numbers."""
     (folder / "breaking_device.py").write_text(_BREAKING)
     installed = folder / "breaking_device-1.0.dist-info"
     installed.mkdir()
@@ -78,9 +78,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     folder = tmp_path_factory.mktemp("site")
     install_breaking(folder)
-    # Workers import what stands here, and a device of which this program knows nothing.
+    # Workers import this program's packages, and a device that this program does not have.
     os.environ["PYTHONPATH"] = os.pathsep.join((str(folder), *(path for path in sys.path if path)))
-    # An exit that has not been told of by a heartbeat for so long is the end of a node.
+    # A node without a heartbeat for this long counts as ended.
     system = {"health_check_period_ms": 500, "health_check_failure_threshold": 4, "health_check_initial_delay_ms": 2000}
     cluster = Cluster()
     try:
@@ -107,5 +107,5 @@ def core(cluster: Any) -> Iterator[Core]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is tested without a cluster comes first: Ray finds any cluster that runs on the machine."""
+    """Tests without a cluster come first, since Ray finds any cluster that runs on the machine."""
     items.sort(key=lambda item: item.path.name != "test_connection.py")

@@ -1,4 +1,4 @@
-"""RAY:CPU against the conformance kit; of the operators, which are those of the device behind the colon, one of twenty is tried."""
+"""RAY:CPU against the conformance kit; a twentieth of the operators, as they belong to the device behind the colon."""
 
 from __future__ import annotations
 

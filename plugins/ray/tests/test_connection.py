@@ -1,4 +1,4 @@
-"""Without a cluster the device says so, soon, and what to do; it starts none."""
+"""Without a cluster the device says so soon, with the cure, and starts no cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_program_without_a_cluster_is_told_what_to_do(tmp_path: Path, monkeypatc
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     if is_stale:
-        # As a cluster that was killed leaves it; nobody listens there any more.
+        # The address file of a killed cluster; the port is closed.
         (tmp_path / "ray").mkdir()
         (tmp_path / "ray" / "ray_current_cluster").write_text(address)
     reason = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True).stdout

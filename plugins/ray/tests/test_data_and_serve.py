@@ -1,4 +1,4 @@
-"""Ray Data and Ray Serve over the three nodes: files and rows have the answers of the formula, and stay with what they belong to."""
+"""Ray Data and Ray Serve over the three nodes: answers equal the formula, and stay with their files and rows."""
 
 from __future__ import annotations
 

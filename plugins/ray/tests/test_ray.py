@@ -1,4 +1,4 @@
-"""RAY: a network over the nodes of a cluster answers as the whole does, and only its border passes through this program."""
+"""RAY: a network split over the nodes of a cluster equals the whole network, and only its border values pass through this program."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_refusals_come_with_their_reasons(core: Core) -> None:
         core.load_network(core.read_network(onnx.parser.parse_model(text)), "RAY.a:CPU")
 
 
-def test_split_over_two_nodes_equals_the_whole_and_no_inner_value_passes_here(core: Core, mixed: Network) -> None:
+def test_split_over_two_nodes_keeps_inner_values_on_the_nodes(core: Core, mixed: Network) -> None:
     pins = dict(zip(NODES, ("RAY.a:CPU", "RAY.b:CPU", "RAY.a:CPU", "RAY.b:CPU"), strict=True))
     network = core.load_network(mixed.with_affinity(pins), "HETERO:RAY.a:CPU,RAY.b:CPU")
     assert len(network.get_metric("HETERO_SUBGRAPHS")) >= 3
@@ -119,7 +119,7 @@ def test_tokens_with_states_on_two_nodes_are_those_of_one_device(core: Core) -> 
         np.testing.assert_allclose(logits, local.infer(inputs)["logits"], rtol=1e-4, atol=1e-5)
         tokens.append(int(logits[0, -1].argmax()))
     assert len(set(tokens)) > 30
-    # 200 tokens in, 200 rows of logits out: no state and no inner value. The states begin without elements.
+    # 200 tokens in, 200 rows of logits out; states and inner values stay on the nodes. The initial states are empty.
     np.testing.assert_array_equal(read_traffic(core) - before, [200 * 8, 200 * logits.nbytes])
     assert split.states["past_key_1"].value.shape[2] == 200
 
@@ -148,7 +148,7 @@ def test_gpu_is_sought_on_nodes_that_have_one(core: Core, mixed: Network, extra:
     with pytest.raises(DeviceUnavailableError, match="node A of the Ray cluster has no free GPU for device GPU"):
         core.load_network(mixed, "RAY.a:GPU")
     extra("g", num_gpus=1)
-    # Ray counts a GPU there; the plugin is not installed, which that node says.
+    # Ray counts a GPU on that node, but the node lacks the plugin and says so.
     with pytest.raises(DeviceNotFoundError, match="raised by device GPU on node G"):
         core.load_network(mixed, "RAY:GPU")
     with pytest.raises(DeviceUnavailableError, match="node G of the Ray cluster has no free GPU for device GPU"):
@@ -168,7 +168,7 @@ def test_times_of_nodes_come_back(core: Core, mixed: Network) -> None:
 
 
 def wait_until(holds: Callable[[], bool]) -> bool:
-    """Says whether a condition comes to hold within two minutes; a busy machine takes some seconds to start a node's processes."""
+    """Says whether a condition becomes true within two minutes; a busy machine takes some seconds to start a node's processes."""
     clock, end = threading.Event(), monotonic() + 120
     while not holds():
         if monotonic() > end:
@@ -178,7 +178,7 @@ def wait_until(holds: Callable[[], bool]) -> bool:
 
 
 class Load:
-    """Requests of several threads without an end, until it is told to end."""
+    """Requests from several threads until `stop` is set."""
 
     def __init__(self, network: ExecutableNetwork, threads: int) -> None:
         self.count = 0
@@ -239,7 +239,7 @@ def test_no_request_is_lost_with_a_node_and_a_new_node_is_used(
     assert network.get_metric("REQUESTS_OF_DEVICES")["RAY.Y:CPU"] > 0
 
 
-def test_followed_cluster_uses_nodes_that_join_and_drops_those_that_go(
+def test_followed_cluster_uses_new_nodes_and_drops_lost_nodes(
     core: Core, mixed: Network, cluster: Any, extra: Callable[..., Any]
 ) -> None:
     network = core.load_network(mixed, "MULTI:RAY.a:CPU,RAY.b:CPU")
@@ -258,7 +258,7 @@ def test_followed_cluster_uses_nodes_that_join_and_drops_those_that_go(
         load.end()
 
 
-def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
+def test_split_names_the_lost_node_and_loads_its_part_elsewhere(
     core: Core, mixed: Network, cluster: Any, extra: Callable[..., Any]
 ) -> None:
     lost = extra("z")
@@ -274,22 +274,22 @@ def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
     require_right(network, draw(5))
 
 
-def test_state_that_was_lost_with_its_node_says_so_until_it_is_reset(core: Core, cluster: Any, extra: Callable[..., Any]) -> None:
+def test_state_lost_with_its_node_is_an_error_until_reset(core: Core, cluster: Any, extra: Callable[..., Any]) -> None:
     lost = extra("v")
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] past) => (float[2] y) { y = Add (x, past) }'
     network = core.read_network(onnx.parser.parse_model(text)).with_state({"y": "past"})
     request = core.load_network(network, "RAY.v:CPU").create_infer_request()
-    one = {"x": np.ones(2, np.float32)}
+    inputs = {"x": np.ones(2, np.float32)}
     for _ in range(3):
-        request.infer(one)
-    # Not read here: that would leave a copy in the store of this program's node.
+        request.infer(inputs)
+    # The state is not read here: a read would leave a copy in the store of this program's node.
     cluster.remove_node(lost, allow_graceful=False)
     with pytest.raises(DeviceCrashedError, match="on node V of the Ray cluster"):
-        request.infer(one)
+        request.infer(inputs)
     with pytest.raises(DeviceCrashedError, match="lost with what made it, on node V; .* reset its states"):
-        request.infer(one)
+        request.infer(inputs)
     request.states.reset()
-    request.infer(one)
+    request.infer(inputs)
     np.testing.assert_array_equal(request.states["past"].value, [1, 1])
 
 

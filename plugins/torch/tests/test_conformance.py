@@ -1,4 +1,4 @@
-"""TORCH keeps the contract of every device: on the processor, and with a memory of its own, as accelerators have."""
+"""TORCH keeps the contract of every device: on the processor, and with separate memory, as accelerators have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetero_core.conformance.suite import DeviceConformance
 
 
 class OwnMemory:
-    """The plugin with a processor that has a memory of its own."""
+    """The plugin, on a processor that has separate memory."""
 
     @hookimpl
     def create_device(self, name: str) -> object:

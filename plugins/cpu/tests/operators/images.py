@@ -34,15 +34,15 @@ def draw_array(seed: int, *shape: int) -> Any:
 def check(core: Core, model: Any, inputs: dict[str, Any], expected: dict[str, Any]) -> None:
     loaded = core.load_network(model, "CPU")
     for _ in range(2):
-        found = loaded.infer(inputs)
-        for name, wanted in expected.items():
-            assert found[name].shape == wanted.shape
-            limit = RELATIVE * max(np.abs(wanted).max(initial=0), 1e-3)
-            assert np.abs(found[name] - wanted).max(initial=0) <= limit, name
+        answers = loaded.infer(inputs)
+        for name, value in expected.items():
+            assert answers[name].shape == value.shape
+            limit = RELATIVE * max(np.abs(value).max(initial=0), 1e-3)
+            assert np.abs(answers[name] - value).max(initial=0) <= limit, name
 
 
 def list_windows(x: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, outputs: Any, fill: float) -> Iterator[Any]:
-    """Yields (i, j, elements): for each position of the kernel what it meets, as (batch, channels, *outputs)."""
+    """Yields (i, j, elements) for each kernel position: the elements under it, as (batch, channels, *outputs)."""
     reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(outputs, strides, kernel, dilations, strict=True)]
     padded = np.full((*x.shape[:2], *(max(r, p + n) for r, p, n in zip(reach, pads, x.shape[2:], strict=False))), fill)
     padded[:, :, pads[0] : pads[0] + x.shape[2], pads[1] : pads[1] + x.shape[3]] = x

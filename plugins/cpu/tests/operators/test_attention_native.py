@@ -22,7 +22,7 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
-    """softmax(scale q k^T + mask) v of heads as an axis; queries that see nothing get zeros."""
+    """softmax(scale q k^T + mask) v with an axis of heads; queries that see no key get zeros."""
     scores = scale * np.einsum("bhqd,bhkd->bhqk", q.astype(np.float64), k.astype(np.float64)) + mask
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -32,8 +32,7 @@ def attend(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
 
 
 def lay_heads(array: Any, how: str) -> tuple[Any, Any]:
-    """Returns (batch, heads, steps, size) as a node reads it, and that view of heads: in C order, turned from (batch, steps, heads, size),
-    or packed beside others."""
+    """Returns the operand as a node reads it, and as heads: a C-ordered copy, a view of (batch, steps, heads, size), or packed."""
     batch, heads, steps, size = array.shape
     if how == "heads":
         return array.copy(), array
@@ -83,12 +82,12 @@ def test_attention_of_any_sizes_and_strides_equals_the_formula(native: NativeRun
     exact = attend(q, k, v, mask, 0.3)
     if is_packed:
         exact = exact.transpose(0, 2, 1, 3).reshape(batch, queries, -1)
-    found = run_attention(native, images, attributes, exact.shape)
-    np.testing.assert_allclose(found, exact, rtol=2e-6, atol=2e-6)
+    output = run_attention(native, images, attributes, exact.shape)
+    np.testing.assert_allclose(output, exact, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("mask", ["key", "query"])
-def test_queries_that_see_no_key_get_zeros_and_a_nan_stays_in_its_query(native: NativeRun, mask: str) -> None:
+def test_queries_without_keys_get_zeros_and_nan_does_not_spread(native: NativeRun, mask: str) -> None:
     q, k, v = draw_array(1, 1, 2, 18, 8), draw_array(2, 1, 2, 20, 8), draw_array(3, 1, 2, 20, 16)
     q[0, 1, 4, 2] = np.nan
     hidden = np.zeros((1, 1, 1, 20) if mask == "key" else (18, 20), np.float32)
@@ -96,20 +95,20 @@ def test_queries_that_see_no_key_get_zeros_and_a_nan_stays_in_its_query(native: 
     if mask == "query":
         hidden[3] = -np.inf
     exact = attend(q, k, v, hidden, 8**-0.5)
-    found = run_attention(native, {"q": q, "k": k, "v": v, "mask": hidden}, {}, exact.shape)
-    assert np.isnan(found[0, 1, 4]).all()
-    assert np.isnan(found).sum() == 16
+    output = run_attention(native, {"q": q, "k": k, "v": v, "mask": hidden}, {}, exact.shape)
+    assert np.isnan(output[0, 1, 4]).all()
+    assert np.isnan(output).sum() == 16
     if mask == "query":
-        assert not found[0, :, 3].any()
-    seen = ~np.isnan(found)
-    np.testing.assert_allclose(found[seen], exact[seen], rtol=2e-6, atol=2e-6)
+        assert not output[0, :, 3].any()
+    seen = ~np.isnan(output)
+    np.testing.assert_allclose(output[seen], exact[seen], rtol=2e-6, atol=2e-6)
 
 
 def test_large_scores_do_not_overflow(native: NativeRun) -> None:
     q, k, v = draw_array(1, 1, 1, 5, 8) * 100, draw_array(2, 1, 1, 30, 8) * 100, draw_array(3, 1, 1, 30, 8)
-    found = run_attention(native, {"q": q, "k": k, "v": v}, {"scale": 1.0}, (1, 1, 5, 8))
+    output = run_attention(native, {"q": q, "k": k, "v": v}, {"scale": 1.0}, (1, 1, 5, 8))
     picked = np.einsum("bhqd,bhkd->bhqk", q, k).argmax(axis=-1)[0, 0]
-    np.testing.assert_allclose(found[0, 0], v[0, 0, picked], rtol=1e-6)
+    np.testing.assert_allclose(output[0, 0], v[0, 0, picked], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +167,9 @@ def test_keys_and_values_are_appended_to_their_caches(native: NativeRun, **drawn
     exact = attend(q, k, v, mask, 0.3)
     recipe = plan_native_attention(native.make_site([node], images, {}, exact.shape))
     assert recipe is not None
-    found, *presents = (np.full(shape, np.nan, np.float32) for shape in (exact.shape, k.shape, v.shape))
-    native.run(recipe, images, found, *presents)
-    np.testing.assert_allclose(found, exact, rtol=2e-6, atol=2e-6)
+    output, *presents = (np.full(shape, np.nan, np.float32) for shape in (exact.shape, k.shape, v.shape))
+    native.run(recipe, images, output, *presents)
+    np.testing.assert_allclose(output, exact, rtol=2e-6, atol=2e-6)
     np.testing.assert_array_equal(presents[0], k)
     np.testing.assert_array_equal(presents[1], v)
 
@@ -192,9 +191,9 @@ def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begi
     for memory in memories:
         memory[...] = np.nan
     presents = [memory[begin : begin + array.size].reshape(array.shape) for memory, array in zip(memories, (k, v), strict=True)]
-    found = np.full((2, 3, 1, 32), np.nan, np.float32)
-    native.run(recipe, images, found, *presents)
-    np.testing.assert_allclose(found, attend(q, k, v, 0.0, 0.125), rtol=2e-6, atol=2e-6)
+    output = np.full((2, 3, 1, 32), np.nan, np.float32)
+    native.run(recipe, images, output, *presents)
+    np.testing.assert_allclose(output, attend(q, k, v, 0.0, 0.125), rtol=2e-6, atol=2e-6)
     np.testing.assert_array_equal(presents[0], k)
     np.testing.assert_array_equal(presents[1], v)
     assert all(np.isnan(memory).sum() == 32 for memory in memories)

@@ -31,7 +31,7 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 def lay(array: Any, how: str) -> Any:
-    """Returns the same numbers: in C order, with the last two axes turned, as a part of wider rows, or with the batch inside the rows."""
+    """Returns equal numbers in another layout: C order, last two axes transposed, a part of wider rows, or batch inside the rows."""
     if how == "turned":
         return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
     if how == "part":
@@ -113,7 +113,7 @@ def test_operands_without_neighbours_or_rows_are_left_to_others(native: NativeRu
     assert plan_native_batched_mat_mul(native.make_site([node], images, {}, shape)) is None
 
 
-def test_one_constant_matrix_on_the_right_is_left_to_the_step_that_packs_it_once(native: NativeRun) -> None:
+def test_constant_right_matrix_is_left_to_the_packing_step(native: NativeRun) -> None:
     from hetero_cpu.operators.batched import plan_native_batched_mat_mul
 
     node = Node("m", "MatMul", ("a", "b"), ("y",), since_version=13)

@@ -38,7 +38,7 @@ def test_convolution_of_any_geometry_equals_the_formula(core: Core, drawn: dict[
     w = draw_array(2, drawn["group"] * drawn["made"], drawn["own"], *kernel)
     b = draw_array(3, len(w))
     expected = convolve(x, w, b, drawn["strides"], drawn["dilations"], pads, drawn["group"])
-    # A pooling of single elements puts its result channels last, as another convolution would.
+    # A pooling of single elements puts its result channels last, as a convolution would.
     nodes = [oh.make_node("MaxPool", ["x"], ["p"], kernel_shape=[1, 1])] if drawn["before"] else []
     attributes = {key: list(drawn[key]) for key in ("strides", "dilations", "pads")}
     nodes.append(oh.make_node("Conv", ["p" if drawn["before"] else "x", "w", "b"], ["y0"], group=drawn["group"], **attributes))
@@ -68,7 +68,7 @@ def test_convolution_of_any_geometry_equals_the_formula(core: Core, drawn: dict[
 @pytest.mark.parametrize(("size", "channels", "outputs"), [((24, 24), 32, 32), ((25, 27), 17, 35), ((14, 30), 40, 64)])
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 0, 0, 0), (2, 0, 1, 3)])
 def test_large_images_equal_the_formula(core: Core, size: Any, channels: int, outputs: int, pads: Any) -> None:
-    """Of these sizes the transforms of Winograd are worth their cost; tiles hang over the border."""
+    """At these sizes the Winograd transforms are worth their cost; tiles extend over the border."""
     x, w, b = draw_array(1, 2, channels, *size), draw_array(2, outputs, channels, 3, 3), draw_array(3, outputs)
     nodes = [oh.make_node("Conv", ["x", "w", "b"], ["c"], pads=list(pads)), oh.make_node("Relu", ["c"], ["y"])]
     expected = np.maximum(convolve(x, w, b, (1, 1), (1, 1), pads, 1), 0)

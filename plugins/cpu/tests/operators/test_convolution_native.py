@@ -1,4 +1,4 @@
-"""Products of machine code against float64: convolutions direct and by Winograd, with halos and without, and matrix products."""
+"""Machine code against float64: direct and Winograd convolutions, with and without halos, and matrix products."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def build(nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: str, con
 
 
 def run(model: Any, inputs: dict[str, Array], *, threads: int = 1) -> tuple[Array, int]:
-    """Returns the output and how many steps were machine code."""
+    """Returns the output and the number of steps that were machine code."""
     with Core() as core:
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": threads})
-        (found,) = loaded.infer(inputs).values()
-        return found, loaded.get_metric("CPU_NATIVE_STEPS")
+        (output,) = loaded.infer(inputs).values()
+        return output, loaded.get_metric("CPU_NATIVE_STEPS")
 
 
 def draw(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def check(found: Array, expected: Array, tolerance: float = 3e-6) -> None:
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-30)
+def check(output: Array, expected: Array, tolerance: float = 3e-6) -> None:
+    assert output.shape == expected.shape
+    assert np.abs(output - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-30)
 
 
 SIZES = st.integers(1, 9)
@@ -96,10 +96,10 @@ def test_convolution_of_any_parameters_equals_the_formula(data: st.DataObject) -
     height, width = (max(size, 1) + data.draw(SIZES) for size in least)
     x, w, b = draw(1, batch, channels, height, width), draw(2, outputs, channels, *kernel), draw(3, outputs)
     node = onnx.helper.make_node("Conv", ["x", "w", "b"], ["y"], strides=strides, dilations=dilations, pads=pads)
-    found, native = run(build([node], {"x": x.shape}, "y", {"w": w, "b": b}), {"x": x})
+    output, native = run(build([node], {"x": x.shape}, "y", {"w": w, "b": b}), {"x": x})
     assert native == 1
     expected = convolve(x, w, strides=strides, dilations=dilations, pads=pads, group=1) + b.reshape(1, -1, 1, 1)
-    check(found, expected)
+    check(output, expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -118,15 +118,15 @@ def test_winograd_convolution_equals_the_formula(
         onnx.helper.make_node("Relu", ["sum"], ["y"]),
     ]
     model = build(nodes, {"x": x.shape, "rest": rest.shape}, "y", {"w": w, "b": b})
-    found, native = run(model, {"x": x, "rest": rest}, threads=threads)
+    output, native = run(model, {"x": x, "rest": rest}, threads=threads)
     assert native
-    made = convolve(x, w, strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1), group=1)
-    check(found, np.maximum(made + b.reshape(1, -1, 1, 1) + rest, 0), 1e-5)
+    convolved = convolve(x, w, strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1), group=1)
+    check(output, np.maximum(convolved + b.reshape(1, -1, 1, 1) + rest, 0), 1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_halos_are_zero_for_every_run_where_memory_is_shared(threads: int) -> None:
-    """A chain whose values share memory, read by windows of several sizes, through a concatenation."""
+    """A chain that shares memory, read by windows of several sizes through a concatenation."""
     x = draw(1, 2, 24, 17, 19)
     weights = {"a": draw(2, 32, 24, 1, 1), "b": draw(3, 16, 32, 5, 5), "c": draw(4, 40, 32, 3, 3), "d": draw(5, 8, 56, 3, 3)}
     nodes = [
@@ -145,8 +145,8 @@ def test_halos_are_zero_for_every_run_where_memory_is_shared(threads: int) -> No
     with Core() as core:
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": threads})
         for _ in range(3):
-            (found,) = loaded.infer({"x": x}).values()
-            check(found, expected, 1e-5)
+            (output,) = loaded.infer({"x": x}).values()
+            check(output, expected, 1e-5)
             loaded.infer({"x": np.full_like(x, np.nan)})
 
 
@@ -172,19 +172,19 @@ def test_matrix_product_of_any_sizes_equals_the_formula(
         nodes += [onnx.helper.make_node("Add", ["m", "b"], ["y"])] if has_bias else []
     weight = np.ascontiguousarray(w.T) if is_gemm and is_turned else w
     constants = {"w": weight, "b": b} if has_bias else {"w": weight}
-    found, native = run(build(nodes, {"x": x.shape}, "y", constants), {"x": x}, threads=threads)
+    output, native = run(build(nodes, {"x": x.shape}, "y", constants), {"x": x}, threads=threads)
     assert native == 1
     expected = x.astype(np.float64) @ w + (b * (0.5 if is_gemm else 1.0) if has_bias else 0.0)
     # A sum of `depth` products may lose a few units of the largest.
-    check(found, expected, 1e-5 if rows * outputs == 1 else 4e-6)
+    check(output, expected, 1e-5 if rows * outputs == 1 else 4e-6)
 
 
 def test_nan_and_infinity_pass_through_a_product() -> None:
     x = np.array([[np.nan, 1], [np.inf, 1], [1, 1]], np.float32)
     w = np.array([[1, -1], [1, 1]], np.float32)
     nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["m"]), onnx.helper.make_node("Relu", ["m"], ["y"])]
-    found, _ = run(build(nodes, {"x": x.shape}, "y", {"w": w}), {"x": x})
-    np.testing.assert_array_equal(found, np.array([[np.nan, np.nan], [np.inf, 0], [2, 0]], np.float32))
+    output, _ = run(build(nodes, {"x": x.shape}, "y", {"w": w}), {"x": x})
+    np.testing.assert_array_equal(output, np.array([[np.nan, np.nan], [np.inf, 0], [2, 0]], np.float32))
 
 
 @given(st.integers(1, 4000), st.integers(1, 3000), st.sampled_from([8, 16]))
@@ -211,21 +211,21 @@ def test_chunks_cover_every_unit_and_block_once(pixels: int, outputs: int, lines
 
 
 @given(st.integers(1, 40), st.integers(1, 200), st.sampled_from([8, 16]))
-def test_packed_columns_hold_every_weight_where_the_kernel_reads_it(depth: int, outputs: int, width: int) -> None:
+def test_packed_columns_hold_all_weights_in_kernel_order(depth: int, outputs: int, width: int) -> None:
     weight = np.arange(depth * outputs, dtype=np.float32).reshape(depth, outputs) + 1
     tiling = choose_tiling(14, outputs, width)
     packed = pack_columns(weight, tiling)
     assert packed.ctypes.data % 64 == 0
-    found, begin = np.zeros_like(weight), 0
+    restored, begin = np.zeros_like(weight), 0
     for block in range(tiling.blocks):
         columns = (tiling.vectors if block < tiling.blocks - 1 else tiling.last_vectors) * width
         part = packed[begin : begin + depth * columns].reshape(depth, columns)
         begin += depth * columns
         first = block * tiling.vectors * width
-        found[:, first : first + columns] = part[:, : outputs - first]
+        restored[:, first : first + columns] = part[:, : outputs - first]
         assert not part[:, outputs - first :].any()
     assert begin == packed.size
-    np.testing.assert_array_equal(found, weight)
+    np.testing.assert_array_equal(restored, weight)
 
 
 def test_winograd_is_chosen_by_shape_alone() -> None:
@@ -251,7 +251,7 @@ sys.exit(pytest.main([sys.argv[1], *options]))
 
 @pytest.mark.skipif(find_width() <= 8, reason="the tests above run with vectors of AVX2 already")
 def test_products_with_vectors_of_avx2_equal_the_formula(tmp_path: Path) -> None:
-    """The tests of this file, as a processor without AVX-512 runs them."""
+    """Runs the tests of this file as on a processor without AVX-512."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     ended = subprocess.run(
         [sys.executable, "-c", AGAIN, __file__], env=environment, capture_output=True, text=True, timeout=900, check=False

@@ -24,7 +24,7 @@ def core(kernels: str) -> Iterator[Core]:
 
 @SETTINGS
 @given(geometry, st.integers(1, 20))
-def test_depthwise_convolution_of_any_geometry_equals_the_formula(core: Core, drawn: dict[str, Any], channels: int) -> None:
+def test_depthwise_convolution_equals_the_formula(core: Core, drawn: dict[str, Any], channels: int) -> None:
     size, pads, kernel, strides, dilations = (drawn[key] for key in ("size", "pads", "kernel", "strides", "dilations"))
     counts = [
         count_outputs(size[axis], kernel[axis], strides[axis], dilations[axis], pads[axis], pads[axis + 2]) for axis in (0, 1)

@@ -38,7 +38,7 @@ AFTER = ((), ("Relu",), ("Clip",), ("Add",), ("Add", "HardSwish"))
 
 @SETTINGS
 @given(places, st.sampled_from(AFTER), st.booleans())
-def test_depthwise_convolution_of_any_geometry_equals_the_formula(
+def test_depthwise_convolution_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, place: dict[str, Any], after: tuple[str, ...], has_bias: bool
 ) -> None:
     from hetero_cpu.operators import windows as window_plan
@@ -76,7 +76,7 @@ def test_depthwise_convolution_of_any_geometry_equals_the_formula(
             exact, size_of_terms = exact * np.clip(exact / 6 + 0.5, 0, 1), size_of_terms * 2
         nodes.append(Node(op_type.lower(), op_type, names, (f"y{index + 1}",), since_version=14))
     site = native.make_site(nodes, images, constants, exact.shape, halos={"x": halo} if place["has_halo"] else {}, workers=64)
-    # One rounding for each tap, the bias, the addition, and three for the activation.
+    # A rounding for each tap, the bias and the addition, and three for the activation.
     limit = (np.prod(geometry[0]) + 5) * HALF_ULP * size_of_terms
     chunks = check(native, plan_depthwise(site), images, place["y"], exact, limit)
     kernel, strides, dilations, _ = geometry
@@ -142,7 +142,7 @@ def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRu
     ],
     ids=["two outputs of a channel", "two channels of a group", "large window"],
 )
-def test_depthwise_convolution_leaves_to_others_what_it_does_not_compute(
+def test_depthwise_step_refuses_unsupported_convolutions(
     native: NativeRun, attributes: dict[str, Any], weight: tuple[int, ...]
 ) -> None:
     from hetero_cpu.operators.depthwise import plan_depthwise

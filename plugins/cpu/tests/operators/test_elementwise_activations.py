@@ -1,4 +1,4 @@
-"""Which vector function a node is: the numbers of attributes and constants, and what is refused."""
+"""The vector function of each node: its numbers from attributes and constants, and refused nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of one vector against float64, over all exponents of float32 and densely where they bend."""
+"""Functions of a single vector against float64, over all exponents of float32 and densely where they bend."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def test_function_is_within_its_stated_error(
     with np.errstate(all="ignore"):
         expected = formula(x.astype(np.float64))
         rounded = expected.astype(np.float32)
-        # What is subnormal may become 0 on the way.
+        # A subnormal result may be flushed to 0.
         unit = np.spacing(np.maximum(np.abs(rounded), np.float32(1.2e-38)).clip(max=np.float32(3.4e38))).astype(np.float64)
-        found = apply_kernel(activation, x, width)
-        error = np.abs(found - expected) / unit
+        output = apply_kernel(activation, x, width)
+        error = np.abs(output - expected) / unit
         is_flushed = (
-            (np.abs(expected) < 1.2e-36) & (np.abs(found) < 1.2e-36) & (activation.operator in ("Sigmoid", "Swish", "Mish"))
+            (np.abs(expected) < 1.2e-36) & (np.abs(output) < 1.2e-36) & (activation.operator in ("Sigmoid", "Swish", "Mish"))
         )
-        error[(found == rounded) | (np.isnan(found) & np.isnan(expected)) | is_flushed] = 0
+        error[(output == rounded) | (np.isnan(output) & np.isnan(expected)) | is_flushed] = 0
     assert not np.isnan(error).any()
     assert error.max() <= limit, x[error.argmax()]
 
@@ -125,8 +125,8 @@ def test_function_of_a_limit_is_the_limit(
 ) -> None:
     with np.errstate(all="ignore"):
         expected = formula(SPECIAL.astype(np.float64)).astype(np.float32)
-    found = apply_kernel(activation, SPECIAL, width)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-35)
+    output = apply_kernel(activation, SPECIAL, width)
+    np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-35)
 
 
 def gelu(x: Array) -> Array:

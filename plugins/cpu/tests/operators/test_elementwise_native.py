@@ -78,25 +78,25 @@ def test_sum_of_images_channels_last_equals_numpy(case: Any) -> None:
     n, c, h, w = shape = case["shape"]
     x = draw_array(1, shape, case["x"])
     sizes = {"full": shape, "channel": (c, 1, 1), "image": (n, c, 1, 1), "one": (1,), "pixel": (n, 1, h, w)}[case["other"]]
-    other = draw_array(2, sizes, "slice" if case["other"] == "full" else "C")
-    site = make_site([make_node("Add", ["x", "other"], "s"), make_node("Relu", ["s"], "y")], {"x": x, "other": other}, shape)
+    addend = draw_array(2, sizes, "slice" if case["other"] == "full" else "C")
+    site = make_site([make_node("Add", ["x", "other"], "s"), make_node("Relu", ["s"], "y")], {"x": x, "other": addend}, shape)
     y = draw_array(3, shape, case["y"])
     recipe = plan_native_expression(site)
     if not site.is_channels_last("x") or c == 1:
         return
     assert recipe is not None
     assert recipe.is_channels_last
-    run_site(site, {"x": x, "other": other}, y, case["width"])
-    np.testing.assert_array_equal(y, np.maximum(x + other, 0))
+    run_site(site, {"x": x, "other": addend}, y, case["width"])
+    np.testing.assert_array_equal(y, np.maximum(x + addend, 0))
     # Beside the image nothing is written.
     assert np.isnan(y.base).sum() == y.base.size - y.size
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("shape", [(1,), (7,), (4096,), (100_001,), (3, 5), (2, 3, 50), (70, 700), (2, 3, 2, 2, 3)])
-@pytest.mark.parametrize("other", ["full", "last", "rows", "one"])
-def test_product_in_c_order_equals_numpy(shape: tuple[int, ...], other: str, width: int) -> None:
-    sizes = {"full": shape, "last": shape[-1:], "rows": (*shape[:-1], 1), "one": ()}[other]
+@pytest.mark.parametrize("operand", ["full", "last", "rows", "one"])
+def test_product_in_c_order_equals_numpy(shape: tuple[int, ...], operand: str, width: int) -> None:
+    sizes = {"full": shape, "last": shape[-1:], "rows": (*shape[:-1], 1), "one": ()}[operand]
     arrays = {"x": draw_array(1, shape), "other": draw_array(2, sizes)}
     y = np.full(shape, np.nan, np.float32)
     run_site(make_site([make_node("Mul", ["x", "other"], "y")], arrays, shape), arrays, y, width)
@@ -155,7 +155,7 @@ def test_result_in_the_place_of_an_operand_equals_numpy() -> None:
     np.testing.assert_allclose(arrays["a"], expected, rtol=3e-7)
 
 
-def test_operand_whose_memory_another_one_shares_is_not_written_over() -> None:
+def test_operand_with_an_alias_is_not_overwritten() -> None:
     a = draw_array(1, (6,))
     recipe = plan_native_expression(make_site([make_node("Add", ["a", "b"], "y")], {"a": a, "b": a[2:3]}, (6,)))
     assert recipe is not None
@@ -165,7 +165,7 @@ def test_operand_whose_memory_another_one_shares_is_not_written_over() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "shape"),
     [
-        # Turned against each other; every second element; another type.
+        # A transposed operand; a strided operand; another type.
         (draw_array(1, (6, 4)), draw_array(2, (4, 6)).T, (6, 4)),
         (draw_array(1, (6, 8))[:, ::2], draw_array(2, (6, 4)), (6, 4)),
         (draw_array(1, (4,)), np.ones(4), (4,)),
@@ -195,7 +195,7 @@ def read_groups(body: str, *, shape: str = "2, 40") -> tuple[Group, ...]:
     )
     model.graph.initializer.extend(onnx.helper.make_tensor(name, 1, (), [value]) for name, value in NUMBERS.items())
     network = read_network(onnx.shape_inference.infer_shapes(model))
-    types = {name: found for name, found in network.types.items() if isinstance(found, TensorType)}
+    types = {name: value_type for name, value_type in network.types.items() if isinstance(value_type, TensorType)}
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     types.update({name: initializer.type for name, initializer in network.initializers.items()})
     return join_chains(form_groups(network, types, constants), network, types, constants)
@@ -206,7 +206,7 @@ def read_groups(body: str, *, shape: str = "2, 40") -> tuple[Group, ...]:
     [
         (GELU, [["Div", "Erf", "Add", "Mul", "Mul"]]),
         ("s = Sigmoid (x) y = Mul (x, s)", [["Sigmoid", "Mul"]]),
-        # What two nodes read joins them where both are in the chain, and not where a third one reads it as well.
+        # A value with two readers joins them if both are in the chain, but not if a third node outside also reads it.
         ("a = Exp (x) b = Neg (a) y = Mul (a, b)", [["Exp", "Neg", "Mul"]]),
         ("a = Exp (x) b = Neg (a) c = Softmax (a) d = Mul (a, b) y = Add (c, d)", [["Exp"], ["Softmax"], ["Neg", "Mul", "Add"]]),
         ("a = Softmax (x) b = Relu (a) y = Softmax (b)", [["Softmax"], ["Relu"], ["Softmax"]]),

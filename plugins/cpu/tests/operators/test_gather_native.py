@@ -1,4 +1,4 @@
-"""Gather by machine code against NumPy: any axis, negative indices, and indices that are none."""
+"""Gather by machine code against NumPy: any axis, negative indices, and indices out of range."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def test_index_that_is_none_of_the_axis_raises(index: int) -> None:
         (np.zeros((3, 4), np.float32), np.zeros(4, np.int64)[::2]),
     ],
 )
-def test_table_that_is_not_in_rows_of_four_byte_elements_is_refused(x: Any, indices: Any) -> None:
+def test_table_without_rows_of_four_byte_elements_is_refused(x: Any, indices: Any) -> None:
     assert plan_native_gather(make_site(x, indices)) is None

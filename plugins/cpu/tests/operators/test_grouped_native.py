@@ -62,9 +62,9 @@ def convolve(x: Any, w: Any, geometry: Any, group: int) -> Any:
 def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRun, **drawn: Any) -> None:
     from hetero_cpu.operators.grouped import plan_grouped_convolution
 
-    geometry, group, (own, made) = drawn["geometry"], drawn["group"], (drawn["own"], drawn["made"])
-    x, w = draw_array(1, drawn["batch"], group * own, *drawn["size"]), draw_array(2, group * made, own, *geometry[0])
-    b = draw_array(3, group * made)
+    geometry, group, (own, filters) = drawn["geometry"], drawn["group"], (drawn["own"], drawn["made"])
+    x, w = draw_array(1, drawn["batch"], group * own, *drawn["size"]), draw_array(2, group * filters, own, *geometry[0])
+    b = draw_array(3, group * filters)
     exact = convolve(x, w, geometry, group) + b[:, None, None]
     size_of_terms = convolve(abs(x), abs(w), geometry, group) + abs(b)[:, None, None]
     halo = Halo(2, 3, 2, 3) if drawn["has_halo"] else Halo()
@@ -80,7 +80,7 @@ def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRu
         images["r"] = drawn["y_lay"].place(r)[1]
         nodes.append(Node("add", "Add", ("y0", "r"), ("y1",), since_version=14))
         exact, size_of_terms = exact + r, size_of_terms + abs(r)
-    # The output's halo is what the plan says; one that is there keeps pixels in their rows.
+    # The plan gives the halo of the output; a halo keeps pixels in their rows.
     y_halo = Halo(1, 0, 0, 1)
     site = native.make_site(
         nodes, images, {"w": w, "b": b}, exact.shape, halos={"x": halo} if drawn["has_halo"] else {}, output_halo=y_halo

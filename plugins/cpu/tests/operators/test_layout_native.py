@@ -1,4 +1,4 @@
-"""Copies by machine code against NumPy: turned matrices of any size, rows, broadcasts, pieces."""
+"""Copies by machine code against NumPy: transposed matrices of any size, rows, broadcasts, pieces."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def lay_last(array: Array, *, around: int = 0) -> Array:
 )
 def test_copy_of_a_turned_array_equals_numpy(shape: list[int], order: list[int], gap: int, width: int) -> None:
     perm = [axis for axis in order if axis < len(shape)]
-    # Beside the rows of both there are elements that the copy must leave alone.
+    # The gaps between rows, in source and target, must stay as they are.
     x = draw_array(1, *shape[:-1], shape[-1] + gap)[..., : shape[-1]].transpose(perm)
     memory = np.full((*x.shape[:-1], x.shape[-1] + gap), np.nan, np.float32)
     y = memory[..., : x.shape[-1]]
     copy = plan_copy(y, x, workers=2)
     if copy is None:
-        # One element of each row, with a gap after it: nothing lies side by side.
+        # With a single element per row and a gap after it, no two elements are adjacent.
         assert gap
         assert 1 in (shape[-1], y.shape[-1])
         return

@@ -30,7 +30,7 @@ def draw_array(seed: int, *shape: int) -> Array:
 
 
 def lay_last(array: Array, *, more: int = 0, around: int = 0) -> Array:
-    """Returns an image channels last, as a slice of `more` channels beside it and `around` pixels about it, which are NaN."""
+    """Returns an image channels last, inside NaN: `more` channels beside it, and `around` pixels on each side."""
     n, c, h, w = array.shape
     memory = np.full((n, h + 2 * around, w + 2 * around, c + more), np.nan, np.float32)
     laid = memory[:, around : around + h, around : around + w, more // 2 : more // 2 + c].transpose(0, 3, 1, 2)
@@ -70,9 +70,9 @@ def test_softmax_of_rows_equals_the_formula(rows: int, length: int, scale: float
     np.testing.assert_allclose(y, softmax(arrays["x"], 1), rtol=2e-6 if scale < 40 else 1e-5, atol=1e-37)
     y = run(plan("LogSoftmax", arrays, axis=1), arrays, y, width)
     with np.errstate(divide="ignore"):
-        wanted = arrays["x"] - arrays["x"].max(axis=1, keepdims=True).astype(np.float64)
-        wanted -= np.log(np.exp(wanted).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(y, wanted, rtol=1e-6, atol=1e-6)
+        log_softmax = arrays["x"] - arrays["x"].max(axis=1, keepdims=True).astype(np.float64)
+        log_softmax -= np.log(np.exp(log_softmax).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(y, log_softmax, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -123,7 +123,7 @@ def test_layer_normalization_equals_the_formula(rows: int, length: int, inputs: 
     x = arrays["x"].astype(np.float64)
     expected = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-4) * arrays["scale"]
     expected = expected + arrays["bias"] if inputs == 3 else expected
-    # What is far from zero loses digits where its mean is taken away.
+    # A mean far from zero costs digits when it is subtracted.
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=3e-6 if shift == 0 else 5e-3 if length < 3 else 1e-4)
     if inputs == 2:
         y = run(plan("RMSNormalization", arrays, epsilon=1e-4), arrays, y, width)
@@ -178,7 +178,7 @@ def test_normalization_by_neighbours_equals_the_formula(
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("beta", [0.75, 0.5, 1.0])
-def test_normalization_by_neighbours_whose_squares_overflow_is_zero(beta: float, width: int) -> None:
+def test_lrn_is_zero_if_squares_overflow(beta: float, width: int) -> None:
     arrays = {"x": lay_last(np.full((1, 20, 2, 2), 1e25, np.float32))}
     y = run(plan("LRN", arrays, size=3, beta=beta), arrays, lay_last(draw_array(1, 1, 20, 2, 2)), width)
     np.testing.assert_array_equal(y, 0)

@@ -1,4 +1,4 @@
-"""Poolings that round their sizes up: sizes and numbers are ONNX Runtime's, whatever onnx's own inference says of them."""
+"""Poolings with ceil_mode: sizes and values equal ONNX Runtime's, even if onnx's inference disagrees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ATTRIBUTES = [
 @pytest.mark.parametrize("opset", [12, 19, 22])
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
 def test_poolings_with_ceil_mode_equal_onnx_runtime(kernels: str, operator: str, opset: int) -> None:
-    """All of them are one network: each reads the same line, and declares the size that ONNX Runtime gives it."""
+    """A single network holds all cases: each node reads the same input and declares the size that ONNX Runtime gives."""
     opset = max(opset, 18) if operator == "LpPool" else opset
     for size in (4, 7):
         nodes = [oh.make_node(operator, ["x"], [f"y{k}"], **attributes) for k, attributes in enumerate(ATTRIBUTES)]

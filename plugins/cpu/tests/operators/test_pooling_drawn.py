@@ -29,7 +29,7 @@ def test_pooling_of_any_geometry_equals_the_formula(
     core: Core, drawn: dict[str, Any], op_type: str, ceil: bool, count_pads: bool
 ) -> None:
     kernel, strides, dilations = drawn["kernel"], drawn["strides"], drawn["dilations"]
-    # A pad must be smaller than the kernel, or windows would hold nothing but padding.
+    # A pad must be smaller than the kernel, or a window could lie in the padding alone.
     pads = [min(pad, (kernel[axis % 2] - 1) * dilations[axis % 2] // 2) for axis, pad in enumerate(drawn["pads"])]
     outputs = []
     for axis in (0, 1):
@@ -38,7 +38,7 @@ def test_pooling_of_any_geometry_equals_the_formula(
             return
         count = (-(-room // strides[axis]) if ceil else room // strides[axis]) + 1
         if ceil and (count - 1) * strides[axis] >= drawn["size"][axis] + pads[axis]:
-            return  # onnx 1.23 infers a window too many here, which the core then misses in what a device returns
+            return  # here onnx 1.23 infers a window too many, and the core then refuses the device's shape
         outputs.append(count)
     x = draw_array(1, drawn["batch"], drawn["own"], *drawn["size"])
     wide = x.astype(np.float64)

@@ -62,7 +62,7 @@ def test_pooling_of_any_geometry_equals_the_formula(
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
     outputs = count_outputs(size, geometry, ceil=ceil)
-    # Elements are negative, so that a halo's zero would be a maximum.
+    # Elements are negative, so that a zero of the halo would be a maximum.
     x = -np.abs(draw_array(1, place["batch"], channels, *size))
     halo = Halo(4, 4, 8, 8) if place["has_halo"] else Halo()
     images = {"x": Lay(place["x"].before, place["x"].after, halo, place["x"].gap).place(x)[1]}
@@ -115,8 +115,8 @@ def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, c
     from hetero_cpu.operators.pooling import plan_max_pool
 
     x = draw_array(1, 1, 4, 16, 16)
-    others = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
-    images = {"x": others[change] if change in others else Lay().place(x)[1]}
+    variants = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
+    images = {"x": variants[change] if change in variants else Lay().place(x)[1]}
     kernel = (16, 15) if change == "large window" else (2, 2)
     outputs = ("y", "places") if change == "indices" else ("y",)
     node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})
@@ -153,7 +153,7 @@ def test_reduction_of_whole_images_equals_the_formula(
     chunks = native.run(recipe, images, laid)
     wide = x.astype(np.float64)
     expected = wide.max(axis=(2, 3)) if is_max else wide.mean(axis=(2, 3))
-    # Rows are summed apart in four sums, then added up: what is lost grows with both.
+    # Each row is added in four partial sums, then the rows; the rounding error grows with both sizes.
     lost = 0 if is_max else (size[0] + size[1] / 4 + 6) * HALF_ULP * np.abs(wide).mean(axis=(2, 3))
     assert np.all(np.abs(y[:, 1 : 1 + channels] - expected) <= lost)
     assert np.isnan(y[:, [0, -3, -2, -1]]).all()

@@ -1,4 +1,4 @@
-"""Products with constant weights by machine code: sums long enough to be made in pieces, and whose memory the result takes."""
+"""Products with constant weights by machine code: long sums split into pieces, and results written over an input."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_long_sums_of_any_sizes_equal_the_formula(native: NativeRun, rows: int, 
     if "Relu" in after:
         nodes.append(Node("n", "Relu", ("y1",), ("y2",), since_version=14))
         exact = np.maximum(exact, 0)
-    found = run_product(native, nodes, images, {"w": w}, outputs)
+    output = run_product(native, nodes, images, {"w": w}, outputs)
     # No sum is longer than 1024 products and a few pieces.
-    assert np.all(abs(found - exact) <= 1040 * HALF_ULP * size_of_terms)
-    assert abs(found - exact).max() <= 2e-6 * abs(size_of_terms).max()
+    assert np.all(abs(output - exact) <= 1040 * HALF_ULP * size_of_terms)
+    assert abs(output - exact).max() <= 2e-6 * abs(size_of_terms).max()
 
 
 @pytest.mark.parametrize("rows", [1, 8])
@@ -63,13 +63,13 @@ def test_long_sums_of_one_sign_lose_few_digits(native: NativeRun, rows: int) -> 
     x, w = abs(draw_array(1, rows, depth)), abs(draw_array(2, depth, outputs))
     exact = x.astype(np.float64) @ w
     nodes = [Node("m", "MatMul", ("x", "w"), ("y",), since_version=13)]
-    found = run_product(native, nodes, {"x": x}, {"w": w}, outputs)
-    # In one piece the sums lose up to 20 times as much.
-    assert abs(found / exact - 1).max() < 1e-6
+    output = run_product(native, nodes, {"x": x}, {"w": w}, outputs)
+    # As a single piece the sums lose up to 20 times as much.
+    assert abs(output / exact - 1).max() < 1e-6
 
 
 @pytest.mark.parametrize(("depth", "pieces", "size"), [(2048, 1, 2048), (2049, 3, 684), (3072, 3, 1024), (25088, 25, 1004)])
-def test_sums_from_2049_products_on_are_made_in_pieces_of_at_most_1024(depth: int, pieces: int, size: int) -> None:
+def test_sums_of_over_2048_products_split_into_pieces_up_to_1024(depth: int, pieces: int, size: int) -> None:
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from hetero_cpu.operators.tiling import choose_pieces
 
@@ -77,7 +77,7 @@ def test_sums_from_2049_products_on_are_made_in_pieces_of_at_most_1024(depth: in
 
 
 @pytest.mark.parametrize("added", ["r", "x", "view of x"])
-def test_products_take_the_place_of_an_added_array_that_they_do_not_multiply(native: NativeRun, added: str) -> None:
+def test_product_overwrites_only_an_addend_it_does_not_multiply(native: NativeRun, added: str) -> None:
     from hetero_cpu.operators.product import plan_native_mat_mul
 
     x = draw_array(1, 20, 48)
@@ -94,7 +94,7 @@ def test_products_take_the_place_of_an_added_array_that_they_do_not_multiply(nat
 
 
 @pytest.mark.parametrize("operator", ["MatMul", "Conv", "Conv of 3 x 3"])
-def test_a_network_that_adds_what_it_multiplies_equals_the_formula(operator: str) -> None:
+def test_network_that_adds_a_factor_equals_the_formula(operator: str) -> None:
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     from onnx import TensorProto, helper, numpy_helper
 
@@ -122,5 +122,5 @@ def test_a_network_that_adds_what_it_multiplies_equals_the_formula(operator: str
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with Core() as core:
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
-        found = loaded.infer({"x": x})["y"]
-    np.testing.assert_allclose(found, np.maximum(exact, 0), rtol=1e-4, atol=1e-3)
+        output = loaded.infer({"x": x})["y"]
+    np.testing.assert_allclose(output, np.maximum(exact, 0), rtol=1e-4, atol=1e-3)

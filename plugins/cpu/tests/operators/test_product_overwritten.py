@@ -1,4 +1,4 @@
-"""A product to which its own input is added: the result must not take the memory that other tiles still read."""
+"""A product with its own input added: the result must not overwrite memory that further tiles still read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero_core import Core
 
 
 def run_sum(front: Any, product: Any, constants: dict[str, Any], x: Any) -> Any:
-    """Returns product(a) + a for a = front(x) as CPU computes it with machine code."""
+    """Returns product(a) + a for a = front(x), computed by CPU with machine code."""
     from hetero_cpu.machine.compiler import find_width
 
     if not find_width():
@@ -43,15 +43,15 @@ def test_convolution_of_what_is_added_to_it_equals_the_formula(size: int, group:
     for i, j in np.ndindex(size, size):
         met = padded[0, :, i : i + 20, j : j + 20].reshape(group, -1, 20, 20)
         exact += np.einsum("gchw,goc->gohw", met, w[..., i, j].reshape(group, 64 // group, -1)).reshape(1, 64, 20, 20)
-    # A pooling of single elements puts its result channels last, as another convolution would.
+    # A pooling of single elements puts its result channels last, as a convolution would.
     front = oh.make_node("MaxPool", ["x"], ["a"], kernel_shape=[1, 1])
-    found = run_sum(front, oh.make_node("Conv", ["a", "w"], ["b"], pads=[border] * 4, group=group), {"w": w}, x)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-5 * np.abs(exact).max())
+    output = run_sum(front, oh.make_node("Conv", ["a", "w"], ["b"], pads=[border] * 4, group=group), {"w": w}, x)
+    np.testing.assert_allclose(output, exact, rtol=0, atol=2e-5 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("columns", [40, 300])
-def test_matrix_product_of_what_is_added_to_it_equals_the_formula(columns: int) -> None:
+def test_matrix_product_with_its_input_added_equals_the_formula(columns: int) -> None:
     x, w = draw_array(1, 60, columns), draw_array(2, columns, columns)
     exact = -x.astype(np.float64) @ w - x
-    found = run_sum(oh.make_node("Neg", ["x"], ["a"]), oh.make_node("MatMul", ["a", "w"], ["b"]), {"w": w}, x)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-5 * np.abs(exact).max())
+    output = run_sum(oh.make_node("Neg", ["x"], ["a"]), oh.make_node("MatMul", ["a", "w"], ["b"]), {"w": w}, x)
+    np.testing.assert_allclose(output, exact, rtol=0, atol=2e-5 * np.abs(exact).max())

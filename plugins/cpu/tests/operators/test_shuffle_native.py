@@ -55,7 +55,7 @@ def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest
     np.testing.assert_array_equal(memory, before)
 
 
-def test_transpose_of_groups_is_a_view_only_where_a_reshape_alone_reads_it(native: NativeRun) -> None:
+def test_group_transpose_is_a_view_if_only_a_reshape_reads_it(native: NativeRun) -> None:
     from hetero_cpu.operators.shuffle import plan_turned_groups
 
     pixels = Lay().place(draw_array(1, 1, 12, 3, 3))[1].reshape(1, 4, 3, 3, 3)
@@ -97,7 +97,7 @@ def test_network_with_a_shuffle_computes_what_numpy_computes() -> None:
     model = oh.make_model(oh.make_graph(nodes, "g", *ends, constants), opset_imports=[oh.make_opsetid("", 21)], ir_version=10)
     x = draw_array(2, 1, 24, 5, 5)
     with Core() as core:
-        found, expected = (
+        output, expected = (
             core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"x": x})["y"] for kernels in ("JIT", "NUMPY")
         )
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)

@@ -15,7 +15,7 @@ from ..conftest import Lay, NativeRun
 SETTINGS = settings(max_examples=16, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HALF_ULP = 2.0**-24
 
-# Kernel, strides, dilations, pads (top, left, bottom, right): each is machine code of its own, so there are few.
+# Kernel, strides, dilations, pads (top, left, bottom, right); few cases, as each compiles its own machine code.
 GEOMETRIES = (
     ((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
     ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
@@ -44,13 +44,13 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 def list_windows(size: int, kernel: int, stride: int, dilation: int, begin: int, outputs: int) -> list[Any]:
-    """Returns, for each output along one axis, the pairs of (tap, position) that lie inside."""
+    """Returns, for each output along an axis, its (tap, position) pairs inside the image."""
     starts = (output * stride - begin for output in range(outputs))
     return [[(i, s + i * dilation) for i in range(kernel) if 0 <= s + i * dilation < size] for s in starts]
 
 
 def walk_windows(x: Any, geometry: Any, outputs: tuple[int, int]) -> Iterator[tuple[int, int, Any, Any]]:
-    """Yields (row, column, taps, elements) of each output: pairs of taps inside the image, and what they meet, (batch, channels, taps)."""
+    """Yields (row, column, taps, elements) of each output: its taps inside the image, and their elements (batch, channels, taps)."""
     kernel, strides, dilations, pads = geometry
     rows, columns = (
         list_windows(x.shape[axis + 2], kernel[axis], strides[axis], dilations[axis], pads[axis], outputs[axis]) for axis in (0, 1)
@@ -78,13 +78,13 @@ def name_geometry(geometry: Any) -> dict[str, Any]:
 
 
 def check(native: NativeRun, recipe: Recipe | None, images: Mapping[str, Any], lay: Lay, expected: Any, limit: Any) -> int:
-    """Runs a recipe into memory laid out as `lay` says, and checks the result and that nothing else was written. Returns the chunks."""
+    """Runs a recipe into memory of the layout `lay`; checks the result and that no other byte was written. Returns the chunks."""
     assert recipe is not None
     memory, y = lay.place(np.zeros(expected.shape))
     before = memory.copy()
     chunks = native.run(recipe, images, y)
     result = y.copy()
-    # A window of padding alone has the maximum of nothing.
+    # A window of padding alone has the maximum of an empty set, -inf.
     differences = np.abs(np.subtract(result, expected, where=result != expected, out=np.zeros_like(expected)))
     assert np.all(differences <= limit), differences.max()
     y[...] = 0
