@@ -52,7 +52,7 @@ def test_hooks_page_has_no_hook_that_is_gone() -> None:
     assert re.findall(r"^### `(\w+)`$", (REFERENCE / "hooks.md").read_text(), re.MULTILINE) == HOOKS
 
 
-def test_errors_page_lists_every_class_once_with_its_bases_in_order() -> None:
+def test_errors_page_lists_each_class_once_with_ordered_bases() -> None:
     text = (REFERENCE / "errors.md").read_text()
     assert list_first_cells(text) == ERRORS
     for name in ERRORS:
@@ -67,7 +67,7 @@ def test_configuration_page_lists_standard_keys_and_aliases() -> None:
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO", "MULTI", "AUTO", "BATCH", "PROCESS"])
-def test_configuration_and_metrics_pages_list_what_the_device_has(device: str, core: Core) -> None:
+def test_configuration_and_metrics_pages_match_the_device(device: str, core: Core) -> None:
     # A device that takes all that are installed has the keys of each of them, too, and says so.
     own = [name for name, key in core.config_keys(device).items() if name not in STANDARD_KEYS and "(of " not in key.doc]
     if own:
@@ -128,7 +128,7 @@ def list_public_names() -> dict[str, set[str]]:
     return names
 
 
-def test_public_names_are_there_and_those_of_the_package_are_all_listed() -> None:
+def test_public_names_exist_and_include_every_export() -> None:
     for module, names in list_public_names().items():
         assert [name for name in sorted(names) if not hasattr(importlib.import_module(module), name)] == [], module
     head = read_section("public.md", "For users and authors")
@@ -177,7 +177,7 @@ def test_tutorial_ends_in_the_files_of_the_example() -> None:
     assert f"```python excerpt\n{(example / 'tests' / 'test_conformance.py').read_text()}```" in tutorial
 
 
-def test_page_that_reads_template_aloud_holds_the_whole_file_in_order() -> None:
+def test_template_walkthrough_holds_the_whole_file_in_order() -> None:
     page = (ROOT / "docs" / "tutorial" / "template-device.md").read_text()
     excerpts = re.findall(r"^```python excerpt\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     device = (ROOT / "plugins" / "template" / "hetero_template" / "device.py").read_text()

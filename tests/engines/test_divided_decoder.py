@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime", reason="needs the engines: nox -s engines")
 SCRIPT = Path(__file__).with_name("decoder.py")
 
 
-def test_decoder_divided_200_times_is_right_and_the_same_in_ten_runs() -> None:
+def test_decoder_divided_200_times_is_right_and_reproducible() -> None:
     ended = subprocess.run(
         [sys.executable, str(SCRIPT), "--divisions", "200"], capture_output=True, text=True, check=False, timeout=3600
     )

@@ -143,7 +143,7 @@ def run_openvino(image: np.ndarray, mode: str) -> Any:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed; nox -s engines installs it")
-def test_tensors_of_torch_are_taken_without_a_copy_and_refused_with_a_reason(core: Core) -> None:
+def test_torch_tensors_are_read_in_place_or_refused_with_reason(core: Core) -> None:
     import torch
 
     loaded = core.load_network(passing_model(1, 2, 3), "CPU", {"PERF_COUNT": True})

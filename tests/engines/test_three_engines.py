@@ -98,7 +98,7 @@ def draw_devices(core: Core, network: Network, seed: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", LIGHT_MODELS)
-def test_light_model_divided_at_random_over_three_engines_equals_one_of_them(core: Core, name: str, seed: int) -> None:
+def test_light_model_split_over_three_engines_equals_one_engine(core: Core, name: str, seed: int) -> None:
     model = light_model(name)
     network = core.read_network(model)
     inputs = light_inputs(model, seed=seed)
@@ -158,7 +158,7 @@ def test_case_divided_at_random_over_three_engines_is_right(
 
 
 @pytest.mark.parametrize("rest", ["ORT", "OPENVINO", "OPENVINO,ORT"])
-def test_operator_that_cpu_alone_was_given_works_inside_a_network_that_engines_run(core: Core, rest: str) -> None:
+def test_custom_operator_on_cpu_works_in_a_network_on_engines(core: Core, rest: str) -> None:
     """resnet50 in which one Relu is an operator of somebody's own; the same numbers as with the standard's Relu."""
 
     def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[Any, ...]:

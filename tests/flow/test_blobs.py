@@ -100,7 +100,7 @@ def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Ca
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("place", ["all", "device"])
-def test_import_takes_run_time_keys_of_set_config_below_those_of_the_call(
+def test_run_time_keys_of_import_override_those_of_set_config(
     core: Core, read: Callable[..., Network], device: str, place: str, tmp_path: Path
 ) -> None:
     blob = export(core, read(TEXT), device)
@@ -125,7 +125,7 @@ def test_import_takes_run_time_keys_of_an_id_for_that_id_alone(core: Core, read:
     assert core.import_network(blob, config={"DEVICE_ID": "1"}).get_config("PERF_COUNT") is True
 
 
-def test_run_time_value_of_the_blob_stays_where_nothing_else_is_said(core: Core, read: Callable[..., Network]) -> None:
+def test_run_time_value_of_the_blob_is_the_default_of_the_import(core: Core, read: Callable[..., Network]) -> None:
     stream = io.BytesIO()
     core.load_network(read(TEXT), "CPU", {"PERF_COUNT": True}).export_network(stream)
     assert core.import_network(stream.getvalue()).get_config("PERF_COUNT") is True
@@ -153,7 +153,7 @@ def test_log_level_of_an_import_is_used(core: Core, read: Callable[..., Network]
     assert logger.level == before
 
 
-def test_export_to_the_name_of_a_folder_is_an_error_and_leaves_it(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
+def test_export_to_the_name_of_a_folder_fails_and_keeps_it(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     path = tmp_path / "x.blob"
     path.mkdir()
     with pytest.raises(HeteroError, match=f"cannot write the exported network 'g' to '{path}': Is a directory"):
@@ -172,9 +172,7 @@ def repack(blob: bytes, change: Callable[[dict[str, Any], dict[str, Any]], objec
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_whole_blob_with_a_section_missing_is_an_error_that_names_the_plugin(
-    core: Core, read: Callable[..., Network], device: str
-) -> None:
+def test_missing_section_of_a_blob_is_an_error_of_the_plugin(core: Core, read: Callable[..., Network], device: str) -> None:
     blob = export(core, read(TEXT), device)
     for name in read_blob(blob)[1].sections:
         broken = repack(blob, lambda _, sections, name=name: sections.pop(name))
@@ -184,7 +182,7 @@ def test_whole_blob_with_a_section_missing_is_an_error_that_names_the_plugin(
         assert f"hetero-{device.partition(':')[0].lower()}" in text
 
 
-def test_whatever_a_plugin_raises_for_a_blob_is_an_error_of_the_blob(
+def test_exception_of_a_plugin_for_a_blob_is_a_blob_error(
     core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = export(core, read(TEXT), "CPU")
@@ -196,9 +194,7 @@ def test_whatever_a_plugin_raises_for_a_blob_is_an_error_of_the_blob(
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_blob_without_a_key_that_shapes_is_refused_and_one_without_a_key_that_steers_is_not(
-    core: Core, read: Callable[..., Network]
-) -> None:
+def test_blob_may_lack_run_time_keys_but_no_compile_time_keys(core: Core, read: Callable[..., Network]) -> None:
     blob = export(core, read(TEXT), "TEMPLATE")
     old = repack(blob, lambda fields, _: fields["config"].pop("CACHE_DIR"))
     assert core.import_network(old, "TEMPLATE").get_config("CACHE_DIR") == ""
@@ -301,7 +297,7 @@ def test_device_is_that_of_the_blob_where_none_is_given(core: Core, read: Callab
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_layouts_of_a_network_are_those_of_what_is_loaded_and_of_its_blob(
+def test_layouts_of_a_network_are_kept_by_load_export_and_cache(
     core: Core, read: Callable[..., Network], device: str, tmp_path: Path
 ) -> None:
     # The usual layout of two axes is NC.
@@ -316,7 +312,7 @@ def test_layouts_of_a_network_are_those_of_what_is_loaded_and_of_its_blob(
         assert executable.output_info == network.output_info
 
 
-def test_blobs_of_several_networks_in_one_stream_are_imported_in_turn(core: Core, read: Callable[..., Network]) -> None:
+def test_several_blobs_in_a_stream_are_imported_in_turn(core: Core, read: Callable[..., Network]) -> None:
     stream = io.BytesIO()
     for device in DEVICES:
         core.load_network(read(TEXT), device).export_network(stream)

@@ -76,7 +76,7 @@ def write_in_trouble(trouble: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
-def test_trouble_with_the_disk_is_a_clear_error_and_nothing_is_lost_or_left(trouble: str, tmp_path: Path) -> None:
+def test_disk_trouble_is_a_clear_error_and_loses_no_file(trouble: str, tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     reported = write_in_trouble(trouble, folder)
     answers = reported["answers"]
@@ -94,7 +94,7 @@ def test_trouble_with_the_disk_is_a_clear_error_and_nothing_is_lost_or_left(trou
 
 
 @pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
-def test_trouble_with_the_folder_of_the_cache_is_a_miss_with_a_warning(trouble: str, tmp_path: Path) -> None:
+def test_disk_trouble_in_the_cache_is_a_miss_with_a_warning(trouble: str, tmp_path: Path) -> None:
     reported = write_in_trouble(trouble, tmp_path / "disk")
     assert reported["answers"]["cache"] == "miss"
     if trouble != "vanished":
@@ -108,7 +108,7 @@ def test_trouble_with_the_folder_of_the_cache_is_a_miss_with_a_warning(trouble: 
     assert reported["warnings"] != []
 
 
-def test_standard_output_on_a_full_disk_is_an_error_with_its_own_exit_code() -> None:
+def test_full_disk_of_standard_output_is_exit_code_74() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "hetero_core", "devices", "--names"],

@@ -70,7 +70,7 @@ def read_metadata(wheel: Path, file: str) -> str:
         return archive.read(name).decode()
 
 
-def test_wheel_of_the_core_holds_type_marker_demo_and_licence_and_no_second_package(wheels: dict[str, Path]) -> None:
+def test_core_wheel_holds_type_marker_demo_and_licence(wheels: dict[str, Path]) -> None:
     names = list_names(wheels["hetero-core"])
     assert {"hetero_core/py.typed", "hetero_core/cli/demo_assets/digits.onnx", "hetero_core/cli/demo_assets/digits.npz"} <= set(
         names
@@ -84,7 +84,7 @@ def test_wheel_of_the_core_holds_type_marker_demo_and_licence_and_no_second_pack
 
 
 @pytest.mark.parametrize("folder", DEVICE_PROJECTS, ids=lambda path: path.name)
-def test_wheel_of_a_plugin_announces_its_devices_and_holds_its_package_alone(folder: Path, wheels: dict[str, Path]) -> None:
+def test_plugin_wheel_announces_devices_and_holds_one_package(folder: Path, wheels: dict[str, Path]) -> None:
     project = read_project(folder)
     wheel = wheels[str(project["name"])]
     announced = read_metadata(wheel, "entry_points.txt")
