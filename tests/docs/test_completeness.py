@@ -1,4 +1,4 @@
-"""Reference pages name everything that there is, and nothing that there is not; the tutorial ends in the example's own file."""
+"""Reference pages list exactly the existing names; the tutorial ends with the file of the example."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ERRORS = [name for name, member in vars(errors).items() if inspect.isclass(membe
 
 
 def read_section(page: str, heading: str) -> str:
-    """Returns the text below a heading of a reference page, down to the next heading."""
-    found = re.search(rf"^##+ {re.escape(heading)}$(.*?)(?=^##? |\Z)", (REFERENCE / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert found, f"docs/reference/{page} has no section '{heading}'"
-    return found[1]
+    """Returns the text between a heading of a reference page and the next heading."""
+    section = re.search(rf"^##+ {re.escape(heading)}$(.*?)(?=^##? |\Z)", (REFERENCE / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert section, f"docs/reference/{page} has no section '{heading}'"
+    return section[1]
 
 
 def list_first_cells(text: str) -> list[str]:
-    """Returns the names in backticks in the first column of all tables."""
+    """Returns the names in backticks in the first column of every table."""
     return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
 
 
@@ -68,7 +68,7 @@ def test_configuration_page_lists_standard_keys_and_aliases() -> None:
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO", "MULTI", "AUTO", "BATCH", "PROCESS"])
 def test_configuration_and_metrics_pages_match_the_device(device: str, core: Core) -> None:
-    # A device that takes all that are installed has the keys of each of them, too, and says so.
+    # A device over all installed devices inherits their keys; the description of an inherited key names its device.
     own = [name for name, key in core.config_keys(device).items() if name not in STANDARD_KEYS and "(of " not in key.doc]
     if own:
         assert sorted(list_first_cells(read_section("configuration.md", f"Keys of {device}"))) == sorted(own)
@@ -120,7 +120,7 @@ def test_base_of_devices_has_every_hook_of_a_device() -> None:
 
 
 def list_public_names() -> dict[str, set[str]]:
-    """Returns the names that the page of public names promises, by module."""
+    """Returns module -> names on the page of public names."""
     rows = re.findall(r"^\| `(hetero_core[\w.]*)` \| (.*?) \|", (REFERENCE / "public.md").read_text(), re.MULTILINE)
     names: dict[str, set[str]] = {"hetero_core.errors": set(ERRORS)}
     for module, cell in rows:

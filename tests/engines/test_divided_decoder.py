@@ -1,4 +1,4 @@
-"""A decoder with open lengths, divided at random over OPENVINO, ORT and CPU, in a process of its own: a crash of an engine is a failure."""
+"""A decoder with open lengths, split at random over OPENVINO, ORT and CPU in a child process, so that a crash of an engine is a failure."""
 
 from __future__ import annotations
 

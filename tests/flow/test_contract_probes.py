@@ -1,4 +1,4 @@
-"""The contract on devices unlike ours: memory of their own, asynchronous engines, preset outputs."""
+"""The contract on devices unlike the plugins here: separate memory, asynchronous engines, preset outputs."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_each_crossing_is_one_counted_transfer(core: Core, read: Callable[..., N
     device = probes.FakeDevice("F")
     core.register_plugin("FAKE", device)
     loaded = core.load_network(read(CHAIN), "HETERO:FAKE,CPU", {"PERF_COUNT": True})
-    assert [one[0] for one in loaded.get_metric("HETERO_SUBGRAPHS")] == ["FAKE", "CPU", "FAKE"]
+    assert [subgraph[0] for subgraph in loaded.get_metric("HETERO_SUBGRAPHS")] == ["FAKE", "CPU", "FAKE"]
     request = loaded.create_infer_request()
     np.testing.assert_array_equal(request.infer({"x": X})["y"], ZERO)
-    # x in, b out to CPU, c in, y out; b stays on the device for its second reader.
+    # Transfers: x in, b out to CPU, c in, y out. b also stays on the device for its second reader.
     assert device.moved == ["from_host x", "to_host", "from_host c", "to_host"]
     transfers = [entry for entry in request.perf_counts if entry.operator == "transfer"]
-    # Four floats each, known on the side of the host whichever way they went.
+    # Four floats each; the host's array gives the size in both directions.
     assert [(entry.node, entry.nbytes, entry.source, entry.targets, entry.path) for entry in transfers] == [
         ("x", 16, "host", ("FAKE",), ()),
         ("b", 16, "FAKE", ("CPU",), (0,)),

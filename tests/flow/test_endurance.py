@@ -1,4 +1,4 @@
-"""Slices of the endurance runs with fixed seeds; the long ones are `nox -s endurance`."""
+"""Short endurance runs with fixed seeds; `nox -s endurance` has the long runs."""
 
 from __future__ import annotations
 

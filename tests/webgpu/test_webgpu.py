@@ -1,4 +1,4 @@
-"""ONNX Runtime's provider of WebGPU as ORT.WEBGPU, on a software Vulkan: a provider that comes in a library."""
+"""ONNX Runtime's WebGPU provider as ORT.WEBGPU, on a software Vulkan: an execution provider in a separate library."""
 
 from __future__ import annotations
 

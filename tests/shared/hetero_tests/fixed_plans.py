@@ -49,7 +49,7 @@ def list_numbers(opened: OpenPlan, products: Products) -> tuple[Array, Array]:
 
 
 def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
-    """Returns the plan as bound for input shapes of its class. The open plan was compiled in this process, not read from a file."""
+    """Returns the plan as bound for input shapes of its class, of an open plan compiled in this process: a stored plan has no symbols."""
     plan, origin = opened.plan, opened.origin
     assert origin is not None, "a plan that was stored has no symbols"
     values = evaluate_atoms(origin.scope, read_sizes(opened, signature))

@@ -24,7 +24,7 @@ from hetero_cpu.plan.plan import ExecutionPlan, Foreign, PlannedStep
 
 from hetero_tests.plan_verifier import Access, PlanLayout, Runs, bind_halo, join_all, lay_arrays
 
-# A written byte differs from at least one of the two; as floats they are a large number and NaN.
+# No written byte equals both poisons. As floats, they are a large number and NaN.
 _POISONS = (0x55, 0xFF)
 
 

@@ -159,8 +159,8 @@ Places = slice | Array
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The bytes of a step: the zeros that it `clears` and the bytes that it `writes`, by value; the bytes that it `reads`, by value and with
-    the halo around the value; its working memory."""
+    """The bytes of a step: the zeros that it `clears` and the bytes that it `writes`, by value; the bytes that it `reads`, by value with
+    its halo; its working memory."""
 
     clears: tuple[tuple[str, Runs], ...]
     reads: tuple[tuple[str, Runs, Runs], ...]
@@ -481,7 +481,7 @@ class _Walk:
                     yield PlanFault(event.name, root, "the step works where the value lies, outside the arena in a run", both)
 
     def _check_border(self, when: str, value: str, own: Sequence[str]) -> Iterator[PlanFault]:
-        """Yields a value whose copy at the border overlaps memory outside the arena, unless the value itself lies there in a run."""
+        """Yields a value if its copy at the border overlaps memory outside the arena, unless the value itself lies there in a run."""
         for root, block in self._outside:
             both = intersect(self._layout.find(value), block)
             if both.count and value not in own:
