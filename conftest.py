@@ -1,4 +1,4 @@
-"""For the tests of all packages: a small heap, and onnx's node cases, which are computed once in a run of all sessions."""
+"""Fixtures for the tests of all packages: a small heap, and onnx's node cases, which are computed once for all sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# pytest started in another folder, with `--pyargs hetero_core.conformance`, reads this file but not pyproject.toml's `pythonpath`.
+# With `--pyargs hetero_core.conformance` from another folder, pytest reads this file but not pyproject.toml's `pythonpath`.
 sys.path.insert(0, str(Path(__file__).parent / "tests/shared"))
 
 from hetero_tests.node_cases import share_node_cases  # found by the line above
@@ -22,13 +22,13 @@ backend_cases._load_kind = share_node_cases(backend_cases._load_kind)
 
 
 def pytest_report_header() -> str:
-    """Says which kind of processor the tests ran on."""
+    """Returns a header line with the processor."""
     return describe_processor(grants_flag)
 
 
 @pytest.fixture
 def small_heap() -> Iterator[None]:
-    """Leaves what earlier tests hold out of the collections that a test asks for: each takes a millisecond in place of a quarter second."""
+    """Excludes objects of earlier tests from a test's garbage collections: a collection takes a millisecond instead of 250 ms."""
     gc.freeze()
     yield
     gc.unfreeze()

@@ -1,7 +1,7 @@
-"""Sessions: `nox` runs the default ones, `nox -l` lists all with a line about each. A plugin's session is found by its folder.
+"""Sessions: `nox` runs the default sessions, `nox -l` lists all with a description. Each folder of a plugin has a session.
 
 nox -s core                 the core's own tests
-nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE, CPU and HETERO beside it
+nox -s "plugin(cpu)"        the tests of a plugin, with TEMPLATE, CPU and HETERO installed
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped if chromium and chromedriver are not installed
 nox -s lint types docs      style, types, and every code block of the docs
@@ -33,9 +33,9 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
-# Every plugin is tested beside the reference devices and the one that composes.
+# Installed for the tests of every plugin: the reference devices and the composing device.
 COMPANIONS = ("template", "cpu", "hetero")
-# The build backend of every package here, and what it needs for an editable one.
+# The build backend of every package here, and its requirement for editable installs.
 BACKEND = ("hatchling>=1.27", "editables")
 TORCH = "torch==2.13.0"
 
@@ -56,7 +56,7 @@ nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in
 
 
 def with_extras(name: str, *asked: str) -> str:
-    """Returns a plugin with those of these extras that it declares; `test` is what its own tests need: an engine, mostly."""
+    """Returns a requirement of a plugin with its declared extras among these; the extra `test` installs an engine for most plugins."""
     extras = ",".join(extra for extra in asked if extra in read_project(name)["project"].get("optional-dependencies", {}))
     return f"{name}[{extras}]" if extras else name
 
@@ -65,9 +65,9 @@ TESTED = [with_extras(name, "test") for name in PLUGINS]
 
 
 def install_workspace(session: nox.Session, plugins: list[str], *more: str) -> None:
-    """Installs the core with its test extra and these plugins, editable, in one command so that they find one another.
+    """Installs the core with its test extra and these plugins, editable, in a single command that resolves their mutual requirements.
 
-    The backend is installed once in place of once for each package. The session `flow` installs as a user does.
+    The build backend is installed once, not once for each package. The session `flow` installs as a user does.
     """
     session.install("--no-compile", *BACKEND, silent=True)
     session.install("--no-compile", "--no-build-isolation", *name_workspace(plugins), *more, silent=True)
@@ -81,7 +81,7 @@ def name_workspace(plugins: list[str]) -> list[str]:
 def isolate(session: nox.Session) -> dict[str, str | None]:
     """Returns the environment of a test run: the onnx package's folder for its light models, and the folder of the tests' node cases.
 
-    Hundreds of tests start an interpreter; each would compile all that it imports if the caller forbids to keep it.
+    Bytecode files are enabled, because hundreds of tests start an interpreter that would otherwise compile all its imports.
     """
     return {
         "ONNX_HOME": str(Path(session.create_tmp()) / "onnx"),
@@ -91,7 +91,7 @@ def isolate(session: nox.Session) -> dict[str, str | None]:
 
 
 def run_tests(session: nox.Session, *folders: str) -> None:
-    """Runs pytest in two processes; a process that has ended its half takes tests of the other half. `-- -n 0` for one process."""
+    """Runs pytest in two processes with work stealing. `-- -n 0` for a single process."""
     session.run("pytest", "-n", "2", "--dist", "worksteal", *folders, *session.posargs, env=isolate(session))
 
 
@@ -105,13 +105,13 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", PLUGINS, ids=PLUGINS)
 def plugin(session: nox.Session, name: str) -> None:
-    """Runs the tests of one plugin; plugin(ray) starts a cluster, downloads Ray and takes minutes."""
+    """Runs the tests of a plugin; plugin(ray) starts a cluster, downloads Ray and takes minutes."""
     heavy = find_heavy_extra(name)
     if heavy is None:
-        install_workspace(session, [with_extras(name, "test"), *(other for other in COMPANIONS if other != name)])
+        install_workspace(session, [with_extras(name, "test"), *(companion for companion in COMPANIONS if companion != name)])
         run_tests(session, f"plugins/{name}/tests")
         return
-    # The heavy package comes with the devices that are made of devices, and is there once: in one process.
+    # The heavy package is installed with the composite devices; a single test process, so that it is loaded once.
     install_workspace(session, [with_extras(name, "test", heavy), *COMPANIONS, "auto"])
     session.run("pytest", f"plugins/{name}/tests", *session.posargs, env=isolate(session))
 
@@ -155,7 +155,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")  # torch's CPU build is found by pip alone
 def engines(session: nox.Session) -> None:
-    """Compares devices with other engines, alone and in one network; some 1.5 GB of packages, minutes."""
+    """Compares devices with other engines, alone and in a common network; some 1.5 GB of packages, minutes."""
     install_workspace(session, TESTED, "scikit-learn>=1.9,<2", TORCH)
     session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
 
@@ -179,7 +179,7 @@ def webgpu(session: nox.Session) -> None:
     loader.symlink_to(chromium / loader.name)
     run = {
         **isolate(session),
-        # The folder of chromium itself has libraries that others would take for the system's.
+        # The folder of chromium itself has libraries that would shadow the system's.
         "LD_LIBRARY_PATH": str(loader.parent),
         "VK_ICD_FILENAMES": str(chromium / "vk_swiftshader_icd.json"),
         "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "1",
@@ -193,7 +193,7 @@ def models(session: nox.Session) -> None:
     tools = ["skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", TORCH, "onnxscript>=0.7,<0.8", "transformers>=5.23,<6"]
     tools += ["onnxruntime-genai>=0.18,<0.19", "onnxmltools>=1.16,<2", "lightgbm>=4.7,<5", "pandas"]
     install_workspace(session, [*(with_extras(name, "jit") for name in COMPANIONS), with_extras("onnxruntime", "cpu")], *tools)
-    # Of what it needs, only a library for several GPUs is not there yet.
+    # --no-deps skips the only requirement that is not installed yet: a library for several GPUs.
     session.install("--no-deps", "xgboost>=3.2,<4")
     session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
 
@@ -202,7 +202,7 @@ def models(session: nox.Session) -> None:
 def real(session: nox.Session) -> None:
     """Runs trained models by the pipelines of the packages that ship them, beside ONNX Runtime; downloads them."""
     plugins = ["cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
-    # The packages' own requirements, less those that bring a second ONNX Runtime or another torch.
+    # The packages' own requirements, except a second ONNX Runtime and a different torch.
     needed = ["opencv-python-headless", "pillow", "pyclipper", "shapely", "six", "pyyaml", "tqdm", "python-dotenv", "click", TORCH]
     install_workspace(session, plugins, *needed)
     session.install("--no-deps", "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3", "magika==1.0.3")
@@ -211,14 +211,14 @@ def real(session: nox.Session) -> None:
 
 @nox.session
 def environments(session: nox.Session) -> None:
-    """Runs one network over devices of two further environments, which the test makes; downloads two builds of ONNX Runtime."""
+    """Runs a network over devices of two further environments that the test creates; downloads two builds of ONNX Runtime."""
     install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
     session.run("pytest", "tests/environments", *session.posargs, env=isolate(session))
 
 
 @nox.session
 def authors(session: nox.Session) -> None:
-    """Does what an author does: new plugins and the pages for authors, in clean environments from built wheels; needs uv."""
+    """Follows the steps of a plugin author: new plugins and the authors' pages in clean environments from built wheels; needs uv."""
     session.install("pytest>=9", "hypothesis", "uv>=0.9")
     session.run("pytest", "-s", "--noconftest", "-p", "no:cacheprovider", "tests/authors", *session.posargs, env=isolate(session))
 
@@ -242,7 +242,7 @@ def kit(session: nox.Session) -> None:
 
 @dataclass(frozen=True)
 class Script:
-    """A session that runs a script; without words after `--` once for each tuple of `arguments`. Other exit codes than `codes` fail."""
+    """A session that runs a script: with the words after `--`, or else once for each tuple of `arguments`. `codes` are successful."""
 
     path: str
     about: str
@@ -287,7 +287,7 @@ def run_script(session: nox.Session, script: Script) -> None:
 
 
 def add_script(name: str, script: Script) -> None:
-    """Makes a session of a script."""
+    """Adds a session for a script."""
 
     def run(session: nox.Session) -> None:
         run_script(session, script)
@@ -305,14 +305,14 @@ def endurance(session: nox.Session) -> None:
     """Kills 500 compilations, then lets four devices fail for ten minutes; -- --minutes 60 --seed 7 for more."""
     install_workspace(session, PLUGINS)
     session.run("python", "tests/endurance/kill.py", "--seed", "1", env=isolate(session))
-    # One arena for all threads, so that memory that grows is memory that is held.
+    # A single malloc arena for all threads, so that growth of memory means leaked memory, not fragmentation.
     environment = {**isolate(session), "MALLOC_ARENA_MAX": "1"}
     session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=environment)
 
 
 @nox.session
 def graphs(session: nox.Session) -> None:
-    """Tries drawn graphs on every device, for hours."""
+    """Runs random graphs on every device, for hours."""
     install_workspace(session, TESTED)
     subjects = (
         ("CPU", "-c", "CPU_KERNELS=JIT", "--cases", "20000"),
@@ -322,7 +322,7 @@ def graphs(session: nox.Session) -> None:
         session.run("hetero", "conformance", *subject, "--level", "graphs", env=isolate(session), success_codes=[0, 1])
 
 
-# The tests of `processors` by processor. Features that qemu does not emulate are taken away, as it warns of each on stderr.
+# Processor -> tests of `processors`. Features that qemu does not emulate are disabled, because it warns of each on stderr.
 EMULATED = {
     "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid": (
         "tests/core/test_reference_session.py",
@@ -361,7 +361,7 @@ def processors(session: nox.Session) -> None:
     python = (environment / "bin" / "python").resolve()
     for processor, tests in EMULATED.items():
         name = processor.partition(",")[0]
-        # A second environment over the same packages, whose Python is a script.
+        # A second environment over the same packages, with a script as its Python.
         folder = Path(session.create_tmp()) / name
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "bin").mkdir(parents=True)
@@ -372,7 +372,7 @@ def processors(session: nox.Session) -> None:
         script.chmod(0o755)
         run = {**isolate(session), "EMULATED_PROCESSOR": f"{name} (emulated)", "XDG_CACHE_HOME": str(folder / "cache")}
         if name == "Haswell":
-            # qemu 7.2 reads the masked elements of vpmaskmov, too: NumPy's loads at the end of a page would end the process.
+            # qemu 7.2 also reads the masked elements of vpmaskmov: NumPy's loads at the end of a page would crash the process.
             run["NPY_DISABLE_CPU_FEATURES"] = "X86_V3"
         for each in tests:
             words = ["-m", "pytest", "-p", "no:cacheprovider", *each.split(), *session.posargs]

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a Core that is closed afterwards, and networks from ONNX text."""
+"""Fixtures for all tests: a Core that is closed after the test, and networks from ONNX text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the lines of product and of tests by package; `nox -s lint` ends with it. The total is watched, not that of a file."""
+"""Prints the lines of product and tests by package, at the end of `nox -s lint`. The total counts, not the length of a file."""
 
 from __future__ import annotations
 

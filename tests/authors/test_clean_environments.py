@@ -1,6 +1,6 @@
-"""What an author does, in environments that hold wheels alone: new plugins of each kind with their own suites, and the pages as printed.
+"""The steps of a plugin author in environments with wheels only: new plugins of each kind with their test suites, and the docs' commands.
 
-`nox -s authors` runs it; `-s` shows the figures. uv makes the environments, from wheels that are built here.
+`nox -s authors` runs it; `-s` shows the figures. uv creates the environments from wheels that the test builds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Wrong(DeviceHooks):
 
 
 class Environment:
-    """An environment of its own, outside the repository, and the wheels that it installs from."""
+    """A virtual environment outside the repository, with the wheels that it installs from."""
 
     def __init__(self, folder: Path, wheels: Path) -> None:
         self.folder = folder
@@ -68,14 +68,14 @@ class Environment:
         self.run("uv", "venv", "--quiet", "--seed", "venv")
 
     def install(self, *packages: str) -> None:
-        """Installs packages; those of this repository from the wheels."""
+        """Installs packages, with the wheels for packages of this repository."""
         self.run("uv", "pip", "install", "--quiet", "--find-links", str(self._wheels), *packages)
 
     def run(self, *command: str, folder: Path | None = None) -> str:
-        """Returns what a command prints that is found in the environment first."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_"))}
+        """Returns the output of a command, with the environment's programs first on the PATH."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_"))}
         environment = {
-            **kept,
+            **environment,
             "VIRTUAL_ENV": str(self.folder / "venv"),
             "PATH": f"{self.folder / 'venv' / 'bin'}:{os.environ['PATH']}",
             "PIP_FIND_LINKS": str(self._wheels),
@@ -100,7 +100,7 @@ class Environment:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheels")
     for project in PROJECTS:
-        # To compile kernels takes minutes.
+        # Compiling the kernels takes minutes.
         environment = {**os.environ, "HETERO_CPU_KERNELS": "NO"}
         command = ["uv", "build", "--quiet", "--wheel", "--out-dir", str(target), str(project)]
         subprocess.run(command, check=True, cwd=target, env=environment)
@@ -114,7 +114,7 @@ def environment(wheels: Path, tmp_path: Path) -> Iterator[Environment]:
 
 
 def read_blocks(page: Path, kind: str) -> list[str]:
-    """Returns the blocks of a page that are fenced as this kind."""
+    """Returns the fenced blocks of this kind on a page."""
     return re.findall(rf"^```{kind}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
@@ -138,7 +138,7 @@ def test_page_on_publishing_is_right_command_by_command(environment: Environment
     environment.install("hetero-core")
     (commands,) = read_blocks(ROOT / "docs" / "how-to" / "publish-a-device.md", "console")
     lines = [line.removeprefix("$ ") for line in commands.splitlines()]
-    # The suite is run above, whole; here the levels that are quick.
+    # The whole suite runs above; here only the quick levels.
     lines = [f"{line} --hetero-level contract --hetero-level export" if line == "pytest" else line for line in lines]
     environment.run("bash", "-ec", "\n".join(lines))
     project = environment.folder / "hetero-my-chip"

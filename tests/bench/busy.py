@@ -1,9 +1,9 @@
-"""Prints the slowest runs of several processes that run one int8 network at the same time, as the workers of a server do.
+"""Prints the slowest runs of several processes that run the same int8 network at the same time, as the workers of a server do.
 
     python tests/bench/busy.py [--device AUTO] [--processes 3] [--rounds 20] [--seconds 4] [-c KEY=VALUE]
 
-Each round starts the processes at once. A process loads the network, infers for some seconds, and prints the seconds of its load and of its
-runs, and the devices that answered last. The first round is one process alone, for comparison.
+Each round starts the processes at once. A process loads the network, infers for some seconds, and prints the seconds of its load and its
+runs, and the devices of its last run. The first round, a single process, is the baseline.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run_child(path: str, device: str, seconds: float, config: dict[str, str]) ->
 
 
 def run_round(processes: int, arguments: list[str]) -> list[dict[str, Any]]:
-    """Returns the figures of the processes, less those that were stuck."""
+    """Returns the figures of the processes, without stuck processes."""
     command = [sys.executable, __file__, "--child", *arguments]
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     answers: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def main() -> None:
     if options.child:
         run_child(options.child, options.device, options.seconds, dict(item.split("=", 1) for item in options.config))
         return
-    from cases import make_int8_resnet  # the children build no model
+    from cases import make_int8_resnet  # imported late, because the children build no model
 
     worst, stuck = 0.0, 0
     print("| processes | slowest load, s | slowest run, s | median run, s | fewest runs | devices at the end |")

@@ -1,4 +1,4 @@
-"""The cases of the benchmark: a model with seeded random weights, the inputs of a run, and how a generating model feeds itself."""
+"""The benchmark's cases: a model with seeded random weights, the inputs of a run, and the feedback of a generating model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Feeds = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """`runs` are the feeds of one timed pass, in order. A decoder gets one prompt and writes `tokens` more from its own outputs."""
+    """A benchmark case. `runs`: the feeds of a timed pass, in order; a decoder continues its prompt by `tokens` generated tokens."""
 
     model: onnx.ModelProto
     runs: Sequence[Feeds]
@@ -39,7 +39,7 @@ class Case:
 
 
 def make_case(name: str, batch: int = 1) -> Case:
-    """Returns a case; the same name and batch give the same case, to the bit. Only the fixed models have a batch. Raises: KeyError."""
+    """Returns a case, bit-identical for the same name and batch. Only the fixed models have a batch. Raises: KeyError."""
     if name in FIXED or name == "residual":
         model = larger_model(name, batch) if name in LARGER else widen_batch(_make_light(name), batch)
         return Case(model, [light_inputs(model)])
@@ -50,12 +50,12 @@ def make_case(name: str, batch: int = 1) -> Case:
 
 
 def list_cases() -> tuple[str, ...]:
-    """Returns the names of all cases, less the chains, which have a length behind a colon."""
+    """Returns the names of all cases except the chains, which have a length after a colon."""
     return (*FIXED, *OTHERS)
 
 
 def write_case(case: Case, folder: Path) -> None:
-    """Writes what a measuring process reads, which builds no model itself."""
+    """Writes the files that a measuring process reads, so that it builds no model."""
     (folder / "model.onnx").write_bytes(case.model.SerializeToString())
     np.savez(
         folder / "inputs.npz", **{f"{index}/{name}": array for index, run in enumerate(case.runs) for name, array in run.items()}
@@ -68,7 +68,7 @@ def _make_light(name: str) -> onnx.ModelProto:
 
 
 def widen_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
-    """Returns a model for one image, made for more: its inputs, outputs and constant targets of Reshape are changed in place."""
+    """Returns a single-image model with a larger batch: changes its inputs, outputs and constant Reshape targets in place."""
     if batch == 1:
         return model
     for value in (*model.graph.input, *model.graph.output):
@@ -77,7 +77,7 @@ def widen_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         if tensor.name in targets:
             sizes = numpy_helper.to_array(tensor).copy()
-            # 0 is the size that the input has.
+            # 0 copies the size of the input.
             sizes[0] = 0 if sizes[0] == 1 else sizes[0]
             tensor.CopyFrom(numpy_helper.from_array(sizes, tensor.name))
     del model.graph.value_info[:]
@@ -85,7 +85,7 @@ def widen_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 
 
 def _make_chain(kind: str, length: int) -> Case:
-    """Returns `length` operators on 16 elements: `elementwise` of Add, Abs, Mul, Tanh in turns, `mixed` with a MatMul in every four."""
+    """Returns `length` operators on 16 elements: `elementwise` cycles through Add, Abs, Mul, Tanh; in `mixed` every fourth is a MatMul."""
     operators = {"elementwise": ("Add", "Abs", "Mul", "Tanh"), "mixed": ("MatMul", "Tanh", "Mul", "Abs")}[kind]
     writer = NetworkWriter(kind)
     x = writer.add_input("x", (4, 4))
@@ -111,7 +111,7 @@ def _make_prefill() -> Case:
 
 
 def _empty_past(model: onnx.ModelProto) -> Feeds:
-    """Returns keys and values of no tokens."""
+    """Returns empty past keys and values."""
     sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
     return {name: np.zeros((1, size[1], 0, size[3]), np.float32) for name, size in sizes.items() if name.startswith("past")}
 
@@ -123,7 +123,7 @@ def _make_encoder() -> Case:
 
 
 def _make_images(model: onnx.ModelProto, channels: int, step: int) -> Case:
-    """Returns twenty images of 64 to 256 pixels, whose sizes are multiples of `step`."""
+    """Returns twenty images with sides of 64 to 256 pixels in multiples of `step`."""
     rng = np.random.default_rng(5)
     sizes = [tuple(int(size) * step for size in rng.integers(64 // step, 256 // step + 1, 2)) for _ in range(20)]
     return Case(model, [{"image": rng.standard_normal((1, channels, *size), np.float32)} for size in sizes])
@@ -160,10 +160,10 @@ def make_int8_resnet(size: int = 224) -> Case:
 
 
 def make_trees(*, trees: int = 200, depth: int = 6, features: int = 30, rows: int = 100) -> Case:
-    """Returns a regression by full trees with random thresholds, as boosting libraries export them."""
+    """Returns a tree ensemble regressor of full trees with random thresholds, in the form of boosting libraries."""
     rng, inner = np.random.default_rng(0), 2**depth - 1
     total = 2 * inner + 1
-    # Node n of a tree has the children 2n + 1 and 2n + 2; those behind the first `inner` are leaves.
+    # Node n of a tree has the children 2n + 1 and 2n + 2; all nodes after the first `inner` are leaves.
     nodes = np.arange(total)
     is_inner = nodes < inner
     node = helper.make_node(

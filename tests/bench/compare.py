@@ -1,14 +1,14 @@
-"""Compares engines in processes that alternate: `nox -s bench -- ...`, or this file.
+"""Compares engines in alternating processes: `nox -s bench -- ...`, or this file.
 
     python tests/bench/compare.py                                  every case on CPU and ONNX Runtime
     python tests/bench/compare.py bert trees --engines CPU openvino --threads 1 2 --pairs 10
-    python tests/bench/compare.py --cold resnet50                  an empty cache for each process: first answer and load
+    python tests/bench/compare.py --cold resnet50                  an empty cache for each process: times of first answer and load
     python tests/bench/compare.py mixed:400 --engines HETERO:TEMPLATE,CPU CPU
     python tests/bench/compare.py --engines CPU CPU@/other/.venv/bin/python      another checkout, by its interpreter
 
-Each round starts one process for each engine, in order and in the next round back. A ratio is that of two processes of one round. Printed
-are the median of the ratios and its 95 % interval by order statistics, which takes six rounds. With --output FOLDER the values of each
-engine are written as a file of pyperf: `python -m pyperf compare_to A.json B.json`, `stats`, `hist`. Asserts nothing.
+Each round starts a process for each engine, in reverse order in every second round. Ratios compare two processes of the same round.
+Prints the median ratio and its 95 % interval by order statistics, which requires six rounds. --output FOLDER writes the values of each
+engine as a pyperf file: `python -m pyperf compare_to A.json B.json`, `stats`, `hist`. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def name_file(engine: str, suffix: str) -> str:
 
 
 def run_process(folder: Path, engine: str, *, threads: int, seconds: float, cache: str) -> dict[str, Any]:
-    """Returns the figures of a new process. Raises: CalledProcessError if the engine failed; its own words are on stderr."""
+    """Returns the figures of a new process. Raises: CalledProcessError if the engine failed; its messages are on stderr."""
     name, _, interpreter = engine.partition("@")
     outputs = str(folder / name_file(engine, ".npz"))
     task = {
@@ -67,7 +67,7 @@ def run_process(folder: Path, engine: str, *, threads: int, seconds: float, cach
 def find_interval(ratios: list[float]) -> tuple[float, float] | None:
     """Returns the 95 % interval of the median by order statistics; None if there are fewer than six ratios.
 
-    The chance that the median lies below the k-th smallest of n is that of fewer than k heads in n throws of a coin.
+    The probability that the median lies below the k-th smallest of n values is the probability of fewer than k heads in n coin tosses.
     """
     count, ordered = len(ratios), sorted(ratios)
     rank, below = 0, 0.0
@@ -77,7 +77,7 @@ def find_interval(ratios: list[float]) -> tuple[float, float] | None:
 
 
 def find_difference(folder: Path, first: str, second: str) -> float:
-    """Returns the largest difference of the outputs of two engines over the largest element of that output."""
+    """Returns the largest difference between the outputs of two engines, relative to the largest element of each output."""
     worst = 0.0
     with np.load(folder / name_file(first, ".npz")) as expected, np.load(folder / name_file(second, ".npz")) as actual:
         for name in expected:
@@ -90,12 +90,12 @@ def compare(folder: Path, options: argparse.Namespace, name: str, threads: int, 
     """Prints the rows of a case and adds its values to the suite of each engine."""
     answers: dict[str, list[dict[str, Any]]] = {engine: [] for engine in options.engines}
     seconds = 0.0 if options.cold else options.seconds
-    with tempfile.TemporaryDirectory(prefix="bench-cache-") as kept:
+    with tempfile.TemporaryDirectory(prefix="bench-cache-") as shared:
         for turn in range(options.pairs):
             for engine in options.engines if turn % 2 == 0 else options.engines[::-1]:
                 with tempfile.TemporaryDirectory(prefix="bench-cache-") as empty:
-                    # Each engine has a cache of its own: another checkout must not find this one's kernels.
-                    cache = empty if options.cold else f"{kept}/{options.engines.index(engine)}"
+                    # Each engine has its own cache, so that a second checkout does not reuse the kernels of the first.
+                    cache = empty if options.cold else f"{shared}/{options.engines.index(engine)}"
                     answers[engine].append(run_process(folder, engine, threads=threads, seconds=seconds, cache=cache))
     base = options.engines[0]
     difference = {engine: find_difference(folder, base, engine) for engine in options.engines[1:]}
@@ -108,7 +108,8 @@ def compare(folder: Path, options: argparse.Namespace, name: str, threads: int, 
             )
             if engine != base and base in figures:
                 ratios = [
-                    statistics.median(mine) / statistics.median(other) for mine, other in zip(values, figures[base], strict=True)
+                    statistics.median(mine) / statistics.median(baseline)
+                    for mine, baseline in zip(values, figures[base], strict=True)
                 ]
                 interval = find_interval(ratios)
                 span = "fewer than six pairs" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
@@ -127,7 +128,7 @@ def _make_benchmark(name: str, figure: str, values: list[list[float]], engine: s
 
 
 def main() -> None:
-    """Prints the machine, then the rows as they come."""
+    """Prints the machine, then each row when it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help=f"all by default: {', '.join(list_cases())}; elementwise:N, mixed:N")
     parser.add_argument("--engines", nargs="+", default=["CPU", "onnxruntime"], help="ratios are to the first; see measure.py")

@@ -1,6 +1,6 @@
-"""One process that measures: loads a case with an engine, runs it, and prints the figures as JSON. compare.py starts it.
+"""The measuring process of compare.py: loads a case with an engine, runs it, and prints the figures as JSON.
 
-An engine is `onnxruntime`, `openvino`, or any device of this project with configuration behind plus signs:
+An engine is `onnxruntime`, `openvino`, or any device of this project with configuration after plus signs:
 `CPU`, `CPU+CPU_KERNELS=NUMPY`, `HETERO:TEMPLATE,CPU`. Nothing of tests/ is imported, so that another checkout can be measured.
 """
 
@@ -75,14 +75,14 @@ def open_device(engine: str, path: Path, threads: int) -> tuple[Run, Callable[[]
 
 
 def open_engine(engine: str, path: Path, threads: int) -> tuple[Run, Callable[[], bool]]:
-    """Returns the run of a loaded model, and whether all that it compiles in the background is there."""
+    """Returns a function that runs the loaded model, and a function that says whether its background compilation has finished."""
     if engine == "onnxruntime":
         return open_onnxruntime(path, threads)
     return open_openvino(path, threads) if engine == "openvino" else open_device(engine, path, threads)
 
 
 def time_plan(engine: str, path: Path) -> float:
-    """Returns seconds until HETERO knows its plan for the case, whose nodes are pinned in turns to the devices."""
+    """Returns the seconds of HETERO's planning for the case, with its nodes pinned to the devices in turn."""
     from hetero_core import Core
 
     device, config = split_engine(engine)
@@ -99,7 +99,7 @@ def time_plan(engine: str, path: Path) -> float:
 
 
 def run_case(run: Run, runs: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
-    """Returns the outputs of the last run of a pass; a decoder's next token is the largest logit, its past what it gave out."""
+    """Returns the outputs of the last run of a pass; a decoder gets the token of its largest logit and its own past outputs."""
     outputs: dict[str, Any] = {}
     for feeds in runs:
         outputs = run(feeds)
@@ -110,7 +110,7 @@ def run_case(run: Run, runs: list[dict[str, Any]], tokens: int) -> dict[str, Any
 
 
 def wait_until_ready(is_ready: Callable[[], bool], again: Callable[[], object]) -> None:
-    """Runs now and then until everything is compiled: some kernels are compiled for what is in use. Raises: TimeoutError."""
+    """Repeats a run until compilation has finished, because some kernels are compiled on use only. Raises: TimeoutError."""
     began = perf_counter()
     again()
     while not is_ready():
@@ -121,7 +121,7 @@ def wait_until_ready(is_ready: Callable[[], bool], again: Callable[[], object]) 
 
 
 def find_peak_memory() -> int:
-    """Returns the bytes that were resident at most. On Linux getrusage would include the parent's before the program started."""
+    """Returns the peak resident bytes. On Linux, getrusage would include the parent's peak before the exec."""
     status = Path("/proc/self/status")
     if status.exists():
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
@@ -131,7 +131,7 @@ def find_peak_memory() -> int:
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Returns seconds of the first answer since the start of the process, of the load, of each pass; bytes of the peak."""
+    """Returns the seconds until the first answer since the start of the process, of the load and of each pass, and the peak bytes."""
     folder = Path(task["folder"])
     path, case = folder / "model.onnx", json.loads((folder / "case.json").read_text(encoding="utf-8"))
     with np.load(folder / "inputs.npz") as stored:
@@ -162,7 +162,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     printed = os.dup(1)
-    # Lines that engines print stay apart from ours.
+    # Redirects the output of engines to stderr, away from the JSON.
     os.dup2(2, 1)
     answer = json.dumps(measure(json.loads(sys.argv[1])))
     with os.fdopen(printed, "w") as stream:

@@ -1,4 +1,4 @@
-"""The page of a plan in a real browser: choose a subgraph, search a node, zoom, drag; no error on the console, nothing from a network.
+"""The page of a plan in a real browser: choose a subgraph, search a node, zoom, drag; no console errors, no network requests.
 
 Needs the `selenium` package and a Chromium with its driver, as Debian's packages chromium and chromium-driver install them.
 """
@@ -53,18 +53,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """DenseNet-121 where one device refuses Concat: more than a hundred subgraphs."""
+    """DenseNet-121 on a split in which one device refuses Concat: more than a hundred subgraphs."""
     with Core() as core:
         network = core.read_network(light_model("densenet121"))
-        found = core.query_network(network, "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Concat"}).plan
-    assert found is not None
-    assert len(found.stages) > 100
-    return found
+        drawn_plan = core.query_network(network, "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Concat"}).plan
+    assert drawn_plan is not None
+    assert len(drawn_plan.stages) > 100
+    return drawn_plan
 
 
 @pytest.fixture
 def page(browser: Any, plan: Plan, tmp_path: Path) -> Iterator[Any]:
-    """The page, opened from its file; at the end the logs must be clean."""
+    """The page, opened from its file; the browser's logs must be empty at the end."""
     yield open_page(browser, plan, tmp_path)
     check_logs(browser)
 
@@ -74,7 +74,7 @@ def open_page(browser: Any, plan: Plan, folder: Path) -> Any:
     file.write_text(plan_to_html(plan, {0: 0.004, 1: 0.001}), encoding="utf-8", errors="replace")
     browser.get("about:blank")
     for log in ("browser", "performance"):
-        browser.get_log(log)  # what was there before is none of this page's
+        browser.get_log(log)  # drops messages of earlier pages
     browser.get(file.as_uri())
     return browser
 
@@ -105,7 +105,7 @@ def test_page_shows_every_subgraph_and_the_legend(page: Any, plan: Plan) -> None
     assert [text.split(":")[0] for text in legend] == ["TEMPLATE", "CPU"]
 
 
-def test_click_on_a_subgraph_lists_its_nodes_with_reasons_and_values(page: Any, plan: Plan) -> None:
+def test_click_on_a_subgraph_lists_nodes_reasons_and_values(page: Any, plan: Plan) -> None:
     stage = next(stage for stage in plan.stages if stage.device == "CPU")
     find_box(page, stage.index).click()
     panel = page.find_element(By.ID, "panel")
@@ -123,18 +123,18 @@ def test_conflicts_stand_at_the_node_that_they_keep_out(page: Any, plan: Plan) -
     conflict = plan.conflicts[0]
     index = next(stage.index for stage in plan.stages if conflict.node in stage.nodes)
     find_box(page, index).click()
-    (row,) = [one for one in page.find_elements(By.CSS_SELECTOR, "#nodes .node") if one.text.split()[0] == conflict.node]
+    (row,) = [node for node in page.find_elements(By.CSS_SELECTOR, "#nodes .node") if node.text.split()[0] == conflict.node]
     assert f"kept out: {describe_conflict(plan, conflict)}" in row.text
 
 
-def test_search_for_a_node_highlights_its_subgraph_and_enter_opens_it(page: Any, plan: Plan) -> None:
+def test_search_highlights_the_subgraph_and_enter_opens_it(page: Any, plan: Plan) -> None:
     stage = plan.stages[60]
     name = stage.nodes[-1]
     search = page.find_element(By.ID, "search")
     search.send_keys(name)
-    found = page.find_elements(By.CSS_SELECTOR, ".subgraph.found")
-    wanted = [one.index for one in plan.stages if any(name.lower() in node.lower() for node in one.nodes)]
-    assert [int(box.get_attribute("data-subgraph")) for box in found] == wanted
+    highlighted = page.find_elements(By.CSS_SELECTOR, ".subgraph.found")
+    expected = [each.index for each in plan.stages if any(name.lower() in node.lower() for node in each.nodes)]
+    assert [int(box.get_attribute("data-subgraph")) for box in highlighted] == expected
     assert "node" in page.find_element(By.ID, "found").text
     search.send_keys(Keys.ENTER)
     assert page.find_element(By.CSS_SELECTOR, "#panel h2").text == f"subgraph {stage.index} on {stage.device}"

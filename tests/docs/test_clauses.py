@@ -1,4 +1,4 @@
-"""The page of clauses: every test and every check that it names is there."""
+"""Every test and check that the page of clauses names exists."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every Python block of README.md and docs/ runs: the blocks of one page in order, in one namespace, in a fresh interpreter.
+"""Every Python block of README.md and docs/ runs: the blocks of a page in order, in the same namespace, in a fresh interpreter.
 
-A block is fenced with ```python and begins in the first column; `console` and other blocks are not run. The working folder is empty
-and temporary, warnings are errors, and a failure shows page and line.
+A block is fenced with ```python and starts in the first column; `console` and other blocks are not run. The working folder is empty
+and temporary, warnings are errors, and a failure shows its page and line.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ for line, code in blocks:
 
 @dataclass(frozen=True)
 class Block:
-    """A Python block: the number of the line with its opening fence, and what stands between the fences."""
+    """A Python block: the line number of its opening fence, and its code."""
 
     line: int
     code: str
 
 
 def read_blocks(page: Path) -> Iterator[Block]:
-    """Yields the Python blocks of a page. Raises: ValueError for a fence that is never closed."""
+    """Yields the Python blocks of a page. Raises: ValueError for an unclosed fence."""
     opened: tuple[int, str] | None = None
     lines: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), 1):
@@ -65,7 +65,7 @@ def test_python_blocks_of_page_run(page: Path, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", RUNNER],
         input=json.dumps([str(page), page.read_text(), blocks]),
         cwd=tmp_path,
-        # The page of the GPU device runs on the card of make-believe of a checkout.
+        # The page of the GPU device runs on the simulated card of the checkout.
         env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT / "tests" / "shared")},
         capture_output=True,
         text=True,
@@ -81,7 +81,7 @@ def test_pages_that_lead_newcomers_have_code() -> None:
 
 
 def test_python_is_marked_as_such_and_in_the_first_column() -> None:
-    # A block marked in another way, or indented, would never run.
+    # A block with a different fence or an indentation would never run.
     wrong = [
         f"{page.relative_to(ROOT)}, line {number}: {line.strip()}"
         for page in PAGES

@@ -1,4 +1,4 @@
-"""Reference pages name everything that there is, and nothing that there is not; the tutorial ends in the example's own file."""
+"""Reference pages list exactly the existing names; the tutorial ends with the file of the example."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ERRORS = [name for name, member in vars(errors).items() if inspect.isclass(membe
 
 
 def read_section(page: str, heading: str) -> str:
-    """Returns the text below a heading of a reference page, down to the next heading."""
-    found = re.search(rf"^##+ {re.escape(heading)}$(.*?)(?=^##? |\Z)", (REFERENCE / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert found, f"docs/reference/{page} has no section '{heading}'"
-    return found[1]
+    """Returns the text between a heading of a reference page and the next heading."""
+    section = re.search(rf"^##+ {re.escape(heading)}$(.*?)(?=^##? |\Z)", (REFERENCE / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert section, f"docs/reference/{page} has no section '{heading}'"
+    return section[1]
 
 
 def list_first_cells(text: str) -> list[str]:
-    """Returns the names in backticks in the first column of all tables."""
+    """Returns the names in backticks in the first column of every table."""
     return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
 
 
@@ -52,7 +52,7 @@ def test_hooks_page_has_no_hook_that_is_gone() -> None:
     assert re.findall(r"^### `(\w+)`$", (REFERENCE / "hooks.md").read_text(), re.MULTILINE) == HOOKS
 
 
-def test_errors_page_lists_every_class_once_with_its_bases_in_order() -> None:
+def test_errors_page_lists_each_class_once_with_ordered_bases() -> None:
     text = (REFERENCE / "errors.md").read_text()
     assert list_first_cells(text) == ERRORS
     for name in ERRORS:
@@ -67,8 +67,8 @@ def test_configuration_page_lists_standard_keys_and_aliases() -> None:
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO", "MULTI", "AUTO", "BATCH", "PROCESS"])
-def test_configuration_and_metrics_pages_list_what_the_device_has(device: str, core: Core) -> None:
-    # A device that takes all that are installed has the keys of each of them, too, and says so.
+def test_configuration_and_metrics_pages_match_the_device(device: str, core: Core) -> None:
+    # A device over all installed devices inherits their keys; the description of an inherited key names its device.
     own = [name for name, key in core.config_keys(device).items() if name not in STANDARD_KEYS and "(of " not in key.doc]
     if own:
         assert sorted(list_first_cells(read_section("configuration.md", f"Keys of {device}"))) == sorted(own)
@@ -120,7 +120,7 @@ def test_base_of_devices_has_every_hook_of_a_device() -> None:
 
 
 def list_public_names() -> dict[str, set[str]]:
-    """Returns the names that the page of public names promises, by module."""
+    """Returns module -> names on the page of public names."""
     rows = re.findall(r"^\| `(hetero_core[\w.]*)` \| (.*?) \|", (REFERENCE / "public.md").read_text(), re.MULTILINE)
     names: dict[str, set[str]] = {"hetero_core.errors": set(ERRORS)}
     for module, cell in rows:
@@ -128,7 +128,7 @@ def list_public_names() -> dict[str, set[str]]:
     return names
 
 
-def test_public_names_are_there_and_those_of_the_package_are_all_listed() -> None:
+def test_public_names_exist_and_include_every_export() -> None:
     for module, names in list_public_names().items():
         assert [name for name in sorted(names) if not hasattr(importlib.import_module(module), name)] == [], module
     head = read_section("public.md", "For users and authors")
@@ -177,7 +177,7 @@ def test_tutorial_ends_in_the_files_of_the_example() -> None:
     assert f"```python excerpt\n{(example / 'tests' / 'test_conformance.py').read_text()}```" in tutorial
 
 
-def test_page_that_reads_template_aloud_holds_the_whole_file_in_order() -> None:
+def test_template_walkthrough_holds_the_whole_file_in_order() -> None:
     page = (ROOT / "docs" / "tutorial" / "template-device.md").read_text()
     excerpts = re.findall(r"^```python excerpt\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     device = (ROOT / "plugins" / "template" / "hetero_template" / "device.py").read_text()

@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, and every page can be reached from docs/index.md."""
+"""Links between pages have existing targets, and every page is reachable from docs/index.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = [
 
 
 def read_links(page: Path) -> Iterator[tuple[int, str]]:
-    """Yields line and target of each link outside code."""
+    """Yields the line and target of each link outside code."""
     is_code = False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         is_code ^= line.startswith("```")

@@ -1,4 +1,4 @@
-"""Devices that fail now and then, as they are told: CPU or TEMPLATE inside, with faults in every hook and in every run."""
+"""Wrappers around CPU or TEMPLATE devices that inject faults into every hook and every run, at a given rate."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hetero_core.network.types import ValueSpec
 
 
 class InjectedError(Exception):
-    """A fault that was ordered."""
+    """An injected fault."""
 
 
 class Faults:
-    """Decides what fails, from one seed; counts by place what did. Safe for threads."""
+    """Draws the injected faults from a seed, and counts them by place. Thread-safe."""
 
     def __init__(self, seed: int, rate: float) -> None:
         self._random, self._rate, self._lock = Random(seed), rate, threading.Lock()
         self.counts: Counter[str] = Counter()
 
     def strike(self, place: str) -> None:
-        """Raises InjectedError, at the given rate."""
+        """Raises InjectedError at the given rate."""
         with self._lock:
             if self._random.random() >= self._rate:
                 return
@@ -38,13 +38,13 @@ class Faults:
         raise InjectedError(f"injected in {place}")
 
     def pick_delay(self) -> float:
-        """Returns some milliseconds, as seconds, in one of four cases; else 0."""
+        """Returns a delay of at most 4 ms, in seconds, in a quarter of the calls, and 0 otherwise."""
         with self._lock:
             return self._random.uniform(0, 0.004) if self._random.random() < 0.25 else 0.0
 
 
 class FaultyExecutable(Executable):
-    """Runs the executable inside, with a fault or a delay before it; ends early where it is cancelled."""
+    """Runs the wrapped executable after an injected fault or delay; skips the delay if the run is cancelled."""
 
     def __init__(self, inner: Executable, faults: Faults) -> None:
         self.inner, self.faults = inner, faults
@@ -52,7 +52,7 @@ class FaultyExecutable(Executable):
         self._never = threading.Event()
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs of the executable inside."""
+        """Returns the outputs of the wrapped executable."""
         self.faults.strike("run")
         delay = self.faults.pick_delay()
         if delay and not context.cancelled():
@@ -63,7 +63,7 @@ class FaultyExecutable(Executable):
 
 
 class StartingExecutable(FaultyExecutable):
-    """Starts runs on threads of its own device."""
+    """An asynchronous executable: starts runs on the threads of its device."""
 
     def __init__(self, inner: Executable, faults: Faults, pool: ThreadPoolExecutor) -> None:
         super().__init__(inner, faults)
@@ -87,7 +87,7 @@ class StartingExecutable(FaultyExecutable):
 
 
 class FaultyFactory:
-    """What is registered: makes a device, or fails to. Counts the devices that were made and those that were closed."""
+    """The registered plugin: creates a device or raises an injected fault. Counts created and closed devices by name."""
 
     def __init__(self, kind: str, faults: Faults) -> None:
         self._kind, self._faults = kind, faults
@@ -95,14 +95,13 @@ class FaultyFactory:
 
     @hookimpl
     def create_device(self, name: str) -> object:
-        """Returns a device."""
         self._faults.strike("create_device")
         self.made[name] += 1
         return FaultyDevice(name, self._kind, self._faults, on_close=lambda: self.closed.update((name,)))
 
 
 class FaultyDevice:
-    """One device: `kind` is "cpu", "template" or "starting"."""
+    """A device that wraps TEMPLATE (`kind` "template") or CPU ("cpu", or "starting" for asynchronous executables)."""
 
     def __init__(self, name: str, kind: str, faults: Faults, *, on_close: Callable[[], object]) -> None:
         self._inner: Any = TemplateDevice(name) if kind == "template" else CpuDevice(name)
@@ -115,10 +114,10 @@ class FaultyDevice:
         return FaultyExecutable(inner, self._faults) if self._pool is None else StartingExecutable(inner, self._faults, self._pool)
 
     def _ask(self, hook: str, **arguments: Any) -> Any:
-        """Calls a hook of the device inside with what it takes, as pluggy would."""
+        """Calls a hook of the wrapped device with the arguments that its signature names, as pluggy would."""
         function = getattr(self._inner, hook)
-        taken = inspect.signature(function).parameters
-        return function(**{name: value for name, value in arguments.items() if name in taken})
+        parameters = inspect.signature(function).parameters
+        return function(**{name: value for name, value in arguments.items() if name in parameters})
 
     @hookimpl
     def close_device(self) -> bool:
@@ -132,46 +131,46 @@ class FaultyDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Those of the device inside."""
+        """Returns the configuration keys of the wrapped device."""
         return self._ask("config_keys") if hasattr(self._inner, "config_keys") else {}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """Two threads of the Core's."""
+        """Allows at most two asynchronous requests."""
         return {"RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 2, 1)}
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """What the device inside says."""
+        """Returns the answer of the wrapped device."""
         self._faults.strike("query_network")
         result: QueryResult = self._ask("query_network", device=device, network=network, config=config)
         return result
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """What the device inside makes, wrapped."""
+        """Returns the executable of the wrapped device, wrapped."""
         self._faults.strike("load_network")
         return self._wrap(self._ask("load_network", device=device, network=network, config=config))
 
     @hookimpl
     def export_network(self, executable: FaultyExecutable) -> Payload:
-        """What the device inside gives."""
+        """Returns the payload of the wrapped device."""
         self._faults.strike("export_network")
         payload: Payload = self._inner.export_network(executable.inner)
         return payload
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """What the device inside makes, wrapped."""
+        """Returns the executable of the wrapped device, wrapped."""
         self._faults.strike("import_network")
         return self._wrap(self._ask("import_network", device=device, payload=payload, config=config))
 
     @hookimpl
     def to_host(self, array: Any) -> Any:
-        """As the device inside does, where it has a memory of its own."""
+        """Returns a host copy by the wrapped device, which must have a memory of its own."""
         return self._inner.to_host(array)
 
     @hookimpl
     def from_host(self, array: Any, spec: ValueSpec) -> Any:
-        """As the device inside does, where it has a memory of its own."""
+        """Returns a device copy by the wrapped device, which must have a memory of its own."""
         return self._inner.from_host(array, spec)

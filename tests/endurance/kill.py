@@ -1,10 +1,10 @@
-"""Kills processes by SIGKILL at random moments while they compile into one cache folder, then looks at what is left.
+"""Kills processes by SIGKILL at random moments while they compile into a shared cache folder, then checks the folder.
 
     python tests/endurance/kill.py --seed 1 --compiles 500
 
-Four processes at a time load networks through the folder, and most of them are killed. Who survives checks its numbers against a formula.
-Afterwards one process loads everything: each entry must be readable, each number right, and nothing of the dead left over.
-Ends with 1 where something was found.
+Four processes at a time load networks through the folder, and most of them are killed. A surviving process checks its outputs against a
+formula. Afterwards a single process loads every network: each entry must be readable, each output correct, and no lock or partial file of
+a killed process may remain. Exit code 1 if there was a finding.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from hetero_core.blobs.container import read_blob
 
 DEVICES = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")
 SIZE = 1 << 17
-"""Elements of each weight: 512 KiB, so that a write takes a moment to be killed in."""
+"""Elements of each weight: 512 KiB, so that a write takes long enough to be killed."""
 TEXT = f'<ir_version: 8, opset_import: ["": 17]> NAME (float[{SIZE}] x) => (float[{SIZE}] y) {{ a = Mul(x, w) b = Neg(a) y = Add(b, x) }}'
 WHOLE = 4.0
-"""Kills fall within this many times the seconds of a load that nobody disturbs."""
+"""A kill happens within this multiple of the time of an undisturbed load."""
 LIMIT_EVERY, LIMIT = 5, 32 << 20
-"""Every so often a load has a limit on the bytes of the folder, so that entries go and are made again."""
+"""A load in LIMIT_EVERY has the cache limit LIMIT (bytes), so that entries are evicted and compiled again."""
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Writes a line at once."""
+    """Writes a line to standard output and flushes it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -96,14 +96,14 @@ def storm(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def run_lane(random: Random, arguments: argparse.Namespace, folder: Path) -> None:
-    """Starts one child after the other, kills each after a random time, and prints counts and findings as JSON."""
+    """Starts children in sequence, kills each after a random time, and prints counts and findings as JSON."""
     counts: Counter[str] = Counter()
     findings: list[str] = []
     with tempfile.TemporaryDirectory() as apart:
         alone = [run_child(Random(f"{number}"), arguments.networks, Path(apart), "load", 60.0)[1] for number in range(3)]
     patience_of_place = {place: WHOLE * min(told[place] for told in alone) for place in ("load", "write")}
     for _ in range(arguments.compiles):
-        # Writing is a small part of a load, and the one that matters most.
+        # The write is a small part of a load but the most vulnerable, so a third of the kills aim at it.
         place = random.choice(("load", "load", "write"))
         ending, told = run_child(random, arguments.networks, folder, place, random.uniform(0.0, patience_of_place[place]))
         if ending not in (0, -signal.SIGKILL):
@@ -116,9 +116,9 @@ def run_lane(random: Random, arguments: argparse.Namespace, folder: Path) -> Non
 
 
 def run_child(random: Random, networks: int, folder: Path, place: str, patience: float) -> tuple[int, dict[str, Any]]:
-    """Forks a child that loads one network; kills it `patience` seconds after the begin of its load, or of its write to the folder.
+    """Forks a child that loads a network; kills it `patience` seconds after the start of its load, or of its write to the folder.
 
-    Returns how it ended, and what it told.
+    Returns the exit code of the child and its report.
     """
     number, device, is_limited = random.randrange(networks), random.choice(DEVICES), random.randrange(LIMIT_EVERY) == 0
     reading, writing = os.pipe()
@@ -133,7 +133,7 @@ def run_child(random: Random, networks: int, folder: Path, place: str, patience:
         os._exit(code)
     os.close(writing)
     with os.fdopen(reading, "rb", buffering=0) as stream:
-        # One byte when the load begins, one when a write begins, if there is one, then what the child tells.
+        # The child sends a byte when the load starts, another byte if a write starts, then its report.
         text = stream.read(1) + (stream.read(1) if place == "write" else b"")
         if not select.select([reading], [], [], patience)[0]:
             os.kill(child, signal.SIGKILL)
@@ -143,7 +143,7 @@ def run_child(random: Random, networks: int, folder: Path, place: str, patience:
 
 
 def find_moment(child: int, folder: Path) -> str:
-    """Returns where a killed child stood, by what it left, unless another one has removed that already."""
+    """Returns the phase in which a child was killed, by its lock and partial files; "elsewhere" if they are gone."""
     for lock in folder.glob("*.lock"):
         with suppress(OSError):
             if lock.read_text() == f"process {child}":
@@ -162,9 +162,9 @@ def make_model(number: int) -> onnx.ModelProto:
 def load_and_check(
     number: int, device: str, folder: Path, *, limit: int = 0, announce: Callable[[], object] = lambda: None
 ) -> dict[str, Any]:
-    """Loads through the folder; returns whether it was a hit, seconds, and what was warned of or computed wrong.
+    """Loads through the folder; returns hit or miss, seconds, and the warnings, among them wrong outputs.
 
-    `announce` is called when the load begins, and when an entry is written.
+    `announce` is called when the load starts and when an entry is written.
     """
     warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
@@ -186,14 +186,14 @@ def load_and_check(
             network = core.read_network(make_model(number))
             if ":" in device:
                 network = network.with_affinity({"op:Neg": "CPU"})
-            core.get_metric(device, "FULL_DEVICE_NAME")  # what is made once is made before
+            core.get_metric(device, "FULL_DEVICE_NAME")  # creates the device before the clock starts
             announce()
             began = time.monotonic()
             loaded = core.load_network(network, device, {"CACHE_DIR": str(folder), "CACHE_SIZE_LIMIT": limit})
             seconds = time.monotonic() - began
             x = (np.arange(SIZE) % 7).astype(np.float32)
             computed = loaded.infer({"x": x})["y"]
-            # Whole numbers below 2^24: exact in float32.
+            # Integers below 2^24 are exact in float32.
             index = np.arange(SIZE)
             if not np.array_equal(computed, index % 7 - index % 7 * ((index + number) % 100)):
                 warnings.append(f"WRONG NUMBERS: network{number} on {device}")
@@ -205,14 +205,14 @@ def load_and_check(
 
 
 def judge(folder: Path, networks: int) -> list[str]:
-    """Returns what is wrong with the folder after the storm, and after everything was loaded through it twice."""
+    """Returns the faults of the folder after the storm, and after two loads of every network through it."""
     findings = []
-    left: Counter[str] = Counter(path.suffix for path in folder.iterdir())
-    say("left by the storm: " + ", ".join(f"{count} {suffix}" for suffix, count in sorted(left.items())))
+    files_of_suffix: Counter[str] = Counter(path.suffix for path in folder.iterdir())
+    say("left by the storm: " + ", ".join(f"{count} {suffix}" for suffix, count in sorted(files_of_suffix.items())))
     for path in sorted(folder.glob("*.blob")):
         try:
             read_blob(path)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the entry is not whole
+        except Exception as error:  # noqa: BLE001  # any error means a damaged entry
             findings.append(f"{path.name}: {error}")
     for name in ("first", "second"):
         answers: Counter[str] = Counter()

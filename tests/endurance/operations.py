@@ -1,4 +1,4 @@
-"""What the threads of the soak do: the devices, the networks and their right results, and one function for each way of use."""
+"""The operations of the soak's threads: devices, networks with their expected results, and a function for each way of use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEVICES = (*KINDS, "HETERO:FIRST,SECOND,THIRD,STAYING")
 
 
 def is_injected(error: BaseException | None) -> bool:
-    """Says whether an ordered fault is behind an error."""
+    """Says whether an injected fault caused an error, directly or through its chain of causes."""
     while error is not None:
         if isinstance(error, InjectedError) or "injected in" in str(error):
             return True
@@ -51,12 +51,12 @@ def make_model(number: int) -> bytes:
 
 
 def make_input(random: Random) -> np.ndarray[Any, Any]:
-    """Returns whole numbers, so that float32 is exact."""
+    """Returns integers, which are exact in float32."""
     return (np.arange(SIZE) % random.randrange(2, 30) - 7).astype(np.float32)
 
 
 def check(number: int, x: np.ndarray[Any, Any], outputs: Any) -> None:
-    """Raises AssertionError where the outputs are not what the formula says."""
+    """Raises AssertionError if the outputs differ from the formula."""
     wide = x.astype(np.int64)
     expected = np.maximum(wide - wide * (np.arange(SIZE) % 5 + number - 20), 0)
     assert list(outputs) == ["y"], f"network{number} gave {list(outputs)}"
@@ -64,14 +64,14 @@ def check(number: int, x: np.ndarray[Any, Any], outputs: Any) -> None:
 
 
 def load(soak: Soak, random: Random) -> None:
-    """Loads a network."""
+    """Loads a network and runs it."""
     number, network = soak.load(random)
     x = make_input(random)
     check(number, x, network.infer({"x": x}))
 
 
 def infer(soak: Soak, random: Random) -> None:
-    """Runs a network that others run, too."""
+    """Runs a network that several threads share."""
     number, network = soak.pick(random)
     request = network.create_infer_request() if random.random() < 0.5 else network
     for _ in range(3):
@@ -80,7 +80,7 @@ def infer(soak: Soak, random: Random) -> None:
 
 
 def run_async(soak: Soak, random: Random) -> None:
-    """Starts runs, waits for them; a request that failed works on."""
+    """Starts asynchronous runs and waits for each; a request stays usable after an injected failure."""
     number, network = soak.pick(random)
     request = network.create_infer_request()
     for _ in range(3):
@@ -96,7 +96,7 @@ def run_async(soak: Soak, random: Random) -> None:
 
 
 def run_queue(soak: Soak, random: Random) -> None:
-    """Runs a queue of requests; each success is called back with its own input."""
+    """Runs a queue of requests; the callback of each success gets the input of its run."""
     number, network = soak.pick(random)
     with AsyncInferQueue(network, 3) as queue:
         queue.set_callback(lambda request, x: check(number, x, {"y": request.get_tensor("y")}))
@@ -106,7 +106,7 @@ def run_queue(soak: Soak, random: Random) -> None:
 
 
 def run_loop(soak: Soak, random: Random) -> None:
-    """Awaits several runs in an event loop of its own."""
+    """Awaits several runs in a new event loop."""
     number, network = soak.pick(random)
 
     async def run() -> None:
@@ -124,7 +124,7 @@ def run_loop(soak: Soak, random: Random) -> None:
 
 
 def cancel(soak: Soak, random: Random) -> None:
-    """Cancels a run at some moment; the request then runs again and is right."""
+    """Cancels a run at a random moment; the next run of the same request is correct."""
     number, network = soak.pick(random)
     request, x = network.create_infer_request(), make_input(random)
     request.start_async({"x": x})
@@ -141,7 +141,7 @@ def cancel(soak: Soak, random: Random) -> None:
 
 
 def export(soak: Soak, random: Random) -> None:
-    """Exports to a file and imports it."""
+    """Exports a network to a file or a stream, imports it and runs it."""
     number, network = soak.pick(random)
     if random.random() < 0.5:
         target: Any = io.BytesIO()
@@ -156,14 +156,14 @@ def export(soak: Soak, random: Random) -> None:
 
 
 def register_again(soak: Soak, random: Random) -> None:
-    """Takes a device away that others use, and gives it back."""
+    """Unregisters a device that other threads use, and registers it again."""
     name = random.choice(TAKEN)
     soak.core.unregister_plugin(name)
     soak.core.register_plugin(name, soak.factories[name])
 
 
 def ask(soak: Soak, random: Random) -> None:
-    """Asks what there is."""
+    """Queries a network and a metric."""
     soak.core.query_network(soak.models[random.randrange(NETWORKS)], random.choice(DEVICES))
     soak.core.get_metric(random.choice(list(KINDS)), "SUPPORTED_METRICS")
 

@@ -1,9 +1,9 @@
-"""What a process holds while nothing works in it, and what of that is too much.
+"""Measures the resources of a process while all its workers pause ("at rest"), and finds leaks.
 
-While threads work, the count of threads and objects is chance: it depends on which networks happen to be loaded. At rest nothing excuses
-a thread, an open file or an open device, so none may be there that was not there before the first network was loaded. What Python and the
-allocator keep for later comes in the first third of the time; after it objects and memory may grow by small constants. Between two rests
-nothing is counted: whoever lists the objects while CPython 3.11 builds a tuple makes that fail with a SystemError.
+While threads work, the number of threads and objects is random: it depends on the networks that happen to be loaded. At rest, every
+thread, open file and open device that did not exist before the first load is a leak. Python and the allocator fill their free lists in
+the first third of the time; after it, objects and memory may grow by small constants. Measurements happen at rest only: listing all
+objects while CPython 3.11 builds a tuple makes the construction fail with a SystemError.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pathlib import Path
 
 COMPILE_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
-"""How long it may take until the next of what was told to end has ended, on a machine that is busy."""
+"""The longest wait for the next pending thread, pipe or device to end, on a busy machine."""
 LARGEST_GROWTH = {"objects": 100, "blocks": 500, "allocated": 2 << 20, "memory": 8 << 20}
-"""What may come on top after the first third of the time, in the units of Sample.
+"""The largest tolerated growth after the first third of the time, in the units of Sample.
 
-In 24 slices of twelve seconds without a leak objects grew by 12 at most, blocks by 178, what is allocated by 0.43 MiB and memory by 1.6.
-Once in a longer run 0.92 MiB come on top, where CPython doubles its table of interned strings.
+Measured maxima over 24 leak-free runs of twelve seconds: 12 objects, 178 blocks, 0.43 MiB allocated, 1.6 MiB memory.
+In a longer run, CPython adds 0.92 MiB once, when it doubles its table of interned strings.
 """
 C_LIBRARY = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What there was at one rest: threads and files of the system, open devices, containers and blocks of Python, bytes of memory.
+    """A measurement at rest: system threads and files, open devices, container objects and memory blocks of Python, bytes of memory.
 
-    `allocated` is what the C library's allocator has given to Python, numpy and onnx, and what its threads keep at hand; `memory` is what
-    the system counts, with all that the allocator keeps for later.
+    `allocated` counts the bytes that the C library's allocator has handed to Python, NumPy and onnx, and its per-thread caches; `memory`
+    is the resident size by the system, including the allocator's free memory.
     """
 
     threads: int
@@ -49,7 +49,7 @@ class Sample:
 
 
 class Gate:
-    """Where workers stop between two operations while somebody counts."""
+    """A gate that pauses the workers between two operations during a measurement."""
 
     def __init__(self, workers: int) -> None:
         self._working = workers
@@ -57,7 +57,7 @@ class Gate:
         self._changed = threading.Condition()
 
     def pass_through(self) -> None:
-        """Returns at once while the gate is open, else when it opens."""
+        """Returns at once if the gate is open; otherwise waits until it opens."""
         with self._changed:
             if self._is_open:
                 return
@@ -67,30 +67,30 @@ class Gate:
             self._working += 1
 
     def leave(self) -> None:
-        """Says that this worker does not come again."""
+        """Signs a worker off for good."""
         with self._changed:
             self._working -= 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Returns when each worker stands at the gate or has left."""
+        """Closes the gate and waits until each worker pauses at it or has left."""
         with self._changed:
             self._is_open = False
             self._changed.wait_for(lambda: self._working == 0)
 
     def open(self) -> None:
-        """Lets the workers go on."""
+        """Opens the gate, so that the workers continue."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
 
 def measure(devices: int) -> Sample:
-    """Returns what there is now; `devices` are open."""
-    # More than once: what is collected may let go of what has cycles of its own.
+    """Returns the present sample; `devices` is the number of open devices."""
+    # Repeated, because a collected object may release further reference cycles.
     while gc.collect():
         pass
-    # What the allocator keeps for later is no leak.
+    # Free memory of the allocator is no leak.
     with suppress(AttributeError):
         C_LIBRARY.malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -106,21 +106,21 @@ def measure(devices: int) -> Sample:
 
 
 _ONE_IN_A_PROCESS = frozenset({"hetero-cpu-compiler"})
-"""Threads that begin with their first order and end with the process."""
+"""Process-wide threads: started by their first order, ended with the process."""
 
 
 def count_threads() -> int:
-    """Returns the number of threads that the system knows of, those of libraries included, without those that a process has one of."""
+    """Returns the number of system threads, including threads of libraries and excluding process-wide threads."""
     return len(os.listdir("/proc/self/task")) - sum(thread.name in _ONE_IN_A_PROCESS for thread in threading.enumerate())
 
 
 def count_pipes() -> int:
-    """Returns the number of open ends of pipes; the process that compiles is reached by two as long as it has orders."""
+    """Returns the number of open pipe ends; the compiler process holds two of them while it has orders."""
     return sum(link.startswith("pipe:") for link in list_files())
 
 
 def list_files() -> list[str]:
-    """Returns what the open files are, in the system's words, sorted."""
+    """Returns the link targets of the open file descriptors, sorted."""
     return sorted(os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
 
 
@@ -134,26 +134,26 @@ class _Mallinfo(ctypes.Structure):
 
 
 def count_allocated() -> int:
-    """Returns the bytes that are held of the C library's allocator, all arenas together; 0 for another library than glibc 2.33 or later."""
+    """Returns the bytes allocated from glibc, over all arenas; 0 unless the C library is glibc 2.33 or later."""
     function = getattr(C_LIBRARY, "mallinfo2", None)
     if function is None:
         return 0
     function.restype = _Mallinfo
-    found = function()
-    return int(found.uordblks) + int(found.hblkhd)
+    mallinfo = function()
+    return int(mallinfo.uordblks) + int(mallinfo.hblkhd)
 
 
 def await_compiler(pipes: int) -> None:
-    """Waits until the process that compiles is gone, whose orders hold networks; a busy machine may take a minute over a kernel."""
+    """Waits until the compiler process has ended, because its orders hold networks; a busy machine may need a minute for a kernel."""
     pause, begin = threading.Event(), time.monotonic()
     while count_pipes() > pipes and time.monotonic() - begin < COMPILE_SECONDS:
-        # An order whose network nobody holds any more is dropped.
+        # Frees networks without references, so that the compiler drops their orders.
         gc.collect()
         pause.wait(0.1)
 
 
 def settle(count_unended: Callable[[], int]) -> None:
-    """Collects garbage until nothing is left that should end, or nothing of it has ended for SETTLE_SECONDS."""
+    """Collects garbage until `count_unended` is 0 or has not fallen for SETTLE_SECONDS."""
     pause = threading.Event()
     least, since = sys.maxsize, time.monotonic()
     while True:
@@ -167,21 +167,21 @@ def settle(count_unended: Callable[[], int]) -> None:
 
 
 def find_leftovers(before: Sample, sample: Sample) -> list[str]:
-    """Returns what is there at rest that was not there before anything was loaded, and by which names the system knows it."""
+    """Returns an error for each resource that has grown since before the first load, with the names of threads or files."""
     names = {
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "files": list_files(),
         "devices": [],
     }
     return [
-        f"{getattr(sample, key) - getattr(before, key)} {key} are left at rest; there are {', '.join(found) or 'more open than closed'}"
-        for key, found in names.items()
+        f"{getattr(sample, key) - getattr(before, key)} {key} are left at rest; there are {', '.join(present) or 'more open than closed'}"
+        for key, present in names.items()
         if getattr(sample, key) > getattr(before, key)
     ]
 
 
 def find_growth(samples: list[Sample]) -> list[str]:
-    """Returns what went on growing: the least of the last third of the time against the most of the first third."""
+    """Returns an error for each quantity that kept growing: its minimum in the last third exceeds its maximum in the first third."""
     if len(samples) < 6:
         return []
     third = len(samples) // 3

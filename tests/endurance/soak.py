@@ -1,11 +1,11 @@
-"""Eight threads use four devices that fail now and then, in every way at once, for minutes; looks for hangs, leaks and wrong numbers.
+"""Stress test: eight threads use four faulty devices in every way at once, for minutes; finds hangs, leaks and wrong results.
 
     python tests/endurance/soak.py --minutes 10 --seed 1
 
-One request in a hundred to a device, whatever it asks for, fails. Ends with 1 where a result was wrong, where an error was neither one of
-hetero nor ordered, or where something stayed; with 3, and the stacks of all threads, for a hang.
+Every hook call fails with a probability of 1 %. Exit code 1: a wrong result, an error that is neither injected nor of hetero, or a leak.
+Exit code 3, with the stacks of all threads: a hang.
 
-After each part of the time the threads pause between two operations, all networks are let go, and what is left is counted; see rest.py.
+After each part of the time the threads pause between two operations, all networks are released, and resources are counted; see rest.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ THREADS = 8
 
 
 class Soak:
-    """What the threads share."""
+    """The shared state of the threads."""
 
     def __init__(self, core: Core, folder: Path, seed: int, rate: float) -> None:
         self.core, self.folder, self.seed = core, folder, seed
@@ -52,11 +52,11 @@ class Soak:
         self.findings: list[str] = []
         self.is_over = threading.Event()
         self.gate = Gate(THREADS)
-        # The last one is that of the thread that counts.
+        # The last element belongs to the measuring thread.
         self.last = [time.monotonic()] * THREADS + [float("inf")]
 
     def work(self, index: int) -> None:
-        """Does one thing after the other until the end."""
+        """Runs random operations until the soak is over."""
         random = Random(f"{self.seed}:{index}")
         while not self.is_over.is_set() and not self.findings:
             self.last[index] = float("inf")
@@ -73,16 +73,16 @@ class Soak:
         self.gate.leave()
 
     def count_open(self) -> int:
-        """Returns how many devices are open, the one that stays not counted."""
+        """Returns the number of open devices, without the permanent device STAYING."""
         return sum(self.factories[name].made[name] - self.factories[name].closed[name] for name in TAKEN)
 
     def count_done(self) -> int:
-        """Returns how many operations have succeeded."""
+        """Returns the number of successful operations."""
         with self.lock:
             return sum(self.done.values())
 
     def attempt(self, action: Callable[[], object]) -> str:
-        """Returns how the action failed, empty where it did not; keeps as a finding what may not happen."""
+        """Returns the kind of failure of an action, "" for success; records an unexpected error as a finding."""
         try:
             action()
         except (InjectedError, HeteroError) as error:
@@ -90,20 +90,20 @@ class Soak:
             if not is_ordered and not isinstance(error, RequestCancelledError | DeviceNotFoundError) and not is_race(error):
                 self.findings.append("an error that nobody ordered\n" + traceback.format_exc())
             return type(error).__name__ + (" (injected)" if is_ordered else "")
-        except BaseException as error:  # noqa: BLE001  # that is what is looked for
+        except BaseException as error:  # noqa: BLE001  # any other error is a finding
             self.findings.append(traceback.format_exc())
             return type(error).__name__
         return ""
 
     def pick(self, random: Random) -> tuple[int, ExecutableNetwork]:
-        """Returns the number of a network and the network loaded, an earlier one where there is one."""
+        """Returns a loaded network with its number: a random earlier network, or a new load while there are few."""
         with self.lock:
             if len(self.loaded) > 4:
                 return random.choice(self.loaded)
         return self.load(random)
 
     def load(self, random: Random) -> tuple[int, ExecutableNetwork]:
-        """Loads a network on some device, in one of three cases through the cache, and keeps it for others."""
+        """Loads a network on a random device, in 30 % of the cases through the cache, and shares it with all threads."""
         number, device = random.randrange(NETWORKS), random.choice(DEVICES)
         config = {"CACHE_DIR": str(self.folder), "CACHE_SIZE_LIMIT": 60_000} if random.random() < 0.3 else {}
         network = self.core.read_network(self.models[number])
@@ -111,19 +111,19 @@ class Soak:
             network = network.with_affinity(
                 {"op:Neg": random.choice(list(KINDS)), "op:Add": random.choice(list(KINDS)), "op:Relu": random.choice(list(KINDS))}
             )
-        found = number, self.core.load_network(network, device, config)
+        pair = number, self.core.load_network(network, device, config)
         with self.lock:
-            self.loaded.append(found)
-        return found
+            self.loaded.append(pair)
+        return pair
 
 
 def is_race(error: HeteroError) -> bool:
-    """Says whether an error comes of two threads that register one name."""
+    """Says whether an error was caused by two threads that registered the same name."""
     return isinstance(error, PluginError) and "is taken by" in str(error)
 
 
 def watch(soak: Soak) -> None:
-    """Ends the process with the stacks of all threads where one makes no progress."""
+    """Ends the process with the stacks of all threads if a thread makes no progress."""
     while not soak.is_over.wait(1.0) or any(last != float("inf") for last in soak.last):
         stuck = [index for index, last in enumerate(soak.last) if time.monotonic() - last > HANG]
         if stuck:
@@ -134,7 +134,7 @@ def watch(soak: Soak) -> None:
 
 
 def rest(soak: Soak, threads: int, pipes: int) -> Sample:
-    """Returns what is held while no thread works and no network is loaded; so many threads and ends of pipes should be there then."""
+    """Returns a sample while no thread works and no network is loaded; `threads` and `pipes` are the expected numbers."""
     soak.gate.close()
     soak.last[THREADS] = time.monotonic()
     soak.loaded.clear()
@@ -142,7 +142,7 @@ def rest(soak: Soak, threads: int, pipes: int) -> Sample:
         soak.core.unregister_plugin(name)
 
     def count_unended() -> int:
-        # Devices that nobody uses any more are closed when a name comes or goes.
+        # Unused devices are closed when a name is registered or unregistered.
         soak.core.register_plugin("RESTING", soak.factories[STAYING])
         soak.core.unregister_plugin("RESTING")
         return soak.count_open() + max(count_threads() - threads, 0) + max(count_pipes() - pipes, 0)
@@ -157,7 +157,7 @@ def rest(soak: Soak, threads: int, pipes: int) -> Sample:
 
 
 def run(soak: Soak, seconds: float, samples: int, *, warm_up: int) -> list[Sample]:
-    """Lets the threads work; returns what was at rest after each part of the time, which begins when `warm_up` operations are done."""
+    """Lets the threads work; returns a sample after each part of the time, which starts after `warm_up` operations."""
     before, pipes = measure(0), count_pipes()
     workers = [threading.Thread(target=soak.work, args=(index,), name=f"soak-{index}", daemon=True) for index in range(THREADS)]
     threading.Thread(target=watch, args=(soak,), name="soak-watch", daemon=True).start()
@@ -183,7 +183,7 @@ def run(soak: Soak, seconds: float, samples: int, *, warm_up: int) -> list[Sampl
 
 
 def print_sample(part: int, soak: Soak, sample: Sample) -> None:
-    """Prints one line about a part of the time."""
+    """Prints a line about a part of the time."""
     done = soak.count_done()
     with soak.lock:
         failed = sum(soak.errors.values())
@@ -204,7 +204,7 @@ def main() -> int:
     parser.add_argument("--warm-up", type=int, default=0, help="the operations before the time begins, in which caches are filled")
     arguments = parser.parse_args()
     faulthandler.enable()
-    # Faults in a load through the cache are warnings, many of them.
+    # Each fault in a load through the cache is a warning.
     logging.getLogger("hetero_core").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder:
         core = Core()
@@ -227,7 +227,7 @@ def main() -> int:
 
 
 def print_counts(title: str, counts: Counter[str]) -> None:
-    """Prints a sum and its parts."""
+    """Prints a total and its parts."""
     parts = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     sys.stdout.write(f"{title}, {sum(counts.values())}: {parts}\n")
 

@@ -1,9 +1,9 @@
-"""A decoder as exporters write it, divided at random over OPENVINO, ORT and CPU: `python tests/engines/decoder.py --divisions 200`.
+"""A decoder in the form of exporters, split at random over OPENVINO, ORT and CPU: `python tests/engines/decoder.py --divisions 200`.
 
-Batch and both lengths are open, the mask is made of integers and holds the smallest of them, and there are casts to the type that is
-there. The weights are random. Each division runs three sets of lengths, then the first set again and again; it prints how many answers were
-compared, and ends with code 1 where one differs from ONNX Runtime without optimizations, or from itself in another run. A crash
-of an engine ends this process, unless `--openvino PROCESS:OPENVINO` puts it in another one.
+Batch and both lengths are open, the mask is computed from integers and contains their minimum, and there are casts to the same
+type. The weights are random. Each division runs three sets of lengths, then the first set repeatedly. The script prints the number of
+compared outputs; exit code 1 if an output differs from ONNX Runtime without optimizations, or between two runs. A crash
+of an engine ends this process, unless `--openvino PROCESS:OPENVINO` moves the engine to a child process.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _ATTEND = """
 
 
 def build_decoder() -> onnx.ModelProto:
-    """Returns the model; weights from a fixed seed."""
+    """Returns the model, with weights from a fixed seed."""
     text = [_HEAD, "self_bias = Add (bias, self_mask)"]
     names = {"matrix": [], "norm": []}  # type: dict[str, list[str]]
     hidden = "hidden_0"
@@ -147,7 +147,7 @@ def build_decoder() -> onnx.ModelProto:
 
 
 def draw_inputs(sizes: tuple[int, int, int], seed: int) -> dict[str, Any]:
-    """Returns inputs of these sizes; the last token of each row is masked, the first never."""
+    """Returns inputs of these sizes; the mask hides the last token of each row but never the first."""
     batch, length, source = sizes
     generator = np.random.default_rng(seed)
     mask, encoded_mask = np.ones((batch, length), np.int64), np.ones((batch, source), np.int64)
@@ -162,7 +162,7 @@ def draw_inputs(sizes: tuple[int, int, int], seed: int) -> dict[str, Any]:
 
 
 def compute_expected(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ONNX Runtime's answer without its optimizations."""
+    """Returns ONNX Runtime's outputs without its optimizations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -172,16 +172,16 @@ def compute_expected(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[
 
 
 def divide(core: Core, network: Network, seed: int, devices: Sequence[str] = DEVICES) -> dict[str, str]:
-    """Returns a device for each node, drawn from those that take it."""
+    """Returns node -> a random device that supports it."""
     draw = random.Random(seed)
-    taken = {device: set(core.query_network(network, device).supported) for device in devices}
-    return {node.name: draw.choice([device for device in devices if node.name in taken[device]]) for node in network.nodes}
+    supported = {device: set(core.query_network(network, device).supported) for device in devices}
+    return {node.name: draw.choice([device for device in devices if node.name in supported[device]]) for node in network.nodes}
 
 
 def load_divided(
     core: Core, network: Network, pins: dict[str, str], devices: Sequence[str] = DEVICES
 ) -> tuple[ExecutableNetwork, int]:
-    """Returns the loaded network, and how many pins to OPENVINO were taken away that it refuses in the part that they cut."""
+    """Returns the loaded network, and the number of removed pins: OPENVINO refuses some nodes in the subnetwork that the pins cut."""
     freed = 0
     while True:
         try:
@@ -194,7 +194,7 @@ def load_divided(
 
 
 def find_fault(expected: Mapping[str, Any], outputs: Mapping[str, Any], *, tolerance: float = TOLERANCE) -> str | None:
-    """Returns which output is another one, in words; None where all agree."""
+    """Returns a description of the first output that differs, None if all agree."""
     for name, value in expected.items():
         if outputs[name].shape != value.shape:
             return f"{name} has shape {outputs[name].shape}, expected {value.shape}"

@@ -1,4 +1,4 @@
-"""Refused loads of ONNX's cases on engines: each error names device strings that take the network, and what they answer is right."""
+"""Refused loads of ONNX's cases on engines: each error names device strings that support the network, with correct outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetero_core.errors import HeteroError, UnsupportedNodesError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
-# One of so many cases that a device refuses is loaded with its cure; WHOLE_KIT in the environment makes it each.
+# Every SPARSE-th case that a device refuses is loaded with its cure; every case if the environment has WHOLE_KIT.
 SPARSE = 1 if os.environ.get("WHOLE_KIT") else 12
 DEVICES = ("OPENVINO", "ORT")
 ROUNDING = 2e-2
@@ -40,7 +40,7 @@ def list_cures(error: UnsupportedNodesError) -> list[str]:
 
 
 def find_fault(core: Core, case: BackendCase, device: str) -> str | None:
-    """Returns what is wrong about a case on a device that is said to take it."""
+    """Returns the fault of a case on a device that should support it, None if it is correct."""
     try:
         with core.load_network(case.model, device) as network:
             for inputs, expected in case.runs:
@@ -68,7 +68,7 @@ def test_the_cure_of_a_refused_case_is_right(core: Core, cases: list[BackendCase
         except HeteroError:
             continue  # no device reads such a model
         strings = list_cures(refusal)
-        if not strings and not all(core.query_network(case.model, other).refused for other in ("CPU", *DEVICES)):
+        if not strings and not all(core.query_network(case.model, alternative).refused for alternative in ("CPU", *DEVICES)):
             faults.append(f"{case.name}: no cure: {refusal.cure}")
         fault_of_string = {string: find_fault(core, case, string) for string in strings}
         faults += [f"{case.name} on {string}: {fault}" for string, fault in fault_of_string.items() if fault is not None]

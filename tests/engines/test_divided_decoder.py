@@ -1,4 +1,4 @@
-"""A decoder with open lengths, divided at random over OPENVINO, ORT and CPU, in a process of its own: a crash of an engine is a failure."""
+"""A decoder with open lengths, split at random over OPENVINO, ORT and CPU in a child process, so that a crash of an engine is a failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime", reason="needs the engines: nox -s engines")
 SCRIPT = Path(__file__).with_name("decoder.py")
 
 
-def test_decoder_divided_200_times_is_right_and_the_same_in_ten_runs() -> None:
+def test_decoder_divided_200_times_is_right_and_reproducible() -> None:
     ended = subprocess.run(
         [sys.executable, str(SCRIPT), "--divisions", "200"], capture_output=True, text=True, check=False, timeout=3600
     )

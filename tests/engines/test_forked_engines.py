@@ -1,4 +1,4 @@
-"""A forked child that drops what its parent loaded: an engine would wait there for threads that only the parent has."""
+"""A forked child releases networks of its parent: an engine would wait there for threads that exist only in the parent."""
 
 from __future__ import annotations
 

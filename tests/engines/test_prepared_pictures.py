@@ -1,4 +1,4 @@
-"""Cubic resize, crop, pad, NV12 and I420 in front of a network: as PrePostProcessor of OpenVINO has them; a mean image by its formula."""
+"""Cubic resize, crop, pad, NV12 and I420 in front of a network, compared with OpenVINO's PrePostProcessor; a mean image by its formula."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ preprocess = pytest.importorskip("openvino.preprocess", reason="as above")
 
 DEVICES = ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU", "OPENVINO", "ORT"]
 MEAN, SCALE = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-# Sums of products in another order, of pixels up to 255.
+# Allows for a different summation order with pixels up to 255.
 ABSOLUTE = 2e-3
 
 
@@ -42,13 +42,13 @@ def prepare(core: Core, device: str, info: InputInfo, size: tuple[int, int], arr
 
 
 def run_openvino(array: np.ndarray, size: tuple[int, int], describe: Callable[[Any, Any], None]) -> Any:
-    """Runs PrePostProcessor with steps that `describe(tensor, steps)` says, in float32."""
+    """Runs PrePostProcessor in float32 with the steps that `describe(tensor, steps)` adds."""
     engine = openvino.Core()
     processor = preprocess.PrePostProcessor(engine.read_model(passing_model(*size).SerializeToString(), b""))
-    given = processor.input()
-    given.tensor().set_element_type(openvino.Type.u8).set_layout(openvino.Layout("NHWC"))
-    given.model().set_layout(openvino.Layout("NCHW"))
-    describe(given.tensor(), given.preprocess().convert_element_type(openvino.Type.f32))
+    processor_input = processor.input()
+    processor_input.tensor().set_element_type(openvino.Type.u8).set_layout(openvino.Layout("NHWC"))
+    processor_input.model().set_layout(openvino.Layout("NCHW"))
+    describe(processor_input.tensor(), processor_input.preprocess().convert_element_type(openvino.Type.f32))
     return engine.compile_model(processor.build(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([array])[0]
 
 
@@ -68,11 +68,11 @@ def test_cubic_resize_is_that_of_openvino(core: Core, device: str, given: tuple[
 @pytest.mark.parametrize("opset", [11, 13, 18])
 def test_cubic_resize_of_an_open_size_is_that_of_a_known_one(core: Core, opset: int) -> None:
     image = draw(1, 20, 30, 3)
-    found = [
+    outputs = [
         prepare(core, "CPU", InputInfo(precision="U8", layout="NHWC", shape=shape, resize="cubic"), (8, 9), image, opset)
         for shape in (image.shape, (1, None, None, 3))
     ]
-    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=ABSOLUTE)
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=ABSOLUTE)
 
 
 @pytest.mark.parametrize("device", DEVICES)

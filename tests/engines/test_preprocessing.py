@@ -1,6 +1,6 @@
-"""Photographs through the steps in front of a network: by formulas in NumPy, and as OpenVINO and ONNX Runtime do the same steps.
+"""Preprocessing of photographs in front of a network, compared with NumPy formulas and with the same steps in OpenVINO and ONNX Runtime.
 
-Skipped where scikit-learn, which has the photographs, or OpenVINO is not installed; nox -s engines installs them.
+Skipped unless OpenVINO and scikit-learn, the source of the photographs, are installed; nox -s engines installs them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEVICES = ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"]
 MEAN, SCALE = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Of ImageNet's channels, red first, in units of a pixel."""
 HEIGHT, WIDTH = 96, 128
-# A whole step is exact in both; between, sums of products in another order.
+# Allows for a different summation order of the interpolation; integer scale steps are exact.
 ABSOLUTE = 2e-3
 
 
@@ -50,7 +50,7 @@ def read_digits() -> np.ndarray:
 
 
 def weigh(size: int, output: int, mode: str) -> np.ndarray:
-    """Returns (output, size): how much of each source pixel is in each target pixel, by the definition of the mode."""
+    """Returns the weight of each source pixel in each target pixel by the definition of the mode, shape (output, size)."""
     matrix = np.zeros((output, size))
     step = size / output
     for target in range(output):
@@ -124,26 +124,28 @@ def test_openvino_prepares_alike(core: Core, mode: str, index: int) -> None:
 
 
 def run_openvino(image: np.ndarray, mode: str) -> Any:
-    """PrePostProcessor with the same steps in the same order; in float32, since the plugin's default may be less."""
+    """Runs PrePostProcessor with the same steps in the same order; in float32, because the plugin's default may be less precise."""
     import openvino
     from openvino.preprocess import ColorFormat, PrePostProcessor, ResizeAlgorithm
 
     engine = openvino.Core()
     model = engine.read_model(passing_model(3, HEIGHT, WIDTH).SerializeToString(), b"")
     processor = PrePostProcessor(model)
-    given = processor.input()
-    tensor = given.tensor().set_element_type(openvino.Type.u8).set_layout(openvino.Layout("NHWC")).set_shape([1, *image.shape])
+    processor_input = processor.input()
+    tensor = (
+        processor_input.tensor().set_element_type(openvino.Type.u8).set_layout(openvino.Layout("NHWC")).set_shape([1, *image.shape])
+    )
     tensor.set_color_format(ColorFormat.BGR)
     algorithm: Callable[..., Any] = ResizeAlgorithm.RESIZE_NEAREST if mode == "nearest" else ResizeAlgorithm.RESIZE_LINEAR
-    steps = given.preprocess().convert_element_type(openvino.Type.f32).convert_color(ColorFormat.RGB).resize(algorithm)
+    steps = processor_input.preprocess().convert_element_type(openvino.Type.f32).convert_color(ColorFormat.RGB).resize(algorithm)
     steps.mean(list(MEAN)).scale(list(SCALE))
-    given.model().set_layout(openvino.Layout("NCHW"))
+    processor_input.model().set_layout(openvino.Layout("NCHW"))
     compiled = engine.compile_model(processor.build(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return compiled([image[None]])[0]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed; nox -s engines installs it")
-def test_tensors_of_torch_are_taken_without_a_copy_and_refused_with_a_reason(core: Core) -> None:
+def test_torch_tensors_are_read_in_place_or_refused_with_reason(core: Core) -> None:
     import torch
 
     loaded = core.load_network(passing_model(1, 2, 3), "CPU", {"PERF_COUNT": True})

@@ -1,4 +1,4 @@
-"""One network over three engines: ONNX's own cases and the light models on OpenVINO, ONNX Runtime and CPU, however they are divided."""
+"""Networks over three engines: ONNX's own cases and the light models on OpenVINO, ONNX Runtime and CPU, with any split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install 'hete
 DEVICES = ("OPENVINO", "ORT", "CPU")
 ALL = "HETERO:OPENVINO,ORT,CPU"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-# bfloat16 functions written out round after each operator, so two right answers differ by a few units of 2**-8.
+# An expanded bfloat16 function rounds after each operator, so two correct outputs differ by a few units of 2**-8.
 ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 
 
@@ -45,16 +45,16 @@ def core() -> Iterator[Core]:
 def find_mismatch(case: BackendCase, loaded: ExecutableNetwork) -> str | None:
     tolerance = max(case.rtol, 1e-4, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     for inputs, expected in case.runs:
-        found = loaded.infer({spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)})
-        for (name, value), wanted in zip(found.items(), expected, strict=True):
-            mismatch = describe_mismatch(value, wanted, rtol=tolerance, name=name)
+        outputs = loaded.infer({spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)})
+        for (name, value), reference in zip(outputs.items(), expected, strict=True):
+            mismatch = describe_mismatch(value, reference, rtol=tolerance, name=name)
             if mismatch is not None:
                 return mismatch
     return None
 
 
 def check_case(core: Core, case: BackendCase, network: Network, device: str) -> str | None:
-    """Returns what is wrong about a case on a device that takes it."""
+    """Returns the fault of a case on a device that supports it, None if it is correct."""
     try:
         with core.load_network(network, device) as loaded:
             return find_mismatch(case, loaded)
@@ -90,15 +90,15 @@ def has_node_that_all_refuse(core: Core, network: Network) -> bool:
 
 
 def draw_devices(core: Core, network: Network, seed: str) -> dict[str, str]:
-    """Returns a device for every node, drawn from those that take it."""
-    taken = {device: core.query_network(network, device).supported for device in DEVICES}
+    """Returns node -> a random device that supports it."""
+    supported = {device: core.query_network(network, device).supported for device in DEVICES}
     draw = random.Random(seed)
-    return {node.name: draw.choice([device for device in DEVICES if node.name in taken[device]]) for node in network.nodes}
+    return {node.name: draw.choice([device for device in DEVICES if node.name in supported[device]]) for node in network.nodes}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", LIGHT_MODELS)
-def test_light_model_divided_at_random_over_three_engines_equals_one_of_them(core: Core, name: str, seed: int) -> None:
+def test_light_model_split_over_three_engines_equals_one_engine(core: Core, name: str, seed: int) -> None:
     model = light_model(name)
     network = core.read_network(model)
     inputs = light_inputs(model, seed=seed)
@@ -106,17 +106,17 @@ def test_light_model_divided_at_random_over_three_engines_equals_one_of_them(cor
         expected = alone.infer(inputs)
     pins = draw_devices(core, network, f"{name} {seed}")
     with core.load_network(network.with_affinity(pins), ALL) as loaded:
-        found = loaded.infer(inputs)
+        outputs = loaded.infer(inputs)
         ran = Counter(device for device, _ in loaded.get_metric("HETERO_SUBGRAPHS"))
     for key, value in expected.items():
-        assert describe_mismatch(found[key], value, rtol=1e-3, name=key) is None
+        assert describe_mismatch(outputs[key], value, rtol=1e-3, name=key) is None
     assert set(ran) == set(DEVICES)
 
 
 def load_divided(core: Core, network: Network, pins: dict[str, str]) -> tuple[ExecutableNetwork, list[str]]:
-    """Returns the loaded network, and the nodes whose pin was refused and taken away.
+    """Returns the loaded network, and the nodes of refused and removed pins.
 
-    OPENVINO takes some nodes in the whole network only, where it knows their ranks; a pin that cuts them off is refused with that reason.
+    OPENVINO supports some nodes only in the whole network, because it knows their ranks there; it refuses a pin that cuts them off.
     """
     freed: list[str] = []
     while True:
@@ -158,8 +158,8 @@ def test_case_divided_at_random_over_three_engines_is_right(
 
 
 @pytest.mark.parametrize("rest", ["ORT", "OPENVINO", "OPENVINO,ORT"])
-def test_operator_that_cpu_alone_was_given_works_inside_a_network_that_engines_run(core: Core, rest: str) -> None:
-    """resnet50 in which one Relu is an operator of somebody's own; the same numbers as with the standard's Relu."""
+def test_custom_operator_on_cpu_works_in_a_network_on_engines(core: Core, rest: str) -> None:
+    """resnet50 with a custom operator in place of a Relu gives the same outputs as with the standard Relu."""
 
     def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[Any, ...]:
         return (types[0],)
@@ -180,7 +180,7 @@ def test_operator_that_cpu_alone_was_given_works_inside_a_network_that_engines_r
         assert set(core.query_network(network, engine).refused) == {"own"}
     with core.load_network(network, f"HETERO:{rest},CPU") as loaded:
         on_cpu = [nodes for device, nodes in loaded.get_metric("HETERO_SUBGRAPHS") if device == "CPU"]
-        found = loaded.infer(inputs)
+        outputs = loaded.infer(inputs)
     assert on_cpu == [("own",)]
     for key, value in expected.items():
-        assert describe_mismatch(found[key], value, rtol=1e-3, name=key) is None
+        assert describe_mismatch(outputs[key], value, rtol=1e-3, name=key) is None

@@ -1,4 +1,4 @@
-"""Two distributions of ONNX Runtime that exclude each other, each in an environment of its own, in one network."""
+"""Two mutually exclusive distributions of ONNX Runtime, each in an environment of its own, share a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[n,8] x, float[8,4] w
 
 @pytest.fixture(scope="module")
 def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The Python of an environment for each device, made as a user makes it."""
+    """Device -> the Python of its environment, created as by a user."""
     pythons = {}
     for device, engine in ENVIRONMENTS.items():
         folder = tmp_path_factory.mktemp("environment")
@@ -40,14 +40,14 @@ def core() -> Iterator[Core]:
 
 
 def list_engines_of_children() -> set[str]:
-    """Returns the files of ONNX Runtime that children of this process have mapped."""
+    """Returns the files of ONNX Runtime that child processes have mapped."""
     engines = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             if int(stat.read_text().rpartition(")")[2].split()[1]) != os.getpid():
                 continue
             maps = (stat.parent / "maps").read_text()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the child has ended meanwhile
             continue
         engines |= {line.split()[-1] for line in maps.splitlines() if "onnxruntime_pybind11_state" in line}
     return engines

@@ -1,8 +1,8 @@
-"""A program for test_disk.py: writes all that hetero writes while something is wrong with the disk, and prints what came of it as JSON.
+"""A program for test_disk.py: writes every kind of file of hetero to a faulty disk, and prints the results as JSON.
 
     python disk_trouble.py TROUBLE FOLDER
 
-Everything is written once while all is well; then the trouble begins, and something else is to be written over it.
+Every file is written to a healthy disk first; then the trouble starts, and the program tries to overwrite the files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_model(name: str, factor: float) -> onnx.ModelProto:
 
 
 def drop_power_over_files() -> None:
-    """Makes permissions hold for root, too; a user who is none has nothing to drop."""
+    """Drops root's right to bypass file permissions; does nothing for a normal user."""
     libc = ctypes.CDLL(None, use_errno=True)
     head, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(head, sets) == 0, os.strerror(ctypes.get_errno())
@@ -49,7 +49,7 @@ def drop_power_over_files() -> None:
 
 
 def mount(folder: Path) -> None:
-    """Gives the folder a small disk of its own; the namespace that it lives in is this process's."""
+    """Mounts a small disk on the folder, in the mount namespace of this process."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], check=True)
 
 
@@ -72,7 +72,7 @@ def lock_up(folder: Path) -> None:
             path.chmod(0o500)
 
 
-# Trouble -> (before the first writing, before the second one).
+# Trouble -> (action before the first write, action before the second write).
 TROUBLES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "full": (mount, fill),
     "limit": (lambda _: None, lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))),
@@ -84,7 +84,7 @@ TROUBLES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] =
 
 
 class Writer:
-    """Writes one network in every way; `folder` is where."""
+    """Writes a network into `folder` in every way: each public method is a way of writing."""
 
     def __init__(self, core: Core, folder: Path, model: onnx.ModelProto) -> None:
         self.core, self.folder, self.network = core, folder, core.read_network(model)
@@ -103,7 +103,7 @@ class Writer:
         write_network(self.network, self.folder / "outside.onnx", inline_limit=0)
 
     def cache(self) -> str:
-        """The weight is 2 and 3 in turn: a load must never give another network's answer."""
+        """Loads through the cache; returns hit or miss. The old and new weights differ, so that a stale entry gives a wrong output."""
         loaded = self.core.load_network(self.network, "CPU", {"CACHE_DIR": str(self.folder / "cache")})
         expected = -float(self.network.initializers["w"].array[0])
         assert (loaded.infer({"x": np.ones(2048, np.float32)})["y"] == expected).all()
@@ -136,10 +136,10 @@ WAYS = [name for name in vars(Writer) if not name.startswith("_") and name != "r
 
 
 def attempt(writer: Writer, way: str) -> str:
-    """Returns what a way of writing gave, or its error."""
+    """Returns the result of a way of writing as text, or its error."""
     try:
         return str(getattr(writer, way)())
-    except BaseException as error:  # noqa: BLE001  # what it is, is for the test to judge
+    except BaseException as error:  # noqa: BLE001  # the test asserts the error
         return f"{type(error).__name__}: {error}"
 
 
@@ -148,7 +148,7 @@ def list_contents(folder: Path) -> dict[str, bytes]:
 
 
 def report(trouble: str, folder: Path) -> dict[str, object]:
-    """Returns the answers before, during and at a second load through the cache; which files are lost, changed or left over."""
+    """Returns the results before and during the trouble and of a load of the old cache entry; lost, changed and left-over files."""
     begin, strike = TROUBLES[trouble]
     folder.mkdir()
     begin(folder)

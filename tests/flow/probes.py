@@ -1,6 +1,6 @@
-"""Two devices that prove the contract: one whose memory is not the host's, one that wraps another engine.
+"""Two devices that test the contract: a device with a memory of its own, and a device that wraps an engine.
 
-Plain modules in the shape of plugins; tests register them at run time.
+They have the hooks of plugins; tests register them at run time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hetero_core.network.writer import network_to_bytes
 
 
 class HostAccessError(TypeError):
-    """Somebody touched device memory from the host without a transfer."""
+    """Host access to device memory without a transfer."""
 
 
 class FakeArray:
-    """An array in a memory that the host cannot see; only the device that made it can."""
+    """An array in a memory without host access; only its own device can read it."""
 
     __array_priority__ = 1000
 
@@ -42,7 +42,7 @@ class FakeArray:
 
 
 class FakeDevice:
-    """Runs Relu, Neg and Add in a memory of its own; counts what crosses the border."""
+    """Runs Relu, Neg and Add in a memory of its own; records each transfer."""
 
     OPERATORS: Mapping[str, Callable[..., Any]] = {"Relu": lambda x: np.maximum(x, 0), "Neg": np.negative, "Add": np.add}
 
@@ -88,7 +88,7 @@ class FakeExecutable(Executable):
 
 
 class EngineDevice:
-    """ONNX Runtime as a device: asynchronous with 2 threads or more, writes into the caller's arrays, reads inputs in place."""
+    """ONNX Runtime as a device: asynchronous with at least 2 threads, writes into the caller's arrays, reads inputs in place."""
 
     def __init__(self, threads: int = 2) -> None:
         self._threads = threads

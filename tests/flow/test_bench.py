@@ -1,4 +1,4 @@
-"""The benchmark: its comparison of engines runs, and its interval is right; times are not checked."""
+"""The benchmark script compares engines and computes the right interval; times are not checked."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_interval_of_the_median_is_that_of_order_statistics() -> None:
 def test_light_model_for_more_images_answers_image_by_image() -> None:
     from cases import make_case
 
-    # Its channel shuffles are Reshapes to constant sizes.
+    # The channel shuffles of shufflenet are Reshapes to constant sizes.
     together, single = make_case("shufflenet", 2).model, make_case("shufflenet").model
     ((name, images),) = light_inputs(together).items()
     both, each = (

@@ -1,4 +1,4 @@
-"""Blobs of real devices through the Core: what is damaged, foreign or contradicted is an error that says which."""
+"""Blobs of real devices through the Core: damaged, foreign and contradictory blobs raise an error with the reason."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_blob_is_checked_before_it_is_used(core: Core, read: Callable[..., Netwo
         changed[position] ^= 1
         with pytest.raises((BlobDamagedError, BlobMismatchError)):
             core.import_network(bytes(changed), name)
-    for other in {"TEMPLATE", "CPU", "HETERO"} - {name}:
-        with pytest.raises(BlobMismatchError, match=f"the blob's device is {name}, here it is {other}"):
-            core.import_network(blob, other)
+    for device_name in {"TEMPLATE", "CPU", "HETERO"} - {name}:
+        with pytest.raises(BlobMismatchError, match=f"the blob's device is {name}, here it is {device_name}"):
+            core.import_network(blob, device_name)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -78,19 +78,19 @@ def test_blob_says_what_it_holds(core: Core, read: Callable[..., Network]) -> No
 
 
 def test_blob_of_another_network_is_refused_where_one_is_given(core: Core, read: Callable[..., Network]) -> None:
-    network, other = read(TEXT), read(TEXT.replace("{1, 2}", "{1, 3}"))
+    network, other_network = read(TEXT), read(TEXT.replace("{1, 2}", "{1, 3}"))
     blob = export(core, network, "CPU")
     core.import_network(blob, "CPU", network=network)
-    expected = f"the blob's model fingerprint is {network.fingerprint}, here it is {other.fingerprint}"
+    expected = f"the blob's model fingerprint is {network.fingerprint}, here it is {other_network.fingerprint}"
     with pytest.raises(BlobMismatchError, match=expected):
-        core.import_network(blob, "CPU", network=other)
+        core.import_network(blob, "CPU", network=other_network)
 
 
 def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     blob = export(core, read(TEXT), "CPU")
     request = core.import_network(blob, "CPU", {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": X})
-    # Two entries of NumPy's kernels, or one of a group of machine code.
+    # NumPy's kernels have an entry for each node, machine code has an entry for the group of both.
     assert [node for entry in request.perf_counts for node in entry.node.split("+")] == ["Div_0", "Relu_1"]
     with pytest.raises(ConfigKeyError, match="no configuration key 'PERF_COUNTS', did you mean 'PERF_COUNT'"):
         core.import_network(blob, "CPU", {"PERF_COUNTS": "YES"})
@@ -100,7 +100,7 @@ def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Ca
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("place", ["all", "device"])
-def test_import_takes_run_time_keys_of_set_config_below_those_of_the_call(
+def test_run_time_keys_of_import_override_those_of_set_config(
     core: Core, read: Callable[..., Network], device: str, place: str, tmp_path: Path
 ) -> None:
     blob = export(core, read(TEXT), device)
@@ -125,7 +125,7 @@ def test_import_takes_run_time_keys_of_an_id_for_that_id_alone(core: Core, read:
     assert core.import_network(blob, config={"DEVICE_ID": "1"}).get_config("PERF_COUNT") is True
 
 
-def test_run_time_value_of_the_blob_stays_where_nothing_else_is_said(core: Core, read: Callable[..., Network]) -> None:
+def test_run_time_value_of_the_blob_is_the_default_of_the_import(core: Core, read: Callable[..., Network]) -> None:
     stream = io.BytesIO()
     core.load_network(read(TEXT), "CPU", {"PERF_COUNT": True}).export_network(stream)
     assert core.import_network(stream.getvalue()).get_config("PERF_COUNT") is True
@@ -144,16 +144,19 @@ def test_log_level_of_an_import_is_used(core: Core, read: Callable[..., Network]
     before = logger.level
     stream = io.BytesIO()
     core.load_network(read(TEXT), "TEMPLATE", {"LOG_LEVEL": "LOG_ERROR"}).export_network(stream)
-    with Core() as other:
-        # The level of the process that wrote the blob says nothing about this one.
-        assert other.import_network(stream.getvalue()).get_config("LOG_LEVEL") is None
-        assert other.import_network(stream.getvalue(), config={"LOG_LEVEL": "LOG_DEBUG"}).get_config("LOG_LEVEL") == "LOG_DEBUG"
+    with Core() as importing_core:
+        # The log level of the exporting process is not stored.
+        assert importing_core.import_network(stream.getvalue()).get_config("LOG_LEVEL") is None
+        assert (
+            importing_core.import_network(stream.getvalue(), config={"LOG_LEVEL": "LOG_DEBUG"}).get_config("LOG_LEVEL")
+            == "LOG_DEBUG"
+        )
         assert logger.level == logging.DEBUG
     core.close()
     assert logger.level == before
 
 
-def test_export_to_the_name_of_a_folder_is_an_error_and_leaves_it(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
+def test_export_to_the_name_of_a_folder_fails_and_keeps_it(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     path = tmp_path / "x.blob"
     path.mkdir()
     with pytest.raises(HeteroError, match=f"cannot write the exported network 'g' to '{path}': Is a directory"):
@@ -162,7 +165,7 @@ def test_export_to_the_name_of_a_folder_is_an_error_and_leaves_it(core: Core, re
 
 
 def repack(blob: bytes, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
-    """Returns the blob with header fields and sections changed, written as a whole container."""
+    """Returns the blob with changed header fields and sections, written as a valid container."""
     header, payload = read_blob(blob)
     fields, sections = {**dataclasses.asdict(header), "config": dict(header.config)}, dict(payload.sections)
     change(fields, sections)
@@ -172,9 +175,7 @@ def repack(blob: bytes, change: Callable[[dict[str, Any], dict[str, Any]], objec
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_whole_blob_with_a_section_missing_is_an_error_that_names_the_plugin(
-    core: Core, read: Callable[..., Network], device: str
-) -> None:
+def test_missing_section_of_a_blob_is_an_error_of_the_plugin(core: Core, read: Callable[..., Network], device: str) -> None:
     blob = export(core, read(TEXT), device)
     for name in read_blob(blob)[1].sections:
         broken = repack(blob, lambda _, sections, name=name: sections.pop(name))
@@ -184,7 +185,7 @@ def test_whole_blob_with_a_section_missing_is_an_error_that_names_the_plugin(
         assert f"hetero-{device.partition(':')[0].lower()}" in text
 
 
-def test_whatever_a_plugin_raises_for_a_blob_is_an_error_of_the_blob(
+def test_exception_of_a_plugin_for_a_blob_is_a_blob_error(
     core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = export(core, read(TEXT), "CPU")
@@ -196,9 +197,7 @@ def test_whatever_a_plugin_raises_for_a_blob_is_an_error_of_the_blob(
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_blob_without_a_key_that_shapes_is_refused_and_one_without_a_key_that_steers_is_not(
-    core: Core, read: Callable[..., Network]
-) -> None:
+def test_blob_may_lack_run_time_keys_but_no_compile_time_keys(core: Core, read: Callable[..., Network]) -> None:
     blob = export(core, read(TEXT), "TEMPLATE")
     old = repack(blob, lambda fields, _: fields["config"].pop("CACHE_DIR"))
     assert core.import_network(old, "TEMPLATE").get_config("CACHE_DIR") == ""
@@ -208,7 +207,7 @@ def test_blob_without_a_key_that_shapes_is_refused_and_one_without_a_key_that_st
 
 
 class Acme(PlainDevice):
-    """Ids 0 and 2 are of one architecture, 1 of another."""
+    """A device with the architecture v1 for the ids 0 and 2, and v2 for the id 1."""
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -247,14 +246,14 @@ def test_parts_of_a_blob_are_for_their_architectures(core: Core, read: Callable[
     blob = export(core, read(text), device)
     assert read_blob(blob)[0].architecture == ""
     core.import_network(blob)
-    with Core() as other:
-        other.register_plugin("ACME", Newer())
+    with Core() as newer_core:
+        newer_core.register_plugin("ACME", Newer())
         with pytest.raises(BlobMismatchError, match="compiled on ACME for the architecture 'v1', and ACME has 'v3'"):
-            other.import_network(blob)
+            newer_core.import_network(blob)
 
 
 class Newer(Acme):
-    """ACME of another machine."""
+    """ACME on a machine with the architecture v3."""
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -270,7 +269,7 @@ def test_blob_of_the_format_before_is_imported(core: Core, read: Callable[..., N
 
 
 def to_format_2(blob: bytes, *dropped: str) -> bytes:
-    """Returns the container as hetero-core 0.1.0 wrote it; or with these fields of format 3 dropped alone."""
+    """Returns the container in the format of hetero-core 0.1.0; `dropped` removes only these fields of format 3."""
     size = int.from_bytes(blob[16:24], "little")
     fields = json.loads(blob[32 : 32 + size])
     for name in dropped or ("device_id", "architecture"):
@@ -301,10 +300,10 @@ def test_device_is_that_of_the_blob_where_none_is_given(core: Core, read: Callab
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_layouts_of_a_network_are_those_of_what_is_loaded_and_of_its_blob(
+def test_layouts_of_a_network_are_kept_by_load_export_and_cache(
     core: Core, read: Callable[..., Network], device: str, tmp_path: Path
 ) -> None:
-    # The usual layout of two axes is NC.
+    # The default layout of two axes is NC.
     network = edit(read(TEXT)).with_inputs({"x": InputInfo(model_layout="CN")})
     assert network.input_info["x"].layout == "CN"
     loaded = core.load_network(network, device)
@@ -316,7 +315,7 @@ def test_layouts_of_a_network_are_those_of_what_is_loaded_and_of_its_blob(
         assert executable.output_info == network.output_info
 
 
-def test_blobs_of_several_networks_in_one_stream_are_imported_in_turn(core: Core, read: Callable[..., Network]) -> None:
+def test_several_blobs_in_a_stream_are_imported_in_turn(core: Core, read: Callable[..., Network]) -> None:
     stream = io.BytesIO()
     for device in DEVICES:
         core.load_network(read(TEXT), device).export_network(stream)

@@ -1,4 +1,4 @@
-"""`hetero bench`: real processes on small models; what is counted and compared is checked, how long it took is not."""
+"""`hetero bench`: real processes on small models; counts and comparisons are checked, times are not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = ["--iterations", "3", "--rounds", "1", "--warmup", "1"]
 TWICE = ["--iterations", "3", "--rounds", "2", "--warmup", "1"]
 SPLIT = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu"]
 
-# A device that is CPU, and does in its second process what the test puts in place of the word.
+# A device that delegates to CPU, and executes the statement that a test puts in the place of PLACE in each inference.
 ODD = """
 import os, signal
 from pathlib import Path
@@ -52,7 +52,7 @@ def create_device(core):
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """One input of open batch size."""
+    """A model with an input of open batch size."""
     path = tmp_path / "model.onnx"
     onnx.save(dynamic_batch_model(), path)
     return str(path)
@@ -67,7 +67,7 @@ def shape(model: str) -> list[str]:
 
 @pytest.fixture
 def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Installs the device ODD that runs a statement in each inference."""
+    """Returns a function that installs the device ODD with a statement to run in each inference."""
 
     def plant(statement: str) -> None:
         folder = tmp_path / "planted"
@@ -137,9 +137,9 @@ def test_files_and_seed_choose_the_inputs(
     run_json(capsys, model, "-d", "ODD", *QUICK, "-i", f"{name}={tmp_path / 'x.npy'}")
     np.testing.assert_array_equal(np.load(tmp_path / "seen.npy"), mine)
     run_json(capsys, model, "-d", "ODD", *QUICK, *shape, "--seed", "5")
-    one = np.load(tmp_path / "seen.npy")
+    inputs_of_seed_5 = np.load(tmp_path / "seen.npy")
     run_json(capsys, model, "-d", "ODD", *QUICK, *shape, "--seed", "6")
-    assert (np.load(tmp_path / "seen.npy") != one).any()
+    assert (np.load(tmp_path / "seen.npy") != inputs_of_seed_5).any()
 
 
 def test_exported_network_is_timed(tmp_path: Path, model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +186,7 @@ def test_outputs_that_differ_are_named(model: str, shape: list[str], odd: Any, c
     assert "ODD differs from CPU by more than its element types explain:" in printed.out
     (row,) = [line.split() for line in printed.out.splitlines() if line.startswith("ODD ") and "MiB" in line]
     assert float(row[-1]) == pytest.approx(1, rel=1e-3)
-    # Prints of a device do not reach our standard output.
+    # Output that a device prints does not reach the command's standard output.
     assert "banner" not in printed.out
 
 
@@ -220,12 +220,12 @@ def test_device_that_ends_its_process_costs_its_own_row(
     assert (failed["runs"], cpu["runs"], cpu["difference"]) == (0, 3, None)
 
 
-# Where tests run in the background of a shell, interrupts are ignored.
+# Restores the default handling of interrupts, which background jobs of a shell ignore.
 INTERRUPTIBLE = ["env", "--default-signal=INT", sys.executable, "-m", "hetero_core", "bench"]
 
 
 def test_interrupt_prints_what_was_measured(model: str, shape: list[str], tmp_path: Path, odd: Any) -> None:
-    # The second process of the device interrupts the whole group, as the keyboard does.
+    # The second process of the device interrupts the whole process group, as Ctrl-C does.
     flag = tmp_path / "flag"
     odd(f"flag = Path({str(flag)!r}); os.killpg(0, signal.SIGINT) if flag.exists() else (self.inner.count == 5 and flag.touch())")
     text = (tmp_path / "planted" / "planted_odd.py").read_text()

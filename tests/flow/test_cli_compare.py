@@ -20,7 +20,7 @@ MODEL = """<ir_version: 8, opset_import: ["": 17]>
 chain (float[n, 3] x) => (float[n, 3] y)
 { [first] a = Abs (x) [second] b = Sqrt (a) [third] c = Neg (b) [fourth] d = Exp (c) [last] y = Add (d, a) }"""
 
-# CPU, but wrong by a tenth about one operator.
+# CPU with an error of a tenth in a single operator.
 WRONG = """
 from hetero_core import Executable, QueryResult, hookimpl
 
@@ -54,7 +54,7 @@ class Wrong(Executable):
 def create_device(core): return Device(core)
 """
 
-# CPU, but from the second run on a Concat with an inner value at its end is wrong: as where memory is used again too early.
+# CPU with a wrong Concat of an inner value from the second run on, as if memory were reused too early.
 PLANNED = """
 from dataclasses import replace
 from hetero_core import ConfigKey, Executable, QueryResult, hookimpl
@@ -109,7 +109,7 @@ def model(tmp_path: Path) -> str:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with the two wrong devices, installed as pip would."""
+    """A folder with the two faulty devices, installed as by pip."""
     for name, text in (("wrong", WRONG), ("planned", PLANNED)):
         facts = tmp_path / "site" / f"{name}-1.0.dist-info"
         facts.mkdir(parents=True)
@@ -125,7 +125,7 @@ def run_hetero(site: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def run_hetero_as_text(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # Children of the command find the devices, too.
+    # Child processes of the command also find the devices.
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-m", "hetero_core", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)

@@ -1,4 +1,4 @@
-"""`hetero compile` and what `hetero run` does with its files; --inspect."""
+"""`hetero compile`, `hetero run` on its files, and --inspect."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_report_has_counts_and_a_sentence_about_the_cases(capsys: pytest.Capture
 def test_failure_is_exit_code_1_with_the_name_and_the_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A device that computes with the evaluator and keeps it to itself is what the kit is there to find.
+    # The kit must find a device that computes with the evaluator but does not declare it.
     run = TemplateExecutable.run
 
     def run_with_the_evaluator(self: TemplateExecutable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -46,7 +46,7 @@ def test_failure_is_exit_code_1_with_the_name_and_the_reason(
 
 
 def test_device_is_checked_with_the_keys_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
-    # TEMPLATE refuses this operator when it is told to, and so counts it as refused.
+    # TEMPLATE refuses this operator by configuration, so the report counts it as refused.
     options = ["-c", "TEMPLATE_REFUSED_OPERATORS=Softmax"]
     assert main(["conformance", "TEMPLATE", *SOME, "--check", "properties.keys_have*", *options, "--json"]) == 0
     operators = json.loads(capsys.readouterr().out)["operators"]

@@ -1,4 +1,4 @@
-"""`hetero demo`: real images through a real split, judged by accuracy and by each device alone."""
+"""`hetero demo`: real images through a real split, checked by accuracy and against each device alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_demo_splits_and_is_right() -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
     answer = json.loads(ended.stdout)
-    # The training script's README states 358 of 360, confirmed by ONNX Runtime.
+    # Source: the training script's README states 358 of 360, and ONNX Runtime confirms it.
     assert (answer["correct"], answer["images"]) == (358, 360)
     assert answer["accuracy"] == 358 / 360
     assert answer["devices"] == ["TEMPLATE", "CPU"]

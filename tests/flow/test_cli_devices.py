@@ -1,4 +1,4 @@
-"""`hetero devices`: names without loading, rows with reasons, metrics and configuration keys."""
+"""`hetero devices`: names without loading plugins, rows with reasons, metrics and configuration keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetero_core.devices import registry
 
 
 def plant_plugin(folder: Path, device: str, code: str) -> None:
-    """Writes what an installed plugin leaves on the path: a module, and a dist-info folder that announces it."""
+    """Writes the files of an installed plugin: a module, and a dist-info folder with its entry point."""
     module = f"planted_{device.lower()}"
     (folder / f"{module}.py").write_text(code)
     information = folder / f"{module}-1.5.dist-info"
@@ -82,7 +82,7 @@ def test_metric_is_read_for_every_id(capsys: pytest.CaptureFixture[str]) -> None
     answer = json.loads(capsys.readouterr().out)
     assert answer["metric"] == "FULL_DEVICE_NAME"
     assert {"TEMPLATE.0", "TEMPLATE.1", "CPU", "HETERO"} <= {row["name"] for row in answer["devices"]}
-    # A plugin may be installed without its engine or its card; it then has a reason in the place of a value.
+    # A plugin may be installed without its engine or its card; its row then has a reason instead of a value.
     assert all(row["value"] for row in answer["devices"] if row["name"].partition(".")[0] in ("TEMPLATE", "CPU", "HETERO"))
     assert all(row.get("value") or row["reason"] for row in answer["devices"])
 

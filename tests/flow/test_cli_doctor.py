@@ -1,4 +1,4 @@
-"""`hetero doctor`: what is broken is found in real processes, and comes with its cure."""
+"""`hetero doctor`: finds faults in real processes, and prints the cure of each."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_plugin_that_fails_is_found_with_its_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("package", "first", "second"), RIVALS, ids=[package for package, _, _ in RIVALS])
 def test_distributions_that_own_the_same_files_are_found(tmp_path: Path, package: str, first: str, second: str) -> None:
-    """As wheels leave them that list their files, and say nothing of packages."""
+    """The wheels list their files but no packages."""
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text("")
     for name in (first, second):
@@ -80,7 +80,7 @@ def test_distributions_that_own_the_same_files_are_found(tmp_path: Path, package
     assert code == 1
     (finding,) = [each for each in findings if each["topic"] == "packages" and f"the folder {package} " in each["text"]]
     owners = finding["text"].partition(" install the folder")[0].split(" and ")
-    # The distribution that really is installed here, if there is one, is a third.
+    # A third distribution may really be installed in this environment.
     assert {first, second} <= set(owners) <= {first, second, package}
     assert finding["cure"] == f"pip uninstall {' '.join(owners)}, then install one of them"
 

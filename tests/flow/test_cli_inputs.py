@@ -1,4 +1,4 @@
-"""The inputs of `hetero run`: every kind of file, names, random values, images, and the errors of each."""
+"""The inputs of `hetero run`: every kind of file, names, random values and images, and the errors of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def image_spec(dtype: str, *shape: Dimension) -> ValueSpec:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
-    """A PNG of 2 rows and 5 columns; channel c of pixel (row, column) is 100c + 10row + column."""
+    """A PNG of 2 rows and 5 columns; channel c of pixel (row, column) is 100 * c + 10 * row + column."""
     path = tmp_path / "picture.png"
     Image.fromarray(expected_pixels()).save(path)
     return path
@@ -57,11 +57,11 @@ def test_bare_npz_gives_each_array_to_the_input_of_its_name(tmp_path: Path) -> N
 
 
 def test_named_npz_gives_the_array_of_that_name_or_the_only_one(tmp_path: Path) -> None:
-    two, one = tmp_path / "two.npz", tmp_path / "each.npz"
-    np.savez(two, x=ARRAY, label=np.arange(2))
-    np.savez(one, other=ARRAY + 1)
-    np.testing.assert_array_equal(read_one(two, prefix="x="), ARRAY)
-    np.testing.assert_array_equal(read_one(one, prefix="x="), ARRAY + 1)
+    path_of_two, path_of_single = tmp_path / "two.npz", tmp_path / "each.npz"
+    np.savez(path_of_two, x=ARRAY, label=np.arange(2))
+    np.savez(path_of_single, other=ARRAY + 1)
+    np.testing.assert_array_equal(read_one(path_of_two, prefix="x="), ARRAY)
+    np.testing.assert_array_equal(read_one(path_of_single, prefix="x="), ARRAY + 1)
 
 
 def test_tensor_proto_is_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`hetero inspect` without -d: the devices that run a whole model, the nodes that stop further devices, and the cure."""
+"""`hetero inspect` without -d: the devices that run a whole model, the nodes that other devices refuse, and the cure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ odd (float[2] x) => (float[2] y) { [known] a = Relu (x) [twist] b = com.acme.Twi
 
 
 class Absent:
-    """A plugin whose device cannot be used."""
+    """A plugin with an unavailable device."""
 
     @hookimpl
     def create_device(self) -> object:
@@ -34,7 +34,7 @@ class Absent:
 
 @pytest.fixture
 def core() -> Iterator[Core]:
-    """TEMPLATE refuses Relu; LEFT refuses Neg, and RIGHT refuses Abs and Relu."""
+    """A Core in which TEMPLATE refuses Relu, LEFT refuses Neg, and RIGHT refuses Abs and Relu."""
     with Core() as opened:
         for name in ("LEFT", "RIGHT"):
             opened.register_plugin(name, hetero_template)
@@ -54,7 +54,7 @@ def test_device_that_refuses_has_its_first_node_and_a_split(core: Core) -> None:
     rows = ask_installed_devices(core, network, lambda _: nullcontext(lambda _: None))
     add_cures(core, rows)
     by_device = {row["device"]: row for row in rows}
-    assert "HETERO" not in by_device  # runs nothing itself
+    assert "HETERO" not in by_device  # runs no node itself
     assert by_device["CPU"]["whole"]
     template = by_device["TEMPLATE"]
     assert (template["whole"], template["taken"]) == (False, 2)

@@ -1,4 +1,4 @@
-"""The `hetero` command as a process: dispatch, exit codes, one JSON document, and no traceback for a user's mistake."""
+"""The `hetero` command as a process: dispatch, exit codes, a single JSON document, and no traceback for a user's mistake."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_hetero(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `hetero devices` raise."""
+    """Makes `hetero devices` raise an error."""
 
     def answer(_: object) -> object:
         raise error
@@ -85,7 +85,7 @@ def test_terminal_has_colours_and_width_and_a_pipe_neither() -> None:
             while chunk := terminal.read(4096):
                 shown += chunk
         except OSError:
-            pass  # the end of a terminal on Linux
+            pass  # Linux reports the end of a terminal as an error
     assert process.wait(timeout=900) == 0
     assert b"\x1b[1;31mDIFFERS" in shown
     assert b"n" * 41 not in shown
@@ -165,7 +165,7 @@ def test_reader_that_left_ends_the_command_in_silence(arguments: list[str]) -> N
         )
     finally:
         os.close(writing)
-    # argparse ignores the error of its own help where standard output is unbuffered.
+    # argparse ignores the error of its own help if standard output is unbuffered.
     allowed = (0, 128 + signal.SIGPIPE) if "--help" in arguments else (128 + signal.SIGPIPE,)
     assert ended.returncode in allowed
     assert ended.stderr == b""

@@ -1,4 +1,4 @@
-"""Light models by name, in every command that takes a model."""
+"""Light models by name, in every command with a model argument."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = {
     "compile": ("-d", "TEMPLATE", "-o", "out.blob"),
     "inspect": ("-d", "TEMPLATE"),
     "query": ("-d", "TEMPLATE"),
-    # A check that fails wherever there is a model.
+    # A check that fails for every existing model.
     "reduce": ("-o", "small.onnx", "--check", f"{sys.executable} -c 'import os, sys; sys.exit(os.path.exists(sys.argv[1]))'"),
     "run": ("-d", "TEMPLATE", "--random"),
     "visualize": ("-d", "TEMPLATE", "-o", "plan.txt"),

@@ -1,4 +1,4 @@
-"""`hetero new-plugin`: the written plugin keeps the contract of every device at once."""
+"""`hetero new-plugin`: the generated plugin meets the contract of a device without further edits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hetero run` with options that make a model fit its inputs, and `hetero inspect`."""
+"""`hetero run` with options that adapt a model to its inputs, and `hetero inspect`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_photograph_runs_through_the_steps_that_were_asked_for(device: str, mode
     target = tmp_path / "out.npz"
     steps = ["--resize", "area", "--mean", "200,190,180", "--scale", "2", "--color", "BGR->RGB", "--output", "inner"]
     assert main(["run", model, "-d", device, "-i", picture, *steps, "--save-outputs", str(target)]) == 0
-    # Twice as large in both directions: area is the mean of 2 x 2 pixels.
+    # The image is twice as large in both directions, so "area" is the mean of 2 x 2 pixels.
     means = PIXELS[..., ::-1].astype(np.float64).reshape(4, 2, 6, 2, 3).mean((1, 3)).transpose(2, 0, 1)
     expected = -(means - np.array([200, 190, 180]).reshape(3, 1, 1)) / 2
     saved = read_saved(target)

@@ -11,7 +11,7 @@ import pytest
 
 from hetero_core.cli.main import main
 
-# `twice` and `last` have the same operator; a node of another operator is between them.
+# `twice` and `last` have the same operator, with a node of a different operator between them.
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 sandwich (float[2, 3] x) => (float[2, 3] y) { [twice] a = Add (x, x) [middle] b = Relu (a) [last] y = Add (b, x) }"""
 UNKNOWN = """<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>

@@ -1,4 +1,4 @@
-"""`hetero run`: outputs as text, JSON and files, times, comparison with another device, exit codes."""
+"""`hetero run`: outputs as text, JSON and files, times, comparison with a second device, exit codes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MODEL = """<ir_version: 8, opset_import: ["": 17]>
 lines (float[n, 3] x) => (float[n, 3] y, int64[n] best)
 { [twice] a = Add (x, x) [positive] y = Relu (a) [largest] best = ArgMax <axis = 1, keepdims = 0> (y) }"""
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
-# By hand: y = max(2x, 0), best = the position of its largest.
+# By hand: y = max(2x, 0), best = the index of its maximum.
 Y = np.array([[2, 0, 6], [0, 10, 0]], np.float32)
 
-# A device that is CPU with one added to every floating-point output.
+# A device that delegates to CPU and adds 1 to every floating-point output.
 OFF_BY_ONE = """
 from hetero_core import Executable, QueryResult, hookimpl
 import numpy as np
@@ -90,7 +90,7 @@ def test_perf_count_adds_the_time_of_each_subgraph(
 ) -> None:
     split = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu", "-c", "PERF_COUNT=YES"]
     assert main(["run", model, *split, *input_options, "--json"]) == 0
-    # A row without steps is what was copied at the border of the whole network.
+    # A row without steps holds the copies at the border of the whole network.
     times = [each for each in read_json(capsys)["subgraphs"] if each["steps"]]
     assert [(each["subgraph"], each["device"], each["steps"]) for each in times] == [
         (0, "TEMPLATE", 1),
@@ -159,7 +159,7 @@ def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, input_optio
 
     ended = run()
     assert (ended.returncode, ended.stderr) == (1, "")
-    # Expected is 1, 3, 1, ... 11, got is one less: 1 of at most 11.
+    # Expected 1, 3, 1, ... 11, and got each less 1: a difference of 1 relative to the maximum of 11.
     assert "y       1                   0.0909    DIFFERS" in ended.stdout
     assert "y: expected 3.0, got 2.0 at [0, 0]" in ended.stdout
     comparison = json.loads(run("--json").stdout)["comparison"]

@@ -1,4 +1,4 @@
-"""Sizes and values on the command line: named sizes, what an array binds, values in place, and the errors that name all inputs."""
+"""Sizes and values on the command line: named sizes, sizes bound by an array, inline values, and errors that name all inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetero_core.cli.main import main
 from hetero_core.cli.options import read_shapes
 from hetero_core.network.types import TensorType, ValueSpec
 
-# The second input has the first one's named size, as the mask of a language model has.
+# Both inputs share a named size, like the tokens and the mask of a language model.
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 masked (float[batch, height] x, float[batch, height] mask, int64 rate) => (float[batch, height] y)
 { a = Mul (x, mask) b = Cast <to = 1> (rate) y = Mul (a, b) }"""
@@ -91,7 +91,7 @@ def test_values_in_the_command_become_arrays_of_the_input() -> None:
     inputs = collect(["rate=16000", "y=5,6,7", "x=0.5"], X, Y, RATE)
     assert (inputs["rate"].shape, inputs["rate"].dtype, int(inputs["rate"])) == ((), np.int64, 16000)
     np.testing.assert_array_equal(inputs["y"], [[5, 6, 7]])
-    # A single value fills the input; y has chosen its open size.
+    # A single value fills the input; the array of y determines its open size.
     np.testing.assert_array_equal(inputs["x"], np.full((3, 2), 0.5, np.float32))
 
 

@@ -1,4 +1,4 @@
-"""`hetero tune`: devices measured in processes of their own, the tables, the kept result, and the file of pins."""
+"""`hetero tune`: devices measured in child processes, the tables, the stored result, and the file of pins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_tables_are_printed_and_the_result_is_kept(model: str, tmp_path: Path, c
     placement = json.loads(capsys.readouterr().out)["placement"]
     assert placement["is_kept"]
     assert sum(candidate["seconds"] is not None for candidate in placement["candidates"]) >= 2
-    # The file is what --affinity reads, and gives the same split.
+    # --affinity reads the file and gives the same split.
     assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--affinity", str(tmp_path / "pins.toml"), "--json"]) == 0
     pinned = json.loads(capsys.readouterr().out)["plan"]["device_of_node"]
     chosen = placement["candidates"][placement["chosen"]]["devices"]

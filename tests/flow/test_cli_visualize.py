@@ -1,4 +1,4 @@
-"""`hetero visualize` and `hetero query --explain`: every format, refusals, times, and the errors of both."""
+"""`hetero visualize` and `hetero query --explain`: every format, refusals, times, and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from hetero_core.cli.main import main
 
-# 'far' alone is on CPU, and keeps 'first', 'second' apart from 'near', 'join'.
+# Only 'far' is on CPU; it separates 'first', 'second' from 'near', 'join'.
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 diamond (float[2, 3] x) => (float[2, 3] y) {
     [first] a = Relu (x) [second] b = Abs (a) [near] c = Neg (b) [far] d = Exp (b)

@@ -1,4 +1,4 @@
-"""CPU, TEMPLATE and a split pass the conformance kit: CPU all operators, the others a sample; `nox -s kit` runs all checks on all three."""
+"""CPU passes the conformance kit with all operators, TEMPLATE and a split with a sample; `nox -s kit` runs all checks on all three."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hetero_core.conformance.check import LEVELS
 from hetero_core.conformance.report import report_to_json
 from hetero_core.conformance.runner import Outcome, Target, make_target, run_checks
 
-# What the kernels toolkit does not pass: Gradient differentiates the graph around it, which no kernel can.
+# Cases that the kernels toolkit refuses: Gradient differentiates the graph around it, and no kernel can see that graph.
 LEFT_OUT = ["test_gradient_of_add", "test_gradient_of_add_and_mul"]
-# Device -> level -> one of so many cases of the backend suite is tried, each where nothing is said and in the session `kit`.
+# Device -> level -> n: every n-th case of the backend suite runs. Without an entry, and in the session `kit`, every case runs.
 EVERY = {
     "CPU": {"hetero": 6},
     "TEMPLATE": {"operators": 20, "hetero": 12},
     "HETERO:TEMPLATE,CPU": {"operators": 20, "hetero": 12},
 }
-# How many cases pass at least where all are tried, all of them on the device's own kernels.
+# The least number of passed cases if all run; all of them pass on the device's own kernels.
 LEAST = 2031
 
-# How many drawn graphs each of them is tried on here; plugins/cpu/tests/test_graphs.py has more for CPU.
+# Device -> number of random graphs; plugins/cpu/tests/test_graphs.py has more for CPU.
 GRAPHS = {"CPU": 20, "TEMPLATE": 8, "HETERO:TEMPLATE,CPU": 8}
 
 
@@ -33,7 +33,7 @@ def find_target(device: str) -> Target:
 
 
 def require_level(device: str, level: str, every: int) -> None:
-    """Requires that no check of the level fails; of the operators that no case is wrong, and none is refused but those left out."""
+    """Asserts that every check of the level passes; for operators, that no case is wrong and only LEFT_OUT is refused."""
     target = find_target(device)
     checks = choose_checks([level], cases=GRAPHS[device])
     outcomes: tuple[Outcome, ...] = tuple(run_checks(sample_cases(checks, every), target))
@@ -45,7 +45,7 @@ def require_level(device: str, level: str, every: int) -> None:
         assert operators["wrong"] == 0
         assert operators["passed"] + operators["refused"] == operators["cases"] >= 2033 // every
         assert operators["native"] == operators["passed"]
-        refused = [one["case"] for one in operators["refusals"]]
+        refused = [refusal["case"] for refusal in operators["refusals"]]
         assert set(refused) <= set(LEFT_OUT)
         if IS_WHOLE or every == 1:
             assert operators["passed"] >= LEAST

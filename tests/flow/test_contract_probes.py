@@ -1,4 +1,4 @@
-"""The contract on devices unlike ours: memory of their own, asynchronous engines, preset outputs."""
+"""The contract on devices unlike the plugins here: separate memory, asynchronous engines, preset outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X = np.array([1, -2, 3, -4], np.float32)
 ZERO = np.zeros(4, np.float32)
 
 
-def test_values_stay_in_the_memory_of_a_device_between_its_stages(core: Core, read: Callable[..., Network]) -> None:
+def test_values_stay_in_device_memory_between_nodes(core: Core, read: Callable[..., Network]) -> None:
     device = probes.FakeDevice("F")
     core.register_plugin("FAKE", device)
     loaded = core.load_network(read("g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Add(b, a) }"), "FAKE")
@@ -37,13 +37,13 @@ def test_each_crossing_is_one_counted_transfer(core: Core, read: Callable[..., N
     device = probes.FakeDevice("F")
     core.register_plugin("FAKE", device)
     loaded = core.load_network(read(CHAIN), "HETERO:FAKE,CPU", {"PERF_COUNT": True})
-    assert [one[0] for one in loaded.get_metric("HETERO_SUBGRAPHS")] == ["FAKE", "CPU", "FAKE"]
+    assert [subgraph[0] for subgraph in loaded.get_metric("HETERO_SUBGRAPHS")] == ["FAKE", "CPU", "FAKE"]
     request = loaded.create_infer_request()
     np.testing.assert_array_equal(request.infer({"x": X})["y"], ZERO)
-    # x in, b out to CPU, c in, y out; b stays on the device for its second reader.
+    # Transfers: x in, b out to CPU, c in, y out. b also stays on the device for its second reader.
     assert device.moved == ["from_host x", "to_host", "from_host c", "to_host"]
     transfers = [entry for entry in request.perf_counts if entry.operator == "transfer"]
-    # Four floats each, known on the side of the host whichever way they went.
+    # Four floats each; the host's array gives the size in both directions.
     assert [(entry.node, entry.nbytes, entry.source, entry.targets, entry.path) for entry in transfers] == [
         ("x", 16, "host", ("FAKE",), ()),
         ("b", 16, "FAKE", ("CPU",), (0,)),
@@ -54,7 +54,7 @@ def test_each_crossing_is_one_counted_transfer(core: Core, read: Callable[..., N
     assert request.profile.copied_bytes == 64
 
 
-def test_copies_of_a_device_that_runs_a_whole_network_are_in_its_times(core: Core, read: Callable[..., Network]) -> None:
+def test_copies_of_a_device_with_a_whole_network_are_timed(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("FAKE", probes.FakeDevice("F"))
     text = "g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Add(b, a) }"
     request = core.load_network(read(text), "FAKE", {"PERF_COUNT": True}).create_infer_request()
@@ -132,9 +132,7 @@ def test_state_stays_in_the_memory_of_a_device_from_run_to_run(core: Core, read:
     np.testing.assert_array_equal(request.states["past"].value, 3 * X)
 
 
-def test_state_of_a_split_stays_in_the_memory_of_the_stage_that_makes_and_reads_it(
-    core: Core, read: Callable[..., Network]
-) -> None:
+def test_state_stays_in_the_memory_of_the_stage_that_uses_it(core: Core, read: Callable[..., Network]) -> None:
     device = probes.FakeDevice("F")
     core.register_plugin("FAKE", device)
     network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { present = Add(x, past) y = Abs(present) }")
@@ -145,7 +143,7 @@ def test_state_of_a_split_stays_in_the_memory_of_the_stage_that_makes_and_reads_
     np.testing.assert_array_equal(request.states["past"].value, 2 * X)
 
 
-def test_state_that_another_device_makes_crosses_the_host_once_in_each_run(core: Core, read: Callable[..., Network]) -> None:
+def test_state_of_another_device_crosses_the_host_once_per_run(core: Core, read: Callable[..., Network]) -> None:
     device = probes.FakeDevice("F")
     core.register_plugin("FAKE", device)
     network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { y = Add(x, past) present = Abs(y) }")

@@ -1,4 +1,4 @@
-"""Full, read-only, locked, vanished: a write that fails is a clear error, what was there before is whole, and nothing is left over."""
+"""Full, read-only, locked and vanished disks: a failed write is a clear error, keeps the old file, and leaves no partial file."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def is_mounting_possible() -> bool:
 
 
 def write_in_trouble(trouble: str, folder: Path) -> dict[str, Any]:
-    """Runs the program; returns what it reports."""
+    """Runs the program and returns its report."""
     needs_disk = trouble in ("full", "read-only")
     if needs_disk and not is_mounting_possible():
         pytest.skip("this system lets nobody mount a disk of their own")
     command = [*(NAMESPACE if needs_disk else ()), sys.executable, str(PROGRAM), trouble, str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    # The folder can be removed again.
+    # Restores the permissions, so that pytest can remove the folder.
     for path in (folder, *folder.rglob("*")) if folder.exists() else ():
         if path.is_dir():
             path.chmod(0o700)
@@ -76,11 +76,11 @@ def write_in_trouble(trouble: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
-def test_trouble_with_the_disk_is_a_clear_error_and_nothing_is_lost_or_left(trouble: str, tmp_path: Path) -> None:
+def test_disk_trouble_is_a_clear_error_and_loses_no_file(trouble: str, tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     reported = write_in_trouble(trouble, folder)
     answers = reported["answers"]
-    # Outputs go to a folder that is made, with all above it.
+    # --save-outputs creates a missing folder with its parents.
     expected_ways = set(FILE_OF_WAY) - ({"save_folder"} if trouble == "vanished" else set())
     for way in sorted(expected_ways):
         path = re.escape(str(folder / FILE_OF_WAY[way]))
@@ -94,7 +94,7 @@ def test_trouble_with_the_disk_is_a_clear_error_and_nothing_is_lost_or_left(trou
 
 
 @pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
-def test_trouble_with_the_folder_of_the_cache_is_a_miss_with_a_warning(trouble: str, tmp_path: Path) -> None:
+def test_disk_trouble_in_the_cache_is_a_miss_with_a_warning(trouble: str, tmp_path: Path) -> None:
     reported = write_in_trouble(trouble, tmp_path / "disk")
     assert reported["answers"]["cache"] == "miss"
     if trouble != "vanished":
@@ -108,7 +108,7 @@ def test_trouble_with_the_folder_of_the_cache_is_a_miss_with_a_warning(trouble: 
     assert reported["warnings"] != []
 
 
-def test_standard_output_on_a_full_disk_is_an_error_with_its_own_exit_code() -> None:
+def test_full_disk_of_standard_output_is_exit_code_74() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "hetero_core", "devices", "--names"],

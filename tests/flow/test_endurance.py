@@ -1,4 +1,4 @@
-"""Slices of the endurance runs with fixed seeds; the long ones are `nox -s endurance`."""
+"""Short endurance runs with fixed seeds; `nox -s endurance` has the long runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_script(name: str, *arguments: str) -> str:
     return ended.stdout
 
 
-def test_processes_killed_in_compilations_leave_no_wrong_entry_and_nothing_that_stays() -> None:
+def test_killed_compilations_leave_only_valid_cache_entries() -> None:
     printed = run_script("kill.py", "--seed", "5", "--compiles", "32", "--networks", "10")
     killed = re.search(r"(\d+) killed,", printed)
     assert killed
@@ -30,7 +30,7 @@ def test_processes_killed_in_compilations_leave_no_wrong_entry_and_nothing_that_
     assert "second clean run: 30 hits, 0 misses, then {'.blob': 30}" in printed
 
 
-def test_devices_that_fail_hang_nothing_and_give_no_wrong_number() -> None:
+def test_failing_devices_cause_no_hang_and_no_wrong_result() -> None:
     printed = run_script("soak.py", "--seed", "5", "--minutes", "0.2", "--rate", "0.02", "--warm-up", "2000")
     for kind in ("async", "cancel", "import", "infer", "load", "loop", "queue", "register"):
         assert re.search(rf"^done, \d+:.* \d+ {kind}\b", printed, re.MULTILINE), f"nothing of {kind} succeeded:\n{printed}"

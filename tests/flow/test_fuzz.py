@@ -1,4 +1,4 @@
-"""A slice of the fuzzing with a fixed seed; the long run is `nox -s fuzz`."""
+"""A short fuzzing run with a fixed seed; `nox -s fuzz` is the long run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FUZZ = Path(__file__).parents[1] / "fuzz"
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports the files of tests/fuzz by their names, as a script there does."""
+    """Returns a function that imports a file of tests/fuzz by its name, as a script there does."""
     import importlib
 
     monkeypatch.syspath_prepend(str(FUZZ))
@@ -28,12 +28,12 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-def test_strangers_models_blobs_and_cache_entries_are_clean_answers_or_errors_of_ours() -> None:
+def test_mutated_models_blobs_and_entries_give_clean_answers() -> None:
     command = [sys.executable, str(FUZZ / "run.py"), "--seed", "0", "--cases", "200", "--seconds", "60"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     counts = ended.stdout.splitlines()[0]
-    # Not everything is refused, and not everything passes: the mutations reach behind the first check.
+    # Some cases are refused and some pass, so the mutations reach beyond the first check.
     for outcome in ("model refused", "model run", "blob refused", "blob run", "cache replaced"):
         assert outcome in counts, counts
 
@@ -76,7 +76,7 @@ def test_mutated_blobs_have_right_digests(modules: Any) -> None:
     for _, blob in check.list_blobs():
         for seed in range(50):
             mutated = blobs.mutate_blob(Random(seed), blob)
-            # Head and header, up to the sections; each of these has a digest of its own in the header.
+            # The final digest covers head and header; the header has the digest of each section.
             header_size = int.from_bytes(mutated[16:24], "little")
             begin = -(-(32 + header_size) // 64) * 64
             assert hashlib.sha256(mutated[:-32][:begin]).digest() == mutated[-32:]

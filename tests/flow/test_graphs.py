@@ -1,4 +1,4 @@
-"""Drawn graphs from the command line; the long run is `nox -s graphs`."""
+"""Random graphs from the command line; `nox -s graphs` is the long run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The acceptance test of the network layer: every multi-node model of the ONNX backend suite, cut in two, equals the whole.
+"""The acceptance test of the network layer: every multi-node model of the ONNX backend suite equals its two halves in sequence.
 
-Each model is cut at its middle and at three seeded places of its topological order. Both halves go through the writer and run one
-after the other in the reference evaluator, as the whole does: what is tested is reading, cutting, typing and writing, no kernel.
-The large networks ("real") are left out: their reference runs take minutes.
+Each model is cut at its middle and at three random positions of its topological order. The writer saves both halves, and the reference
+evaluator runs them in sequence, and the whole model as the baseline: this tests reading, cutting, typing and writing, but no kernel.
+The large networks ("real") are excluded, because their reference runs take minutes.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ def test_nodes_one_by_one_equal_the_whole(multi_node_cases: list[tuple[BackendCa
 
 
 def _compare_parts(case: BackendCase, network: Network, parts: list[list[str]], how: str) -> list[str]:
-    """Returns why the parts give something else than the whole; nothing where they agree."""
+    """Returns an error if the outputs of the parts differ from the whole; an empty list if they agree."""
     try:
         feeds = dict(zip((spec.name for spec in network.inputs), case.runs[0][0], strict=True))
         whole = ReferenceEvaluator(case.model)
-        found = _run_parts(network, parts, feeds)
+        outputs = _run_parts(network, parts, feeds)
         for name, value in zip(whole.output_names, whole.run(None, feeds), strict=True):
-            _assert_same(found[name], value, f"output '{name}'")
-    except Exception as error:  # noqa: BLE001  # every failing model is named, not just the first
+            _assert_same(outputs[name], value, f"output '{name}'")
+    except Exception as error:  # noqa: BLE001  # the test names every failing model
         return [f"{case.name}, {how}: {type(error).__name__}: {str(error)[:300]}"]
     return []
 
 
 def _places(name: str, count: int) -> Iterator[int]:
-    """Yields the middle and three places drawn with the model's name as seed; each once."""
+    """Yields the middle and three random positions, seeded by the model's name, without duplicates."""
     draw = random.Random(name)
     yield from sorted({count // 2, *(draw.randrange(1, count) for _ in range(3))})
 
@@ -86,7 +86,7 @@ def _run_parts(network: Network, parts: list[list[str]], feeds: Mapping[str, Any
     values = {**feeds, **{name: initializer.array for name, initializer in network.initializers.items()}}
     for part in (cut_subnetwork(network, names) for names in parts):
         proto = network_to_proto(part)
-        # The checker wants a shape at the border; a rank that nobody knows has none to state.
+        # The checker requires shapes of inputs and outputs; a value of unknown rank has no shape.
         if all(spec.shape is not None or spec.dtype is None for spec in (*part.inputs, *part.outputs)):
             onnx.checker.check_model(proto)
         evaluator = ReferenceEvaluator(proto)
@@ -95,17 +95,17 @@ def _run_parts(network: Network, parts: list[list[str]], feeds: Mapping[str, Any
     return values
 
 
-def _assert_same(found: Any, expected: Any, what: str) -> None:
+def _assert_same(output: Any, expected: Any, what: str) -> None:
     if expected is None:
-        assert found is None, what
+        assert output is None, what
     elif isinstance(expected, list):
-        assert isinstance(found, list), what
-        assert len(found) == len(expected), what
-        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-            _assert_same(one, other, f"{what}, element {index}")
+        assert isinstance(output, list), what
+        assert len(output) == len(expected), what
+        for index, (item, expected_item) in enumerate(zip(output, expected, strict=True)):
+            _assert_same(item, expected_item, f"{what}, element {index}")
     else:
-        found, expected = np.asarray(found), np.asarray(expected)
-        assert found.dtype == expected.dtype, what
-        assert found.shape == expected.shape, what
-        same = found.tolist() == expected.tolist() if found.dtype == object else found.tobytes() == expected.tobytes()
+        output, expected = np.asarray(output), np.asarray(expected)
+        assert output.dtype == expected.dtype, what
+        assert output.shape == expected.shape, what
+        same = output.tolist() == expected.tolist() if output.dtype == object else output.tobytes() == expected.tobytes()
         assert same, what

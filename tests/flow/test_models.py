@@ -1,6 +1,6 @@
-"""Real topologies with random weights on every device and split in two ways, against ONNX Runtime.
+"""Real topologies with random weights on every device and with two kinds of splits, compared with ONNX Runtime.
 
-`nox -s kit` adds the largest one, and the random split of those with many nodes, each of which is a part of its own.
+`nox -s kit` adds the largest model, and the random split of models with many nodes, in which nearly every node is a subgraph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Case = tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]
 
 
 def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
-    """The oracle: ONNX Runtime with its optimisations off."""
+    """Returns the outputs of the oracle, ONNX Runtime without optimisations."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -43,7 +43,7 @@ def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
 
 @pytest.fixture(scope="module", params=[*LIGHT, *SMALL])
 def case(request: pytest.FixtureRequest) -> Case:
-    """Name, model, inputs and expected outputs; one model in memory at a time."""
+    """Name, model, inputs and expected outputs; a single model is in memory at a time."""
     name = request.param
     model = SMALL[name]() if name in SMALL else light_model(name)
     inputs = light_inputs(model)
@@ -75,14 +75,14 @@ def test_model_equals_the_engine(core: Core, case: Case, device: str, pin: Calla
         pytest.skip("nox -s kit splits it randomly, too")
     network = pin(core.read_network(model))
     with core.load_network(network, device) as loaded:
-        found = loaded.infer(inputs)
+        outputs = loaded.infer(inputs)
         if device.startswith("HETERO"):
             subgraphs = loaded.get_metric("HETERO_SUBGRAPHS")
             assert sorted(node for _, nodes in subgraphs for node in nodes) == sorted(node.name for node in network.nodes)
             assert all(network.affinity[node] == chosen for chosen, nodes in subgraphs for node in nodes)
             assert len(subgraphs) > 1
-    for spec, value, wanted in zip(network.outputs, found.values(), expected, strict=True):
-        assert max_relative_difference(value, wanted) < RELATIVE, (name, spec.name)
+    for spec, value, reference in zip(network.outputs, outputs.values(), expected, strict=True):
+        assert max_relative_difference(value, reference) < RELATIVE, (name, spec.name)
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
@@ -94,17 +94,17 @@ def test_one_loaded_network_takes_any_batch(core: Core, device: str) -> None:
     for batch in (1, 5, 2):
         array = np.random.default_rng(batch).standard_normal((batch, *(spec.shape or ())[1:])).astype(np.float32)
         expected = run_engine(model, {spec.name: array})
-        for value, wanted in zip(loaded.infer({spec.name: array}).values(), expected, strict=True):
-            assert value.shape == wanted.shape
-            assert_same(value, wanted, rtol=RELATIVE)
+        for value, reference in zip(loaded.infer({spec.name: array}).values(), expected, strict=True):
+            assert value.shape == reference.shape
+            assert_same(value, reference, rtol=RELATIVE)
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_old_form_of_a_model_runs_as_it_is(core: Core, name: str, device: str) -> None:
-    """Opset 9, IR 3, initializers listed as inputs: the form in which the topologies were published."""
+    """The form of the published models: opset 9, IR 3, initializers listed as inputs."""
     model = light_model(name, opset=None)
     inputs = light_inputs(model)
-    found = core.load_network(core.read_network(model), device).infer(inputs)
-    for value, wanted in zip(found.values(), run_engine(model, inputs), strict=True):
-        assert max_relative_difference(value, wanted) < RELATIVE
+    outputs = core.load_network(core.read_network(model), device).infer(inputs)
+    for value, reference in zip(outputs.values(), run_engine(model, inputs), strict=True):
+        assert max_relative_difference(value, reference) < RELATIVE

@@ -1,6 +1,6 @@
-"""What pip installs: wheels of the core, the plugins and the example, and a device that appears and vanishes with its wheel.
+"""The installed wheels of the core, the plugins and the example, and a device that appears and vanishes with its wheel.
 
-The dependencies of the core come through plain pip; everything else happens below a temporary folder.
+pip installs the dependencies of the core as usual; every other file is below a temporary folder.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ with Core() as core:
 
 
 def run(*command: str | Path, folder: Path) -> str:
-    """Returns what the command prints; runs it outside the repository, without the paths of this interpreter."""
+    """Returns the output of a command, run outside the repository and without the paths of this interpreter."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    # To compile them takes minutes.
+    # Compiling the kernels takes minutes.
     environment["HETERO_CPU_KERNELS"] = "NO"
     ended = subprocess.run(
         [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=900
@@ -49,7 +49,7 @@ def read_project(folder: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Builds the wheels of core, plugins and example with the build backend itself; distribution name -> file."""
+    """Distribution name -> wheel of the core, the plugins and the example, built by the build backend itself."""
     target = tmp_path_factory.mktemp("wheels")
     built = {}
     for folder in (ROOT, *DEVICE_PROJECTS):
@@ -70,7 +70,7 @@ def read_metadata(wheel: Path, file: str) -> str:
         return archive.read(name).decode()
 
 
-def test_wheel_of_the_core_holds_type_marker_demo_and_licence_and_no_second_package(wheels: dict[str, Path]) -> None:
+def test_core_wheel_holds_type_marker_demo_and_licence(wheels: dict[str, Path]) -> None:
     names = list_names(wheels["hetero-core"])
     assert {"hetero_core/py.typed", "hetero_core/cli/demo_assets/digits.onnx", "hetero_core/cli/demo_assets/digits.npz"} <= set(
         names
@@ -84,7 +84,7 @@ def test_wheel_of_the_core_holds_type_marker_demo_and_licence_and_no_second_pack
 
 
 @pytest.mark.parametrize("folder", DEVICE_PROJECTS, ids=lambda path: path.name)
-def test_wheel_of_a_plugin_announces_its_devices_and_holds_its_package_alone(folder: Path, wheels: dict[str, Path]) -> None:
+def test_plugin_wheel_announces_devices_and_holds_one_package(folder: Path, wheels: dict[str, Path]) -> None:
     project = read_project(folder)
     wheel = wheels[str(project["name"])]
     announced = read_metadata(wheel, "entry_points.txt")
@@ -121,14 +121,14 @@ def test_device_appears_runs_and_vanishes_with_its_wheel(wheels: dict[str, Path]
 
 
 def require_tutorial(scripts: Path, wheels: dict[str, Path], folder: Path) -> None:
-    """Goes through the first tutorial as printed, from an empty folder: files, commands, and all Python blocks once ECHO is installed."""
+    """Follows the first tutorial in an empty folder: its files, its commands, and, with ECHO installed, all its Python blocks."""
     text = (ROOT / "docs" / "tutorial" / "first-device.md").read_text()
     blocks = re.findall(r"^```(\w+)( excerpt)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     python = [code for kind, excerpt, code in blocks if kind == "python" and not excerpt]
     start = folder / "tutorial"
     package, tests = start / "hetero-echo" / "hetero_echo", start / "hetero-echo" / "tests"
-    for made in (package, tests):
-        made.mkdir(parents=True)
+    for directory in (package, tests):
+        directory.mkdir(parents=True)
     (package / "__init__.py").write_text(next(code for code in python if code.startswith('"""ECHO')))
     (start / "hetero-echo" / "pyproject.toml").write_text(next(code for kind, _, code in blocks if kind == "toml"))
     (tests / "test_conformance.py").write_text(next(code for _, excerpt, code in blocks if excerpt))

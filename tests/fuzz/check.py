@@ -1,7 +1,7 @@
-"""What must hold for a stranger's model, blob or cache entry: an error of hetero, or a network that answers; nothing else.
+"""Checks of untrusted models, blobs and cache entries: hetero raises one of its own errors or runs the network; nothing else passes.
 
-Each check returns how the case ended and what was changed: bytes as they come, or a field, behind a digest that is right again. Models
-may rightly ask for giant computations: only small ones are loaded, and run. Hostile models ask for all memory or time in at most 1 MB.
+Each check returns the outcome of a case and the kind of its mutation: random bytes, or a field with the digest computed again. A valid
+model may ask for a giant computation, so only small models are loaded and run. A hostile model of at most 1 MB asks for all memory or time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LARGEST_READ, LONGEST_READ, LARGEST_LOAD = 10**9, 20.0, 2 * 10**9
 
 @dataclass(frozen=True)
 class Case:
-    """One case; `folder` is empty."""
+    """A fuzzing case; `folder` is empty."""
 
     core: Core
     index: int
@@ -55,14 +55,14 @@ class Case:
 
 
 def check_model(case: Case) -> str:
-    """Reads a mutated model, writes and packs it, asks every device, loads and runs it if it is small."""
+    """Reads a mutated model, writes and packs it, queries every device, and loads and runs it if it is small."""
     content = case.random.choice(sorted(list_seeds().items()))[1]
     change, mutate = pick_mutation(case.random, case.random.choice((mutate_model, mutate_nodes)))
     return f"{read_and_run(case.core, mutate(case.random, content), case.devices)}, {change} changed"
 
 
 def check_hostile(case: Case) -> str:
-    """Reads a hostile model, which takes at most a gigabyte more, and loads it on every device, which takes two."""
+    """Reads a hostile model with at most one more gigabyte, and loads it on every device with at most two."""
     name, make = list(list_models().items())[case.index]
     content = make()
     assert len(content) <= 10**6, f"{name} has {len(content)} bytes"
@@ -76,7 +76,7 @@ def check_hostile(case: Case) -> str:
     grown, seconds = read_status("VmHWM") - before, time.process_time() - began
     assert grown <= LARGEST_READ, f"reading {name} took {grown} bytes"
     assert seconds <= LONGEST_READ, f"reading {name} took {seconds:.1f} s"
-    # An engine holds weights of gigabytes for anybody.
+    # An engine holds gigabytes of weights for any model.
     if network is None or name.startswith("weights_"):
         return "refused" if network is None else "read"
     for device in case.devices:
@@ -94,18 +94,18 @@ def start_peak() -> int:
 
 
 def read_status(key: str) -> int:
-    """Returns bytes of this process as Linux states them."""
+    """Returns an entry of /proc/self/status in bytes."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
     return int(line.split()[1]) * 1024
 
 
 def pick_mutation(random: Random, mutate_field: Mutate) -> tuple[str, Mutate]:
-    """Returns a name and a mutation: a field in most cases, else bytes."""
+    """Returns a mutation with its name: a field in 70 % of the cases, bytes otherwise."""
     return ("bytes", mutate_bytes) if random.random() < 0.3 else ("field", mutate_field)
 
 
 def read_and_run(core: Core, content: bytes, devices: Sequence[str]) -> str:
-    """Returns how far a model came."""
+    """Returns the last step that the model passed."""
     try:
         network = core.read_network(content)
     except HeteroError:
@@ -120,13 +120,13 @@ def read_and_run(core: Core, content: bytes, devices: Sequence[str]) -> str:
 
 
 def write_and_pack(network: Network) -> None:
-    """Packs a network and takes it up again: it must be the same one."""
+    """Asserts that a network keeps its fingerprint through packing and unpacking."""
     sections = pack_network(network)
     assert unpack_network(sections).fingerprint == network.fingerprint, "packing changed the network"
 
 
 def ignore_own_errors(action: Callable[[], Any]) -> Any:
-    """Returns what the action returns, None for an error of hetero; any other one goes on."""
+    """Returns the result of the action, None for an error of hetero. Raises: any other error."""
     try:
         return action()
     except HeteroError:
@@ -134,13 +134,13 @@ def ignore_own_errors(action: Callable[[], Any]) -> Any:
 
 
 def is_small(network: Network) -> bool:
-    """Says whether all sizes are declared, and small together."""
+    """Says whether all sizes are declared and their sum is small."""
     total = 0
     for graph in iterate_graphs(network):
         for value_type in (
             *graph.types.values(),
             *(spec.type for spec in graph.inputs),
-            *(one.type for one in graph.initializers.values()),
+            *(tensor.type for tensor in graph.initializers.values()),
         ):
             size = value_type.nbytes if isinstance(value_type, TensorType) else 0
             if isinstance(value_type, TensorType) and value_type.dtype == "string":
@@ -152,12 +152,12 @@ def is_small(network: Network) -> bool:
 
 
 def run_everywhere(core: Core, network: Network, device: str) -> bool:
-    """Loads and runs a network; says whether it gave outputs."""
+    """Loads and runs a network; says whether it returned outputs."""
     loaded: ExecutableNetwork | None = ignore_own_errors(lambda: core.load_network(network, device))
     if loaded is None:
         return False
     is_bounded = all(node.op_type not in UNBOUNDED for node in network.nodes)
-    # Every value has a declared size, so that no size comes from a number in an array.
+    # If every value has a declared size, no size depends on the elements of an array.
     is_declared = all(value in network.types for node in network.nodes for value in node.writes)
     inputs = make_inputs(network)
     if not (is_bounded and is_declared and inputs is not None):
@@ -166,7 +166,7 @@ def run_everywhere(core: Core, network: Network, device: str) -> bool:
 
 
 def make_inputs(network: Network) -> dict[str, Any] | None:
-    """Returns arrays of ones, None where an input is no tensor."""
+    """Returns an array filled with 1 for each input, None if an input is no tensor."""
     if not all(isinstance(spec.type, TensorType) and spec.dtype is not None for spec in network.inputs):
         return None
     arrays = {}
@@ -179,8 +179,8 @@ def make_inputs(network: Network) -> dict[str, Any] | None:
 
 @cache
 def list_blobs() -> tuple[tuple[str, bytes], ...]:
-    """Returns (device, blob) of loaded networks: plain ones, split ones, one with a part that is stored as a network."""
-    made = []
+    """Returns (device, blob) of a network that is loaded whole, split, and split with a subnetwork stored as a blob of its own."""
+    blobs = []
     with Core() as core:
         for device in ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU", "HETERO:(HETERO:TEMPLATE,CPU),CPU"):
             network = core.read_network(parse_text(BLOB_TEXT)).with_affinity(
@@ -188,12 +188,12 @@ def list_blobs() -> tuple[tuple[str, bytes], ...]:
             )
             stream = io.BytesIO()
             core.load_network(network, device).export_network(stream)
-            made.append((device.partition(":")[0], stream.getvalue()))
-    return tuple(made)
+            blobs.append((device.partition(":")[0], stream.getvalue()))
+    return tuple(blobs)
 
 
 def check_blob(case: Case) -> str:
-    """Imports a blob with changed bytes or with something changed behind its digest, and runs what comes of it."""
+    """Imports a blob with changed bytes, or with a changed field and a valid digest, and runs the imported network."""
     core, random = case.core, case.random
     device, blob = random.choice(list_blobs())
     change, mutate = pick_mutation(random, mutate_blob)
@@ -202,7 +202,7 @@ def check_blob(case: Case) -> str:
         loaded = core.import_network(mutated, device)
     except HeteroError:
         return f"refused, {change} changed"
-    # Where the digest was not made right again, nothing else may come through.
+    # A blob with changed bytes has a wrong digest, so its import must fail.
     assert change == "field" or mutated == blob, "a blob with changed bytes was imported"
     result = ignore_own_errors(lambda: loaded.infer({"x": X}))
     ignore_own_errors(lambda: loaded.export_network(io.BytesIO()))
@@ -212,7 +212,7 @@ def check_blob(case: Case) -> str:
 
 
 def check_cache(case: Case) -> str:
-    """Loads through a folder whose entry was changed: the answer is right, whatever the entry says."""
+    """Loads through a folder with a changed cache entry: the outputs are correct despite the entry."""
     core, random, folder = case.core, case.random, case.folder
     device = random.choice(case.devices)
     config = {"CACHE_DIR": str(folder / "cache")}
@@ -227,7 +227,7 @@ def check_cache(case: Case) -> str:
         loaded = core.load_network(network, device, config)
         if loaded.get_metric("LOADED_FROM_CACHE") and mutated != content:
             assert change == "field", "an entry with changed bytes was believed"
-            # Its digest is right and its identity is right: somebody who may write there may say what he likes.
+            # Digest and identity are valid. A user with write access to the cache is trusted.
             ignore_own_errors(lambda: loaded.infer({"x": X}))
             return "believed, field changed"
         outputs = loaded.infer({"x": X})

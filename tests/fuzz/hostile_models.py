@@ -1,6 +1,6 @@
-"""Models of at most 1 MB that ask for all memory or all time: `list_models` returns a maker for each, by its name.
+"""Models of at most 1 MB that ask for all memory or all time: `list_models` returns name -> maker.
 
-Each is valid as a file, most are valid as a network. Those with weights outside name a file that the runner makes.
+Each is a valid file, most are valid networks. Models with external weights name a file that the runner creates.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_input(name: str, element: int, *shape: int | str) -> onnx.ValueInfoProt
 
 
 def make_chain(op_type: str, length: int, reads: int = 1, **attributes: Any) -> list[onnx.NodeProto]:
-    """Returns nodes from the value v0 to the value v<length>, each of which reads its predecessor `reads` times."""
+    """Returns a chain of nodes from the value v0 to v<length>; each node reads its predecessor `reads` times."""
     return [helper.make_node(op_type, [f"v{i}"] * reads, [f"v{i + 1}"], **attributes) for i in range(length)]
 
 
@@ -60,7 +60,7 @@ def make_function(name: str, nodes: list[onnx.NodeProto], source: str, result: s
 
 
 def add_to_input(nodes: list[onnx.NodeProto], value: str, constants: dict[str, Any]) -> bytes:
-    """Returns a model that adds a value made of constants alone to its input."""
+    """Returns a model that adds a constant-folded value to its input."""
     return pack(make_model([*nodes, helper.make_node("Add", ["x", value], ["y"])], "y", constants=constants))
 
 
@@ -87,7 +87,7 @@ Constants = dict[str, Any]
 
 
 def grow(op_type: str, constants: Constants, **attributes: Any) -> bytes:
-    """Returns a model that adds what a node makes of constants to its input."""
+    """Returns a model that adds the output of a node over constants to its input."""
     return add_to_input([helper.make_node(op_type, list(constants), ["e"], **attributes)], "e", constants)
 
 

@@ -1,6 +1,6 @@
-"""Mutations of blobs behind their digests: header, table, sections, containers within containers, packed networks, JSON.
+"""Mutations of blobs with valid digests: header, table, sections, containers within containers, packed networks, JSON.
 
-Whatever is changed, size and digest are made right again, so that it is the readers that have to notice.
+After each change, size and digest are computed again, so that only the readers can detect it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAGIC = b"HETEROBL"
 
 
 def mutate_blob(random: Random, blob: bytes) -> bytes:
-    """Returns the container with something changed, closed by a right digest."""
+    """Returns the container with a random change and a valid digest."""
     header_size = HEAD.unpack_from(blob)[3]
     fields = json.loads(blob[HEAD.size : HEAD.size + header_size])
     start = align(HEAD.size + header_size)
@@ -42,7 +42,7 @@ def mutate_blob(random: Random, blob: bytes) -> bytes:
 
 
 def mutate_section(random: Random, section: bytes) -> bytes:
-    """Returns a section changed as what it is: a container, JSON, a model, or bytes."""
+    """Returns a section with a change that fits its kind: container, JSON, model or bytes."""
     if section.startswith(MAGIC):
         return mutate_blob(random, section)
     if section[:1] in (b"{", b"["):
@@ -53,7 +53,7 @@ def mutate_section(random: Random, section: bytes) -> bytes:
 
 
 def mutate_json(random: Random, root: Any) -> Any:
-    """Returns the value with one item in it replaced, removed, repeated or renamed."""
+    """Returns the value with a single item replaced, removed, repeated or renamed."""
     places = list(iterate_places(root))
     if not places:
         return pick_json(random)
@@ -66,16 +66,16 @@ def mutate_json(random: Random, root: Any) -> Any:
         case 2 if isinstance(holder, dict):
             holder[random.choice(TEXTS)] = holder.pop(key)
         case 3:
-            # What stands elsewhere in it: right by its form, wrong by its place.
-            other, other_key = random.choice(places)
-            holder[key] = json.loads(json.dumps(other[other_key]))
+            # A value from another place of the document: valid form, wrong place.
+            source, source_key = random.choice(places)
+            holder[key] = json.loads(json.dumps(source[source_key]))
         case _:
             holder[key] = pick_json(random)
     return root
 
 
 def iterate_places(value: Any) -> Any:
-    """Yields (holder, key) of all that stands in lists and objects."""
+    """Yields (container, key) of every item of every list and object."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
         yield value, key
@@ -83,7 +83,7 @@ def iterate_places(value: Any) -> Any:
 
 
 def pick_json(random: Random) -> Any:
-    """Returns some value that JSON can hold, infinities included, as Python reads them."""
+    """Returns a random JSON value, including the infinities and NaN that Python reads."""
     return random.choice(
         [
             None,
@@ -105,7 +105,7 @@ def pick_json(random: Random) -> Any:
 
 
 def mutate_head(random: Random, blob: bytes) -> bytes:
-    """Returns the container without digest, one number of its head changed."""
+    """Returns the container without its digest and with a single number of its head changed."""
     numbers = list(HEAD.unpack_from(blob))
     index = random.randrange(1, 5)
     limit = 1 << (32 if index < 3 else 64)
@@ -114,13 +114,13 @@ def mutate_head(random: Random, blob: bytes) -> bytes:
 
 
 def write_with_table(random: Random, fields: dict[str, Any], sections: dict[str, bytes]) -> bytes:
-    """Returns a container whose table of sections says something odd."""
+    """Returns a container with a mutated table of sections."""
     table, body = lay_out(sections)
     return assemble({**fields, "sections": mutate_json(random, table)}, body)
 
 
 def write(fields: Any, sections: dict[str, bytes]) -> bytes:
-    """Returns a container of these."""
+    """Returns a container of the fields and sections."""
     table, body = lay_out(sections)
     return assemble({**fields, "sections": table} if isinstance(fields, dict) else fields, body)
 
@@ -143,13 +143,13 @@ def assemble(fields: Any, body: bytes) -> bytes:
 
 
 def digest_section(section: bytes) -> str:
-    """Returns the digest of a section as its table has it."""
+    """Returns the digest of a section in the form of the table."""
     pieces = (section[begin : begin + 2**20] for begin in range(0, len(section), 2**20))
     return hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
 
 
 def close(content: bytes) -> bytes:
-    """Returns the content with its length in its head and its digest at its end, where it is long enough to have a head."""
+    """Returns the content with its length in the head and its digest at the end, if it is long enough for a head."""
     if len(content) >= HEAD.size and content[:8] == MAGIC and len(content) % 3:
         content = content[:24] + struct.pack("<Q", len(content) + 32) + content[32:]
     header_size = HEAD.unpack_from(content)[3] if len(content) >= HEAD.size else 0

@@ -1,4 +1,4 @@
-"""Mutations of a model's nodes as a careless exporter makes them: inputs missing, attributes swapped, odd ranks, calls, odd names."""
+"""Mutations of a model's nodes, as by a careless exporter: missing inputs, swapped attributes, odd ranks, calls, odd names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mutate_nodes(random: Random, content: bytes) -> bytes:
 
 
 def drop_input(random: Random, model: onnx.ModelProto) -> None:
-    """Leaves out an input of a node, or all of them, or the name of one."""
+    """Removes an input of a node, all inputs, or the name of an input."""
     node = random.choice(model.graph.node)
     if not node.input:
         return
@@ -36,7 +36,7 @@ def drop_input(random: Random, model: onnx.ModelProto) -> None:
 
 
 def add_input(random: Random, model: onnx.ModelProto) -> None:
-    """Gives a node one input more, or another one of the graph in place of its own."""
+    """Gives a node an additional input, or replaces an input by another value of the graph."""
     node = random.choice(model.graph.node)
     known = [*(value.name for value in model.graph.input), *(tensor.name for tensor in model.graph.initializer)]
     if known and node.input and random.random() < 0.6:
@@ -46,14 +46,14 @@ def add_input(random: Random, model: onnx.ModelProto) -> None:
 
 
 def swap_attributes(random: Random, model: onnx.ModelProto) -> None:
-    """Gives a node the attributes of another one, drops one, or changes a number in one."""
+    """Replaces the attributes of a node by those of another node, removes an attribute, or changes a number in it."""
     node = random.choice(model.graph.node)
     match random.randrange(3):
         case 0:
-            other = random.choice(model.graph.node)
-            kept = [onnx.AttributeProto.FromString(each.SerializeToString()) for each in other.attribute]
+            donor = random.choice(model.graph.node)
+            attributes = [onnx.AttributeProto.FromString(each.SerializeToString()) for each in donor.attribute]
             del node.attribute[:]
-            node.attribute.extend(kept)
+            node.attribute.extend(attributes)
         case 1 if node.attribute:
             del node.attribute[random.randrange(len(node.attribute))]
         case _ if node.attribute:
@@ -67,14 +67,14 @@ def swap_attributes(random: Random, model: onnx.ModelProto) -> None:
 
 
 def swap_operator(random: Random, model: onnx.ModelProto) -> None:
-    """Makes a node one of another operator."""
+    """Replaces the operator of a node."""
     schema = random.choice(list_schemas())
     node = random.choice(model.graph.node)
     node.op_type, node.domain = schema.name, schema.domain
 
 
 def change_rank(random: Random, model: onnx.ModelProto) -> None:
-    """Declares another shape for an input of the graph."""
+    """Declares a random rank and shape for an input of the graph."""
     if not model.graph.input:
         return
     proto = random.choice(model.graph.input).type
@@ -86,7 +86,7 @@ def change_rank(random: Random, model: onnx.ModelProto) -> None:
 
 
 def change_constant(random: Random, model: onnx.ModelProto) -> None:
-    """Sets the elements of a constant to an extreme, or cuts it to no element."""
+    """Sets an element of a constant to an extreme value, or makes the constant empty."""
     if not model.graph.initializer:
         return
     tensor = random.choice(model.graph.initializer)
@@ -108,7 +108,7 @@ def change_constant(random: Random, model: onnx.ModelProto) -> None:
 
 
 def wrap_in_function(random: Random, model: onnx.ModelProto) -> None:
-    """Moves a node into a function of the model, whose calls stand in its place."""
+    """Moves a node into a function of the model, and replaces the node by a call."""
     node = random.choice(model.graph.node)
     if any(attribute.HasField("g") for attribute in node.attribute):
         return
@@ -126,7 +126,7 @@ def wrap_in_function(random: Random, model: onnx.ModelProto) -> None:
 
 
 def rename_value(random: Random, model: onnx.ModelProto) -> None:
-    """Gives a value another name everywhere in the root graph."""
+    """Renames a value everywhere in the root graph."""
     names = [value for node in model.graph.node for value in (*node.input, *node.output) if value]
     if not names:
         return
@@ -142,7 +142,7 @@ def rename_value(random: Random, model: onnx.ModelProto) -> None:
 
 
 def append_operator(random: Random, model: onnx.ModelProto) -> None:
-    """Puts a drawn operator behind a value of the graph."""
+    """Appends a random operator after a value of the graph."""
     drawn = make_operator_model(random)
     values = [value for node in model.graph.node for value in node.output if value]
     (node,) = drawn.graph.node

@@ -1,4 +1,4 @@
-"""Mutations of model files: of their bytes, and of any field of any message in them, found by protobuf's own descriptors."""
+"""Mutations of model files: of their bytes, and of any field of any message, listed by protobuf's descriptors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Slot = tuple[Message, FieldDescriptor]
 
 
 def mutate_bytes(random: Random, content: bytes) -> bytes:
-    """Returns the content with a few bytes changed, cut out, repeated or put in."""
+    """Returns the content with a few bytes changed, removed, repeated or inserted."""
     changed = bytearray(content)
     for _ in range(random.choice((1, 1, 2, 4, 16))):
         position = random.randrange(len(changed) + 1)
@@ -80,7 +80,7 @@ def mutate_model(random: Random, content: bytes) -> bytes:
 
 
 def iterate_slots(message: Message) -> Iterator[Slot]:
-    """Yields every field that a message and those in it have or could have."""
+    """Yields every field, set or unset, of a message and its submessages."""
     for field in message.DESCRIPTOR.fields:
         yield message, field
         if field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -102,12 +102,12 @@ def mutate_field(random: Random, message: Message, field: FieldDescriptor, slots
     if is_repeated(field):
         mutate_list(random, message, field, slots)
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
-        others = [getattr(owner, other.name) for owner, other in slots if is_of_type(owner, other, field)]
-        if random.random() < 0.3 or not others:
+        messages = [getattr(owner, slot.name) for owner, slot in slots if is_of_type(owner, slot, field)]
+        if random.random() < 0.3 or not messages:
             message.ClearField(field.name)
         else:
-            copy = type(others[0])()
-            copy.CopyFrom(random.choice(others))
+            copy = type(messages[0])()
+            copy.CopyFrom(random.choice(messages))
             getattr(message, field.name).CopyFrom(copy)
     elif random.random() < 0.1:
         message.ClearField(field.name)
@@ -115,9 +115,9 @@ def mutate_field(random: Random, message: Message, field: FieldDescriptor, slots
         setattr(message, field.name, pick_scalar(random, field, getattr(message, field.name), slots))
 
 
-def is_of_type(owner: Message, other: FieldDescriptor, field: FieldDescriptor) -> bool:
-    """Says whether a slot holds one message of the type of `field`."""
-    return other.message_type is field.message_type and not is_repeated(other) and owner.HasField(other.name)
+def is_of_type(owner: Message, slot: FieldDescriptor, field: FieldDescriptor) -> bool:
+    """Says whether a slot holds a single message of the type of `field`."""
+    return slot.message_type is field.message_type and not is_repeated(slot) and owner.HasField(slot.name)
 
 
 def mutate_list(random: Random, message: Message, field: FieldDescriptor, slots: list[Slot]) -> None:
@@ -132,8 +132,8 @@ def mutate_list(random: Random, message: Message, field: FieldDescriptor, slots:
             items.append(copy_of(items[position]) if is_message else items[position])
         case 2 if len(items) > 1:
             swapped = [copy_of(item) if is_message else item for item in items]
-            other = random.randrange(len(items))
-            swapped[position], swapped[other] = swapped[other], swapped[position]
+            partner = random.randrange(len(items))
+            swapped[position], swapped[partner] = swapped[partner], swapped[position]
             del items[:]
             items.extend(swapped)
         case 3 if items and not is_message:
@@ -152,7 +152,7 @@ def copy_of(message: Message) -> Message:
 
 
 def pick_scalar(random: Random, field: FieldDescriptor, old: Any, slots: list[Slot]) -> Any:
-    """Returns a value for a field: an odd one, one near the old one, or one that stands elsewhere in the model."""
+    """Returns a value for a field: an unusual value, a neighbour of the old value, or a value from another place of the model."""
     kind = field.cpp_type
     if kind == FieldDescriptor.CPPTYPE_STRING and field.type == FieldDescriptor.TYPE_BYTES:
         content = old if isinstance(old, bytes) else b""
@@ -160,7 +160,7 @@ def pick_scalar(random: Random, field: FieldDescriptor, old: Any, slots: list[Sl
     if kind == FieldDescriptor.CPPTYPE_STRING:
         if field.name == "op_type":
             return random.choice(OPERATORS)
-        names = [name for owner, other in slots if (name := read_name(owner, other))]
+        names = [name for owner, slot in slots if (name := read_name(owner, slot))]
         return random.choice(names) if names and random.random() < 0.6 else random.choice(TEXTS)
     if kind in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return random.choice(FLOATS)
@@ -171,7 +171,7 @@ def pick_scalar(random: Random, field: FieldDescriptor, old: Any, slots: list[Sl
 
 
 def read_name(owner: Message, field: FieldDescriptor) -> str:
-    """Returns a text that stands somewhere in the model, empty where the slot holds none."""
+    """Returns the (first) string of a slot, "" if the slot holds no string."""
     if field.type != FieldDescriptor.TYPE_STRING:
         return ""
     value = getattr(owner, field.name)
@@ -179,7 +179,7 @@ def read_name(owner: Message, field: FieldDescriptor) -> str:
 
 
 def fit_integer(value: int, kind: int) -> int:
-    """Returns the value cut to what a field of this kind holds."""
+    """Returns the value clipped to the range of a field of this kind."""
     if kind == FieldDescriptor.CPPTYPE_INT32:
         return (value + (1 << 31)) % (1 << 32) - (1 << 31)
     if kind == FieldDescriptor.CPPTYPE_INT64:

@@ -1,4 +1,4 @@
-"""Models of one operator each, drawn from its schema: any version, types, ranks, attributes and arity, right or nearly right."""
+"""Random single-operator models from the operator's schema: any version, types, ranks, attributes and arity, valid or nearly valid."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def list_schemas() -> tuple[Any, ...]:
 
 
 def make_operator_model(random: Random) -> onnx.ModelProto:
-    """Returns a model of one operator, most likely with types that it takes."""
+    """Returns a model of a single operator, most likely with types that the operator supports."""
     schema = random.choice(list_schemas())
     inputs, initializers, names = [], [], []
     rank = random.choice(ODD_RANKS) if random.random() < 0.02 else random.choice(RANKS)
@@ -97,14 +97,14 @@ def make_operator_model(random: Random) -> onnx.ModelProto:
 
 
 def draw_count(random: Random, least: int, most: int) -> int:
-    """Returns a number of inputs or outputs; in one case of ten one that the schema does not have."""
+    """Returns a number of inputs or outputs; 10 % of the numbers violate the schema."""
     if random.random() < 0.1:
         return random.choice((0, max(least - 1, 0), min(most, 8) + 1))
     return random.randint(least, max(least, min(most, least + 3)))
 
 
 def make_input(name: str, text: str, shape: list[int]) -> onnx.ValueInfoProto:
-    """Returns the input of a type as schemas spell it."""
+    """Returns an input of a type in the spelling of schemas."""
     inner, depth = text, 0
     while inner.startswith("seq("):
         inner, depth = inner[4:-1], depth + 1
@@ -123,12 +123,12 @@ def make_input(name: str, text: str, shape: list[int]) -> onnx.ValueInfoProto:
 
 
 def number_of_element(text: str) -> int:
-    """Returns the number of an element type by the spelling of schemas."""
+    """Returns the ONNX number of an element type in the spelling of schemas."""
     return int(onnx.TensorProto.DataType.Value(text.upper()))
 
 
 def make_constant(random: Random, name: str, text: str, shape: list[int]) -> onnx.TensorProto:
-    """Returns a constant of small numbers, of the extremes of its type now and then."""
+    """Returns a constant of small numbers, sometimes of the extremes of its type."""
     number = number_of_element(text[7:-1])
     dtype = onnx.helper.tensor_dtype_to_np_dtype(number)
     count = int(np.prod(shape))
@@ -148,7 +148,7 @@ def make_constant(random: Random, name: str, text: str, shape: list[int]) -> onn
 
 
 def add_attribute(random: Random, node: onnx.NodeProto, name: str, formal: Any) -> None:
-    """Gives a node an attribute of the kind that the schema has, rarely of another one."""
+    """Gives a node an attribute of the schema's kind, rarely of another kind."""
     kind = int(formal.type.value)
     if random.random() < 0.05:
         kind = random.choice((1, 2, 3, 4, 6, 7, 8))

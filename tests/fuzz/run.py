@@ -1,13 +1,13 @@
-"""Runs mutated models, blobs and cache entries, and reports every case that is no clean answer: another error, a crash, a hang.
+"""Fuzzes hetero with mutated models, blobs and cache entries; reports every foreign exception, crash and hang.
 
     python tests/fuzz/run.py --seed 1 --cases 1000              1000 cases of each kind, in a minute at most
     python tests/fuzz/run.py --seed 1 --seconds 600             for ten minutes
-    python tests/fuzz/run.py --seed 1 --only model:17           one case, in this process, with its traceback
+    python tests/fuzz/run.py --seed 1 --only model:17           a single case, in this process, with its traceback
     python tests/fuzz/run.py --devices ORT OPENVINO CPU         other devices than CPU, TEMPLATE and a split
     python tests/fuzz/run.py --kinds hostile --memory 16 --busy 60      models of 1 MB that ask for all memory or time
 
-Cases run in a process of its own with 2 GiB of memory and 10 s of the processor each; if it dies or hangs, that case is the finding
-and a new process goes on. Ends with 1 if there was a finding.
+A worker process runs the cases with 2 GiB of memory and 10 s of processor time for each; if it dies or hangs, the case is reported as a
+finding and a new worker continues. Exit code 1 if there was a finding.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    """Writes a line at once."""
+    """Writes a line to standard output and flushes it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def run_case(arguments: argparse.Namespace, kind: str, index: int) -> str:
-    """Returns the outcome of one case. Raises: any exception, which is the finding."""
+    """Returns the outcome of a case. Raises: the finding, an exception of any type."""
     from check import CHECKS, Case
 
     from hetero_core import Core
@@ -86,8 +86,8 @@ def run_case(arguments: argparse.Namespace, kind: str, index: int) -> str:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """Runs cases and writes one JSON line before and one after each."""
-    from check import list_blobs, list_models  # imports onnx and all devices, which is no part of the first case
+    """Runs cases and writes a JSON line before and after each."""
+    from check import list_blobs, list_models  # onnx and all devices, imported before the clock of the first case starts
 
     resource.setrlimit(resource.RLIMIT_AS, (arguments.memory << 30,) * 2)
     list_blobs()
@@ -107,7 +107,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def supervise(arguments: argparse.Namespace) -> tuple[dict[str, str], Counter[str], float]:
-    """Returns case -> what was found, how often each outcome came, and the seconds of the slowest case."""
+    """Returns case -> finding, the count of each outcome, and the seconds of the slowest case."""
     findings: dict[str, str] = {}
     counts: Counter[str] = Counter()
     seconds = [0.0]
@@ -127,7 +127,7 @@ def supervise(arguments: argparse.Namespace) -> tuple[dict[str, str], Counter[st
 def follow(
     command: list[str], findings: dict[str, str], counts: Counter[str], seconds: list[float], *, busy: float
 ) -> tuple[str, str]:
-    """Collects the lines of a worker; returns its last case and how the worker died in it, empty if it ended well."""
+    """Collects the lines of a worker; returns its last case and its cause of death, "" if it ended well."""
     case = ":-1"
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -151,11 +151,11 @@ def follow(
 
 
 class Watch:
-    """Kills a worker that has said nothing for too long."""
+    """Kills a worker after too long a silence."""
 
     def __init__(self, worker: subprocess.Popen[str], limit: float) -> None:
         self._worker, self._limit = worker, limit
-        # The imports are no case.
+        # The busy limit starts after the imports.
         self._last, self._busy = time.monotonic() + IDLE, float("inf")
         self._stopped = threading.Event()
         self.verdict = ""
@@ -179,7 +179,7 @@ class Watch:
 
 
 def read_busy_seconds(process: int) -> float:
-    """Returns what a process has used of the processor so far; 0 where the system does not tell."""
+    """Returns the processor time of a process so far, in seconds; 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The models that the mutators start from: small, and between them every kind of field that a model file has."""
+"""The seed models of the mutators: small, and together with every kind of field of a model file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def parse_text(text: str) -> onnx.ModelProto:
 
 
 def make_external() -> onnx.ModelProto:
-    """Returns a model with a weight in a file that is not there."""
+    """Returns a model with a weight in a missing file."""
     model = parse_text("g (float[300] x) => (float[300] y) { y = Add(x, w) }")
     tensor = onnx.numpy_helper.from_array(np.zeros(300, np.float32), "w")
     tensor.ClearField("raw_data")
@@ -85,7 +85,7 @@ def make_external() -> onnx.ModelProto:
 
 
 def make_sparse() -> onnx.ModelProto:
-    """Returns a model with a sparse constant, and metadata at every place that has it."""
+    """Returns a model with a sparse constant, and metadata wherever ONNX allows it."""
     model = parse_text("g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }")
     values = onnx.numpy_helper.from_array(np.array([5, 7], np.float32), "w")
     indices = onnx.numpy_helper.from_array(np.array([1, 4], np.int64), "w_indices")

@@ -1,4 +1,4 @@
-"""What the models of other tools are checked with: every way to run them, against ONNX Runtime."""
+"""Fixtures that check models of other tools: every way to run them, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hetero_core import Core, Network
 from hetero_core.testing.compare import describe_first_mismatch
 
 Check = Callable[..., list[Any]]
-# Some thousand terms in another order, a few layers deep.
+# Allows for a different order of some thousand summands, over a few layers.
 RELATIVE = 1e-3
 
 
 @pytest.fixture(scope="session")
 def split_core() -> Iterator[Core]:
-    """A Core with CPU under two more names, so that a model can be cut without leaving it."""
+    """A Core with CPU under two further names, so that a model can be split over CPU alone."""
     with Core() as opened:
         opened.register_plugin("D0", hetero_cpu)
         opened.register_plugin("D1", hetero_cpu)
@@ -33,7 +33,7 @@ def pin_blocks(network: Network, devices: tuple[str, str]) -> Network:
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
-    """Returns the oracle's outputs, its optimisations off."""
+    """Returns the outputs of the oracle, ONNX Runtime without optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

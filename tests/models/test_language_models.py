@@ -1,6 +1,6 @@
-"""Decoders of language models as Hugging Face's library defines them, tiny and with random weights, with caches that come in and go out.
+"""Tiny decoders of Hugging Face's library with random weights, and with caches as inputs and outputs.
 
-Batch, new words and the length of the caches are open; one call has two texts of which one is shorter, the next one has a single word.
+Batch, new words and the length of the caches are open; a call has two texts of different lengths, the next call has a single word.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-# The exporter and its tools warn about themselves.
+# The exporter and its tools emit warnings about themselves.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 32, 4, 2, 64, 64
@@ -53,7 +53,7 @@ SIZES = ((2, 3, 5), (1, 1, 9))
 
 
 class Flat(nn.Module):
-    """A decoder with its caches as arrays."""
+    """A decoder with its caches as plain arrays."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Flat(nn.Module):
 
 
 def draw_inputs(sizes: tuple[int, int, int], heads: int) -> tuple[Tensor, ...]:
-    """Returns words, a mask that hides the first two of the last of several texts, positions and caches."""
+    """Returns words, a mask that hides the first two words of the last of several texts, positions and caches."""
     texts, new, past = sizes
     generator = torch.Generator().manual_seed(new)
     mask = torch.ones(texts, past + new, dtype=torch.int64)

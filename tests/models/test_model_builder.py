@@ -1,4 +1,4 @@
-"""Language models as the model builder of onnxruntime-genai writes them, of random weights."""
+"""Language models from the model builder of onnxruntime-genai, with random weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES = {
 
 
 def save_source(name: str, folder: Path) -> None:
-    """Writes configuration, random weights and a tokenizer of words, as the builder wants them."""
+    """Writes the inputs of the builder: configuration, random weights and a word tokenizer."""
     import torch
 
     torch.manual_seed(3)
@@ -56,7 +56,7 @@ def build(name: str, precision: str, folder: Path) -> onnx.ModelProto:
     assert package.origin is not None
     builder = Path(package.origin).parent / "models" / "builder.py"
     command = [sys.executable, str(builder), "-m", f"tiny/{name}", "-i", str(folder / "source"), "-o", str(folder / "built")]
-    # Accuracy level 1 asks for products in float32.
+    # Accuracy level 1 requests products in float32.
     options = ["-p", precision, "-e", "cpu", "-c", str(folder / "cache"), "--extra_options", "accuracy_level=1"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     subprocess.run([*command, *options], check=True, cwd=folder, env=environment, capture_output=True)
@@ -80,7 +80,7 @@ def draw_inputs(model: onnx.ModelProto, batch: int, length: int, past: int) -> d
     return inputs
 
 
-# The builder declares a constant of one element without its dimension.
+# The builder declares a one-element constant without its dimension.
 @pytest.mark.filterwarnings("ignore:value '/model/constants:hetero_core.errors.NetworkDeclarationWarning")
 @pytest.mark.parametrize(
     ("name", "precision"), [("Llama", "fp32"), ("Llama", "int4"), ("Qwen2", "int4"), ("Phi3", "fp32"), ("Qwen2", "fp16")]
@@ -92,5 +92,5 @@ def test_model_of_the_builder_answers_as_in_onnxruntime(
     operators = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
     assert operators >= ({"MatMulNBits"} if precision == "int4" else {"SkipSimplifiedLayerNormalization"})
     check_everywhere(model, draw_inputs(model, 2, 5, 0))
-    if precision != "fp16":  # with a past ONNX Runtime 1.32 refuses what the builder writes for float16
+    if precision != "fp16":  # ONNX Runtime 1.32 refuses the builder's float16 models with a past
         check_everywhere(model, draw_inputs(model, 2, 1, 5))

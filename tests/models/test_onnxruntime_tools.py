@@ -1,4 +1,4 @@
-"""Models as ONNX Runtime's own tools write them, of random weights: quantized ones in every form, and rewritten transformers."""
+"""Models from ONNX Runtime's own tools, with random weights: quantized models in every form, and optimized transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetero_core import Core
 from hetero_core.testing.compare import max_relative_difference
 
 quantization = pytest.importorskip("onnxruntime.quantization")
-# The quantizer of blocks needs it; only the session `models` installs it, so that the short sessions skip all of this.
+# The block quantizer needs it; only the session `models` installs it, so that the short sessions skip this file.
 pytest.importorskip("onnx_ir")
 
 DEVICES = ("CPU", "TEMPLATE", "HETERO:ORT,CPU")
@@ -41,7 +41,7 @@ SIZES = {"weight_a": (8, 3, 3, 3), "bias_a": (8,), "weight_b": (8, 4, 3, 3), "bi
 
 
 def add_weights(model: onnx.ModelProto, sizes: Mapping[str, tuple[int, ...]], seed: int) -> onnx.ModelProto:
-    """Adds normally distributed constants that keep the size of what passes through them."""
+    """Adds normally distributed constants with a deviation that preserves the scale of activations."""
     rng = np.random.default_rng(seed)
     for name, shape in sizes.items():
         factor = 0.1 if len(shape) == 1 else float(np.sqrt(2 / np.prod(shape[1:] if len(shape) > 2 else shape[:1])))
@@ -55,7 +55,7 @@ def convolutions() -> onnx.ModelProto:
 
 
 class Images(quantization.CalibrationDataReader):  # type: ignore[misc]  # the tool has no types
-    """Four batches for calibration."""
+    """Four calibration batches."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(2)
@@ -75,7 +75,7 @@ def core() -> Iterator[Core]:
 
 @pytest.fixture
 def check(core: Core) -> Callable[..., None]:
-    """Runs a model on each device; the oracle is ONNX Runtime with nothing rewritten."""
+    """Returns a function that runs a model on each device; the oracle is ONNX Runtime without optimisations."""
 
     def check_model(model: onnx.ModelProto, inputs: Mapping[str, Any], *, tolerance: float = STEPS) -> None:
         import onnxruntime
@@ -87,8 +87,8 @@ def check(core: Core) -> Callable[..., None]:
         for device in DEVICES:
             with core.load_network(core.read_network(model), device) as loaded:
                 outputs = loaded.infer(dict(inputs))
-            for (name, value), wanted in zip(outputs.items(), expected, strict=True):
-                assert max_relative_difference(value, wanted) <= tolerance, f"{name} on {device}"
+            for (name, value), reference in zip(outputs.items(), expected, strict=True):
+                assert max_relative_difference(value, reference) <= tolerance, f"{name} on {device}"
 
     return check_model
 

@@ -1,4 +1,4 @@
-"""Pipelines of scikit-learn, exported by skl2onnx, on every device and split, against ONNX Runtime and scikit-learn itself."""
+"""Pipelines of scikit-learn, exported by skl2onnx, on every device and split, compared with ONNX Runtime and scikit-learn."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from sklearn.preprocessing import (
 from sklearn.svm import SVC, SVR, LinearSVC, NuSVC, OneClassSVM
 from sklearn.tree import DecisionTreeClassifier
 
-# skl2onnx 1.20 reads attributes that scikit-learn 1.9 has marked as going.
+# skl2onnx 1.20 reads attributes that scikit-learn 1.9 has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Attribute `prob[AB]_` was deprecated:FutureWarning")
 
 OPSET = {"": 18, "ai.onnx.ml": 3}
@@ -152,7 +152,7 @@ def test_ordinal_encoder(check_everywhere: Any) -> None:
 
 
 def set_plain_locale(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with the locale C, since ONNX Runtime asks the machine for en_US; English texts do not need it."""
+    """Returns the model with the locale C, because ONNX Runtime requires en_US of the system; English texts do not need it."""
     for node in proto.graph.node:
         if node.op_type == "StringNormalizer":
             node.attribute.append(onnx.helper.make_attribute("locale", "C"))

@@ -1,4 +1,4 @@
-"""Models of torch with random weights, exported by torch.onnx, on every device and split, against ONNX Runtime and torch itself."""
+"""Models of torch with random weights, exported by torch.onnx, on every device and split, compared with ONNX Runtime and torch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torch.nn import functional
 
 from hetero_core import Core
 
-# The exporter and its tools warn about themselves.
+# The exporter and its tools emit warnings about themselves.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
 class Encoder(nn.Module):
-    """BERT in small: embeddings of words and places, two layers, a mask for the padding, one score for each class."""
+    """A small BERT: embeddings of words and positions, two layers, a mask for the padding, a score for each class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """One block of GPT-2: new words attend to those in the cache and, causally, to each other."""
+    """A block of GPT-2: new words attend to the cached words and, causally, to each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Decoder(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """ViT in small: patches by a convolution, a class token, one layer."""
+    """A small ViT: patches by a convolution, a class token, a single layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class VisionTransformer(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down twice, up once by a transposed convolution and once by interpolation, with both shortcuts."""
+    """A U-Net of two levels: up once by a transposed convolution and once by interpolation, with skip connections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class UNet(nn.Module):
 
 
 class Tagger(nn.Module):
-    """A bidirectional LSTM of two layers, one score of each tag for each word."""
+    """A bidirectional LSTM of two layers, with a score of each tag for each word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Tagger(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A GRU that is given its state and returns it."""
+    """A GRU with its state as input and output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Recurrent(nn.Module):
 
 
 class DetectionHead(nn.Module):
-    """Boxes and scores by convolutions, the best by TopK, the kept ones by NonMaxSuppression, then gathered by position."""
+    """Boxes and scores by convolutions, candidates by TopK and gathering, the final selection by NonMaxSuppression."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,10 +136,10 @@ class DetectionHead(nn.Module):
         boxes = centres[rows, places]
         picked = scores.transpose(1, 2)[rows, places].transpose(1, 2)
         limits = (torch.tensor([5]), torch.tensor([0.3]), torch.tensor([0.2]))
-        kept = torch.onnx.ops.symbolic(
+        selected = torch.onnx.ops.symbolic(
             "NonMaxSuppression", (boxes, picked, *limits), {"center_point_box": 1}, dtype=torch.int64, shape=(7, 3), version=11
         )
-        return kept, best
+        return selected, best
 
 
 def draw(*shape: int) -> Tensor:
@@ -178,7 +178,7 @@ def make(factory: Callable[[], nn.Module]) -> nn.Module:
     return factory().eval()
 
 
-# From opset 23 on attention is one operator.
+# From opset 23 on, attention is a single operator.
 @pytest.mark.parametrize(
     ("name", "opset"), [*((name, 18) for name in MODELS), ("encoder", 23), ("decoder", 23), ("vision_transformer", 23)]
 )
@@ -188,15 +188,15 @@ def test_model(check_everywhere: Any, name: str, opset: int) -> None:
     proto = export(model, inputs, opset_version=opset)
     with torch.no_grad():
         results = model(*inputs)
-    wanted = [value.numpy() for value in (results if isinstance(results, tuple) else (results,))]
+    results_of_torch = [value.numpy() for value in (results if isinstance(results, tuple) else (results,))]
     # ONNX Runtime 1.31 refuses a mask that is broadcast over the queries, which ONNX allows.
-    found = check_everywhere(proto, name_inputs(proto, inputs), wanted if (name, opset) == ("encoder", 23) else None)
-    for value, result in zip(found, wanted, strict=True):
+    outputs = check_everywhere(proto, name_inputs(proto, inputs), results_of_torch if (name, opset) == ("encoder", 23) else None)
+    for value, result in zip(outputs, results_of_torch, strict=True):
         np.testing.assert_allclose(value, result, rtol=1e-3, atol=1e-4)
 
 
 def test_decoder_generates_with_its_cache(check_everywhere: Any) -> None:
-    """The cache starts empty and grows; at the end the scores are those of the whole text at once."""
+    """The cache starts empty and grows; the last scores equal those of a run on the whole text."""
     model, ids = make(Decoder), draw_ids(40, 1, 6)
     empty = torch.zeros(1, 4, 0, 8)
     steps, past = torch.export.Dim("steps"), torch.export.Dim("past", min=0)
@@ -205,8 +205,8 @@ def test_decoder_generates_with_its_cache(check_everywhere: Any) -> None:
     names = [spec.name for spec in proto.graph.input]
     key = value = empty.numpy()
     for first, last in ((0, 3), (3, 4), (4, 6)):
-        given = dict(zip(names, (ids[:, first:last].numpy(), key, value), strict=True))
-        scores, key, value = check_everywhere(proto, given)
+        feeds = dict(zip(names, (ids[:, first:last].numpy(), key, value), strict=True))
+        scores, key, value = check_everywhere(proto, feeds)
     with torch.no_grad():
         whole = model(ids, empty, empty)[0]
     np.testing.assert_allclose(scores[:, -1], whole[:, -1].numpy(), rtol=1e-3, atol=1e-4)
@@ -217,12 +217,12 @@ def test_detection_head(check_everywhere: Any) -> None:
     proto = export(make(DetectionHead), features, opset_version=18)
     operators = {node.op_type for node in proto.graph.node}
     assert {"NonMaxSuppression", "TopK", "GatherND"} <= operators
-    kept, _ = check_everywhere(proto, name_inputs(proto, features))
-    assert len(kept) > 3
+    selected, _ = check_everywhere(proto, name_inputs(proto, features))
+    assert len(selected) > 3
 
 
 class Spectra(nn.Module):
-    """The front end of a speech model: windows, spectra, bands, logarithms."""
+    """The front end of a speech model: windows, spectra, mel bands, logarithms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class Spectra(nn.Module):
 
 
 def export_script(model: nn.Module, inputs: tuple[Tensor, ...], axes: dict[int, str]) -> onnx.ModelProto:
-    """The first input's axes are open; the exporter of TorchScript computes what follows from them in the graph."""
+    """Exports by TorchScript with open axes of the first input; the graph computes the sizes that depend on them."""
     stream = BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -262,6 +262,6 @@ def test_script_with_open_sizes(split_core: Core, name: str, kernels: str) -> No
     proto = export_script(model, (inputs[0],), axes)
     with split_core.load_network(split_core.read_network(proto), "CPU", {"CPU_KERNELS": kernels}) as loaded:
         for x in inputs:
-            (found,) = loaded.infer({"x": x.numpy()}).values()
+            (output,) = loaded.infer({"x": x.numpy()}).values()
             with torch.no_grad():
-                np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(output, model(x).numpy(), rtol=1e-3, atol=1e-4)

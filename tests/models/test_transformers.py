@@ -1,4 +1,4 @@
-"""Transformers as Hugging Face's library defines them, tiny and with random weights, exported with open sizes by torch's older exporter."""
+"""Tiny transformers of Hugging Face's library with random weights, exported with open sizes by torch's older exporter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-# The exporter and its tools warn about themselves.
+# The exporter and its tools emit warnings about themselves.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SIZES: dict[str, Any] = {
@@ -34,7 +34,7 @@ TEXT_AXES = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batc
 
 
 class Named(nn.Module):
-    """A model that is called with its inputs in the order of `names`, and returns its first output."""
+    """A wrapper that takes the inputs of a model in the order of `names` and returns its first output."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...], **options: Any) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Named(nn.Module):
 
 
 def draw_text(batch: int, length: int) -> tuple[Tensor, Tensor]:
-    """Returns words, and a mask that hides the last two of the last text."""
+    """Returns words, and a mask that hides the last two words of the last text."""
     words = torch.randint(3, 64, (batch, length), generator=torch.Generator().manual_seed(length))
     mask = torch.ones(batch, length, dtype=torch.int64)
     mask[-1, length - 2 :] = 0

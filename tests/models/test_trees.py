@@ -1,4 +1,4 @@
-"""Trees of lightgbm and xgboost, converted by onnxmltools, on every device and split, against ONNX Runtime and the tools themselves."""
+"""Trees of lightgbm and xgboost, converted by onnxmltools, on every device and split, compared with ONNX Runtime and the tools."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import onnxmltools as converters
 import xgboost
 from onnxmltools.convert.common.data_types import FloatTensorType
 
-# Their converters declare outputs of one row, whatever the rows of the input; and the tools warn about each other.
+# The converters declare outputs of a single row for any number of input rows, and the tools emit warnings about each other.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def draw_rows() -> tuple[Any, Any]:
-    """Returns 200 rows of 6 columns, and for each a number that the first three decide."""
+    """Returns 200 rows of 6 columns, and for each row a target that depends on the first three columns."""
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((200, 6)).astype(np.float32)
     return rows, (rows[:, 0] * rows[:, 1] + np.abs(rows[:, 2])).astype(np.float32)

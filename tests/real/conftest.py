@@ -1,4 +1,4 @@
-"""Prints how many models, packages and comparisons there were."""
+"""Prints the numbers of models, packages and comparisons."""
 
 from __future__ import annotations
 

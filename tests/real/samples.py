@@ -1,4 +1,4 @@
-"""What the packages are given: pages with text, sound with something like speech in it, files of many kinds."""
+"""Sample inputs for the packages: pages with text, sound with synthetic speech, files of many kinds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RATE = 16000
 
 
 def draw_page(*, lines: int = len(LINES), turned: bool = False) -> Any:
-    """Returns a page with lines of text, uint8 (height, width, 3); `turned` upside down."""
+    """Returns a page with lines of text, uint8 (height, width, 3); upside down if `turned`."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (640, 60 + 70 * lines), "white")
@@ -25,7 +25,7 @@ def draw_page(*, lines: int = len(LINES), turned: bool = False) -> Any:
 def make_sound(rate: int = RATE) -> Any:
     """Returns four seconds of silence, vowels and noise, float32 from -1 to 1.
 
-    A vowel is a train of pulses of a voice's pitch through resonances at the vowel's formants.
+    A vowel is a pulse train with the pitch of a voice, filtered by resonances at the vowel's formants.
     Source: Fant 1960, Acoustic Theory of Speech Production.
     """
     generator = np.random.default_rng(5)
@@ -52,7 +52,7 @@ def _make_vowel(formants: tuple[int, ...], rate: int, count: int) -> Any:
 
 
 def list_files(root: Path) -> list[Path]:
-    """Returns files of this repository: one or two of each ending, in order of their names."""
+    """Returns files of this repository: at most two of each extension, sorted by name."""
     count: dict[str, int] = {}
     chosen = []
     folders = ("hetero_core", "docs", "plugins", "tests/core")

@@ -1,6 +1,6 @@
-"""A session in the place of ONNX Runtime's: a package runs its own pipeline with it, every run on a device and on ONNX Runtime at once.
+"""A replacement for ONNX Runtime's session: a package runs its own pipeline with it, each run on a device and on ONNX Runtime.
 
-The package gets the device's outputs; each run is compared with ONNX Runtime's answer to the same inputs.
+The package gets the device's outputs; each run is compared with ONNX Runtime's outputs for the same inputs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OnnxRuntimeSession = onnxruntime.InferenceSession
 
 @dataclass
 class Tally:
-    """What was run by all tests: models, packages, compared outputs."""
+    """The totals of all tests: models, packages, compared outputs."""
 
     packages: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
@@ -42,7 +42,7 @@ TALLY = Tally()
 
 
 class Session:
-    """What the packages use of `onnxruntime.InferenceSession`; `faults` says where the device left ONNX Runtime."""
+    """The part of `onnxruntime.InferenceSession` that the packages use; `faults` lists differences from ONNX Runtime."""
 
     def __init__(self, path: str, load: Callable[[Network], ExecutableNetwork], core: Core, *, package: str) -> None:
         self.original = OnnxRuntimeSession(str(path), providers=["CPUExecutionProvider"])
@@ -66,7 +66,7 @@ class Session:
         return self.original.get_modelmeta()
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """Returns the device's outputs of these names, after they were compared."""
+        """Returns the named outputs of the device, after the comparison."""
         inputs = {spec.name: np.asarray(feeds[spec.name], _numpy_type(spec.type)) for spec in self.original.get_inputs()}
         all_names = [spec.name for spec in self.original.get_outputs()]
         expected = dict(zip(all_names, self.original.run(None, inputs), strict=True))
@@ -77,7 +77,7 @@ class Session:
         return [outputs[name] for name in names or all_names]
 
     def run_again_with_machine_code(self) -> None:
-        """Waits until nothing is left to be compiled for any inputs of before, and compares all runs once more."""
+        """Waits until machine code is compiled for all earlier inputs, and compares all runs again."""
         deadline = time.monotonic() + SECONDS
         for inputs, _ in self._answers:
             while not self.loaded.get_metric("CPU_KERNELS_READY"):
@@ -98,17 +98,17 @@ class Session:
 
 
 def load_divided(core: Core, network: Network, seed: int) -> ExecutableNetwork:
-    """Returns the network with pieces of 1 to `LONGEST_PIECE` nodes on devices drawn from those that take them.
+    """Returns the network in pieces of 1 to `LONGEST_PIECE` nodes, each on a random device that supports it.
 
-    A pin to OPENVINO that it refuses in the part that it cuts is taken away.
+    A pin to OPENVINO is removed if OPENVINO refuses the node in the subnetwork that the pins cut.
     """
     draw = random.Random(seed)
-    taken = {device: set(core.query_network(network, device).supported) for device in DIVIDED}
+    accepted = {device: set(core.query_network(network, device).supported) for device in DIVIDED}
     pins: dict[str, str] = {}
     device, count = "", 0
     for node in network.nodes:
-        if count == 0 or node.name not in taken[device]:
-            device = draw.choice([each for each in DIVIDED if node.name in taken[each]])
+        if count == 0 or node.name not in accepted[device]:
+            device = draw.choice([each for each in DIVIDED if node.name in accepted[each]])
             count = draw.randint(1, LONGEST_PIECE)
         pins[node.name] = device
         count -= 1
@@ -122,6 +122,6 @@ def load_divided(core: Core, network: Network, seed: int) -> ExecutableNetwork:
 
 
 def _numpy_type(text: str) -> Any:
-    """Returns the NumPy type of ONNX Runtime's `tensor(float)`."""
+    """Returns the NumPy type of a type text such as ONNX Runtime's `tensor(float)`."""
     name = text.removeprefix("tensor(").removesuffix(")")
     return {"float": np.float32, "double": np.float64}.get(name, name)

@@ -1,4 +1,4 @@
-"""Trained models that packages ship, run by the packages' own pipelines on a device, and compared with ONNX Runtime run by run."""
+"""Trained models that packages ship: the packages' own pipelines run them on a device, and each run is compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def sessions(place: str) -> Iterator[tuple[Open, list[Session]]]:
-    """What opens sessions in the place of ONNX Runtime's, and those that it opened; at the end all faults of all runs are an error."""
+    """Yields a function that opens replacement sessions, and the opened sessions; fails at the end if a run had a fault."""
     opened: list[Session] = []
     device, config = PLACES[place]
     with Core() as core:
@@ -60,7 +60,7 @@ def sessions(place: str) -> Iterator[tuple[Open, list[Session]]]:
 
 
 def read_pages(monkeypatch: pytest.MonkeyPatch, open_session: Open | None, *, has_angles: bool) -> list[list[str]]:
-    """Returns what rapidocr-onnxruntime reads on three pages; None for `open_session` is ONNX Runtime alone."""
+    """Returns the text that rapidocr-onnxruntime reads on three pages; with ONNX Runtime alone if `open_session` is None."""
     from rapidocr_onnxruntime import RapidOCR
     from rapidocr_onnxruntime.utils import infer_engine
 
@@ -84,7 +84,7 @@ def test_rapidocr_reads_pages_upside_down(monkeypatch: pytest.MonkeyPatch, sessi
 
 
 def find_speech(open_session: Open | None, rate: int) -> Any:
-    """Returns where silero-vad hears speech."""
+    """Returns the intervals of speech by silero-vad."""
     import silero_vad
     import torch
 
@@ -124,7 +124,7 @@ def test_every_model_of_silero_hears_the_same(sessions: tuple[Open, list[Session
 
 @pytest.mark.parametrize("name", ["silero_vad", "silero_vad_half", "silero_vad_16k_op15", "silero_vad_op18_ifless"])
 def test_silero_with_fixed_sizes_hears_the_same_on_onnx_runtime(name: str) -> None:
-    """The engine folds the Ifs of such a model, and misjudges ranks where the sizes are fixed."""
+    """The engine folds the Ifs of such a model, and infers wrong ranks if the sizes are fixed."""
     (path,) = (path for path in find_models("silero-vad", "data") if path.stem == name)
     feeds = {"input": make_sound()[None, :512], "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(RATE)}
     with Core() as core:
@@ -138,7 +138,7 @@ def test_silero_with_fixed_sizes_hears_the_same_on_onnx_runtime(name: str) -> No
 
 
 def name_kinds(monkeypatch: pytest.MonkeyPatch, open_session: Open | None) -> list[str]:
-    """Returns what kinds of files magika takes those of this repository for."""
+    """Returns magika's file types for files of this repository."""
     import magika.magika
 
     if open_session is not None:

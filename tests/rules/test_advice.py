@@ -1,4 +1,4 @@
-"""Every distribution and every extra that an error or a page recommends exists."""
+"""Every distribution and extra that an error message or a page recommends exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""House rules that a reader would have to check by hand: prints, docstrings, versions, the shape of a plugin's folder."""
+"""House rules as tests: no prints, docstrings, consistent versions, the layout of a plugin's folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOOKS = [name for name, member in vars(hookspecs).items() if hasattr(member, f"{
 
 
 def list_files(folder: str, pattern: str) -> list[Path]:
-    """Returns the files below a folder that are part of the repository, sorted; what tools leave behind is not."""
+    """Returns the files of the repository below a folder, sorted, without files that tools generate."""
     return [
         path
         for path in sorted((ROOT / folder).rglob(pattern))
@@ -85,8 +85,8 @@ def test_plugin_depends_on_this_minor_version_of_the_core(folder: Path) -> None:
     assert requirement in read_project(folder)["dependencies"]
 
 
-def test_no_file_names_a_package_registry_host_or_a_working_folder() -> None:
-    # In pieces, so that this file does not find itself.
+def test_no_file_names_a_package_registry_or_a_working_folder() -> None:
+    # Split, so that this file does not match its own rule.
     hosts = ("py" + "pi.", "python" + "hosted.", "anaconda" + ".org", "/work" + "/main", "/tmp" + "/venv")
     mentions = []
     for path in list_files(".", "*"):

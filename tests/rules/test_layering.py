@@ -1,13 +1,13 @@
-"""A file imports only from above: one ordered list of modules and folders, read off the imports themselves.
+"""Imports follow an ordered list of layers: a file imports only from layers above its own.
 
-What is decided here:
-- At the head of a file only what stands above in LAYERS is imported. Files of one folder may import one another, never in a
-  circle.
-- Inside a function the same holds: lateness is for weight (onnx, drivers), not for turning the order round.
-- The few imports of something below are in BELOW with their reason, and stand under TYPE_CHECKING: they are names for annotations.
-- `kernels`, `engines`, `testing`, `debugging`, `conformance` and `cli` are users of the core. The core imports none of them, not even late;
-  engines is for plugins, kernels is for plugins, for the conformance kit and for the command line.
-- No file of hetero_core imports a plugin; a plugin imports the core and itself.
+Rules:
+- At the head of a file, only modules above it in LAYERS are imported. Files of the same folder may import one another, but never in a
+  cycle.
+- Imports inside functions obey the same order: they postpone heavy modules (onnx, drivers), they do not reverse layers.
+- The few imports from a lower layer are listed in BELOW with their reason, and stand under TYPE_CHECKING, for annotations only.
+- `kernels`, `engines`, `testing`, `debugging`, `conformance` and `cli` use the core. The core never imports them, not even inside a
+  function; `engines` is for plugins, `kernels` is for plugins, the conformance kit and the command line.
+- No file of hetero_core imports a plugin; a plugin imports only the core and itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "hetero_core"
 
-# From above to below; a folder stands for all its modules that are not named themselves.
+# From the top layer to the bottom; a folder stands for all its modules without an entry of their own.
 LAYERS = (
     "errors",
     "dtypes",
@@ -61,7 +61,7 @@ LAYERS = (
     "__main__",
 )
 
-# (module, module below it that it imports late) -> why.
+# (module, imported module of a lower layer) -> reason.
 BELOW = {
     ("network.fingerprint", "network.graph"): "graphs ask for their fingerprint; the names are for annotations only",
     ("hookspecs", "core"): "create_device is given the Core; the name is for annotations only",
@@ -69,7 +69,7 @@ BELOW = {
 }
 
 
-# Modules and folders that only stand on the core; who may import them apart from themselves and what is named.
+# Modules and folders that use the core -> their allowed importers besides themselves.
 USERS = {
     "kernels": ("testing", "conformance", "cli"),
     "engines": (),
@@ -86,7 +86,7 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/hetero_*/__init__.
 
 @dataclass(frozen=True)
 class Import:
-    """One import of one module: who, whom, on which line, whether it happens at the head of the file, and whether at all at run time."""
+    """An import: importer, imported module, line, whether it stands in a function, and whether only under TYPE_CHECKING."""
 
     importer: str
     imported: str
@@ -96,7 +96,7 @@ class Import:
 
 
 def list_modules(folder: Path) -> dict[str, Path]:
-    """Returns dotted name below the folder -> file; packages by their own name."""
+    """Returns dotted module name below the folder -> file; a package has the name of its folder."""
     files = sorted(folder.rglob("*.py"))
     return {".".join(file.relative_to(folder).with_suffix("").parts).removesuffix("__init__").rstrip("."): file for file in files}
 
@@ -115,7 +115,7 @@ def _walk(node: ast.AST, importer: str, *, is_late: bool = False, is_for_types: 
             yield from (Import(importer, alias.name, child.lineno, late, types) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"{importer}, line {child.lineno}: write imports in full, not relative"
-            # `from a import b` means the module a.b where there is one, and a otherwise; resolve_module knows.
+            # `from a import b` imports the module a.b if it exists, and a otherwise; resolve_module decides.
             yield from (Import(importer, f"{child.module}.{alias.name}", child.lineno, late, types) for alias in child.names)
         yield from _walk(child, importer, is_late=late, is_for_types=types)
 
@@ -128,7 +128,7 @@ MODULES = list_modules(CORE)
 
 
 def resolve_module(name: str) -> str | None:
-    """Returns the module of the core that an imported name lives in, "" for the package itself, None for foreign names."""
+    """Returns the core module of an imported name, "" for the package itself, None for foreign names."""
     if name != "hetero_core" and not name.startswith("hetero_core."):
         return None
     inner = name.removeprefix("hetero_core").lstrip(".")
@@ -146,14 +146,14 @@ def find_layer(module: str) -> int:
 
 def imports_within_core() -> Iterator[tuple[Import, str]]:
     for module, file in MODULES.items():
-        for found in read_imports(file, module):
-            target = resolve_module(found.imported)
+        for statement in read_imports(file, module):
+            target = resolve_module(statement.imported)
             if target is not None and target != module:
-                yield found, target
+                yield statement, target
 
 
-def describe(found: Import, target: str) -> str:
-    return f"hetero_core/{found.importer.replace('.', '/')}.py, line {found.line}: imports {target or 'the package itself'}"
+def describe(statement: Import, target: str) -> str:
+    return f"hetero_core/{statement.importer.replace('.', '/')}.py, line {statement.line}: imports {target or 'the package itself'}"
 
 
 def test_every_module_of_the_core_has_a_layer() -> None:
@@ -166,21 +166,21 @@ def test_every_module_of_the_core_has_a_layer() -> None:
 
 def test_modules_import_only_from_above() -> None:
     wrong = []
-    for found, target in imports_within_core():
-        if not found.importer:
-            continue  # the package's own __init__ names what users need, from everywhere
-        if (found.importer, target) in BELOW and found.is_for_types:
+    for statement, target in imports_within_core():
+        if not statement.importer:
+            continue  # the package's own __init__ exports public names of all layers
+        if (statement.importer, target) in BELOW and statement.is_for_types:
             continue
-        if not target or find_layer(target) > find_layer(found.importer):
-            wrong.append(f"{describe(found, target)}, which stands below it")
+        if not target or find_layer(target) > find_layer(statement.importer):
+            wrong.append(f"{describe(statement, target)}, which stands below it")
     assert wrong == []
 
 
-def test_modules_of_one_folder_import_one_another_without_a_circle() -> None:
+def test_modules_of_a_folder_import_one_another_without_a_cycle() -> None:
     needed: dict[str, set[str]] = {}
-    for found, target in imports_within_core():
-        if found.importer and not found.is_late:
-            needed.setdefault(found.importer, set()).add(target)
+    for statement, target in imports_within_core():
+        if statement.importer and not statement.is_late:
+            needed.setdefault(statement.importer, set()).add(target)
     try:
         tuple(TopologicalSorter(needed).static_order())
     except CycleError as error:
@@ -189,10 +189,10 @@ def test_modules_of_one_folder_import_one_another_without_a_circle() -> None:
 
 def test_core_imports_none_of_its_users() -> None:
     wrong = []
-    for found, target in imports_within_core():
-        user, importer = target.partition(".")[0], found.importer.partition(".")[0]
+    for statement, target in imports_within_core():
+        user, importer = target.partition(".")[0], statement.importer.partition(".")[0]
         if user in USERS and importer != user and importer not in USERS[user]:
-            wrong.append(describe(found, target))
+            wrong.append(describe(statement, target))
     assert wrong == []
 
 
@@ -204,7 +204,7 @@ def test_core_imports_no_plugin() -> None:
 
 
 def test_package_re_exports_nothing_of_its_users() -> None:
-    exported = [resolve_module(found.imported) or "" for found in read_imports(MODULES[""], "")]
+    exported = [resolve_module(statement.imported) or "" for statement in read_imports(MODULES[""], "")]
     inner = [module for module in exported if module.startswith("transforms.") and module != "transforms.editing"]
     assert [module for module in exported if module.partition(".")[0] in USERS] + inner == []
 
@@ -212,10 +212,10 @@ def test_package_re_exports_nothing_of_its_users() -> None:
 @pytest.mark.parametrize("package", PLUGINS, ids=lambda path: path.name)
 def test_plugin_imports_the_core_and_itself_and_no_other_plugin(package: Path) -> None:
     wrong = [
-        f"{file.relative_to(ROOT)}, line {found.line}: imports {found.imported}"
+        f"{file.relative_to(ROOT)}, line {statement.line}: imports {statement.imported}"
         for module, file in list_modules(package).items()
-        for found in read_imports(file, module)
-        if found.imported.startswith("hetero_") and found.imported.partition(".")[0] not in ("hetero_core", package.name)
+        for statement in read_imports(file, module)
+        if statement.imported.startswith("hetero_") and statement.imported.partition(".")[0] not in ("hetero_core", package.name)
     ]
     assert wrong == []
 
@@ -223,11 +223,11 @@ def test_plugin_imports_the_core_and_itself_and_no_other_plugin(package: Path) -
 @pytest.mark.parametrize("package", PLUGINS, ids=lambda path: path.name)
 def test_plugin_imports_neither_command_line_nor_test_kit(package: Path) -> None:
     wrong = [
-        f"{file.relative_to(ROOT)}, line {found.line}: imports {found.imported}"
+        f"{file.relative_to(ROOT)}, line {statement.line}: imports {statement.imported}"
         for module, file in list_modules(package).items()
-        for found in read_imports(file, module)
-        if found.imported.startswith(("hetero_core.cli", "hetero_core.testing", "hetero_core.debugging"))
-        # The comparison of two results is for programs as well.
-        and not found.imported.startswith("hetero_core.testing.compare")
+        for statement in read_imports(file, module)
+        if statement.imported.startswith(("hetero_core.cli", "hetero_core.testing", "hetero_core.debugging"))
+        # The comparison of two results is also for user programs.
+        and not statement.imported.startswith("hetero_core.testing.compare")
     ]
     assert wrong == []

@@ -1,4 +1,4 @@
-"""Nothing heavy before it is used: each claim is checked in a fresh interpreter, by the modules that it has loaded at the end."""
+"""Heavy modules are imported only when used: each test lists the loaded modules of a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAVY = ("onnx", "onnxruntime", "openvino", "cupy", "torch", "google.protobuf", 
 
 
 def list_loaded(code: str, *, path: Path | None = None) -> set[str]:
-    """Returns the names of the modules that are loaded after the code ran; `path` goes before the installed packages."""
+    """Runs code in a fresh interpreter and returns the loaded modules; `path` precedes the installed packages."""
     report = "import json, sys; sys.stderr.write('LOADED' + json.dumps(sorted(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(path or "")}
     ended = subprocess.run(
@@ -40,7 +40,7 @@ def test_importing_the_core_loads_no_plugin_and_nothing_heavy() -> None:
     assert find_heavy(loaded) == []
 
 
-def test_making_a_core_and_naming_its_devices_loads_no_plugin_and_nothing_heavy() -> None:
+def test_naming_devices_loads_no_plugin_and_no_heavy_module() -> None:
     loaded = list_loaded("from hetero_core import Core\nwith Core() as core:\n    assert 'CPU' in core.device_names")
     assert find_plugins(loaded) == []
     assert find_heavy(loaded) == []

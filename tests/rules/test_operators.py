@@ -1,4 +1,4 @@
-"""One operator, one place: all that the toolkit knows of it stands in its record, above its function, in a file of `kernels/operators`."""
+"""Each operator has a single home: its record, above its function, in a file of `kernels/operators`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's provider of WebGPU as ORT.WEBGPU, on a software Vulkan: a provider that comes in a library."""
+"""ONNX Runtime's WebGPU provider as ORT.WEBGPU, on a software Vulkan: an execution provider in a separate library."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_plan_over_the_library_and_the_processor_is_right(core: Core, rows: int)
 
 
 @pytest.mark.parametrize(("channels", "groups", "filters"), [(33, 1, 32), (24, 4, 136), (6, 1, 8)])
-def test_convolution_whose_channels_are_no_multiple_of_four_is_right(core: Core, channels: int, groups: int, filters: int) -> None:
+def test_convolution_of_channels_not_divisible_by_four_is_right(core: Core, channels: int, groups: int, filters: int) -> None:
     generator = np.random.default_rng(0)
     x = generator.standard_normal((1, channels, 7, 5), np.float32)
     w = generator.standard_normal((filters, channels // groups, 3, 3), np.float32)
@@ -63,7 +63,7 @@ def test_slice_that_goes_backwards_is_refused(core: Core, step: int, is_refused:
     assert ["where a step of a Slice is negative" in reason for reason in refused.values()] == [True] * is_refused
 
 
-def test_provider_that_finds_no_hardware_is_listed_with_the_reason_and_said_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_without_hardware_is_unavailable_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER")
     listed = subprocess.run(
         [sys.executable, "-m", "hetero_core", "devices"], capture_output=True, text=True, timeout=900, check=True

@@ -1,1 +1,1 @@
-"""What tests and benchmarks of several packages share and no wheel carries: models, a card of make-believe, the audit of plans."""
+"""Code that tests and benchmarks of several packages share and no wheel contains: models, a simulated card, the audit of plans."""

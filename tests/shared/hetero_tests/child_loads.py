@@ -32,9 +32,7 @@ print(json.dumps(answer))
 
 @dataclass(frozen=True)
 class ChildLoad:
-    """The result of a load and of one run on float32 ones: the outputs as lists, type and text of an error, and the peak of resident
-    memory in MiB.
-    """
+    """The result of a load and a run on float32 inputs of 1.0: outputs as lists, type and text of an error, peak resident memory in MiB."""
 
     outputs: dict[str, Any]
     error: str
@@ -42,6 +40,6 @@ class ChildLoad:
 
 
 def load_in_child(content: bytes, device: str) -> ChildLoad:
-    """Loads a model in a child and runs it once. Raises: CalledProcessError where the child dies."""
+    """Loads a model in a child process and runs it once. Raises: CalledProcessError if the child dies."""
     child = subprocess.run([sys.executable, "-c", _SCRIPT, device], input=content, capture_output=True, check=True, timeout=900)
     return ChildLoad(**json.loads(child.stdout))

@@ -1,7 +1,7 @@
-"""The reference page of checks, written from the catalogue.
+"""Generates the reference page of checks from the catalogue.
 
-`PYTHONPATH=tests/shared python -m hetero_tests.conformance_page docs/reference/conformance.md` writes it again after a change;
-a test says when that is due.
+`PYTHONPATH=tests/shared python -m hetero_tests.conformance_page docs/reference/conformance.md` regenerates it after a change;
+a test fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ A check is skipped, with the reason, if the device lacks an ability that the che
 
 
 def format_conformance_page() -> str:
-    """Returns the page as Markdown; checks of cases and models are described once for each kind."""
+    """Returns the page as Markdown; checks generated from cases and models get a single row for each kind."""
     drawn_checks = (
         *list_choice_checks(),
         *list_operator_checks(),
@@ -64,7 +64,7 @@ def format_conformance_page() -> str:
 
 
 def _describe_kinds(checks: list[Check]) -> list[str]:
-    """Returns one row for each function behind checks that are made, with the first of them as an example."""
+    """Returns a row for each function that generates checks, with the first check as an example."""
     first: dict[str, Check] = {}
     counts: dict[str, int] = {}
     for check in checks:

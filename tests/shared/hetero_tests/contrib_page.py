@@ -1,7 +1,7 @@
-"""The reference page of ONNX Runtime's own operators: each name that its CPU provider lists, and whether it is right or why not.
+"""Generates the reference page of ONNX Runtime's own operators: each name of its CPU provider, with support or the reason for none.
 
-`PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md` writes it again;
-a test says when that is due.
+`PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md` regenerates it;
+a test fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ The others but `SimplifiedLayerNormalization` were withdrawn by ONNX; ONNX Runti
 
 
 def list_names() -> tuple[str, ...]:
-    """Returns the operators of com.microsoft that the page counts, sorted: those with random cases and those that are missing."""
+    """Returns the operators of com.microsoft on the page, sorted: operators with random cases and missing operators."""
     return tuple(sorted({name for name in DRAWS if (MICROSOFT, name) in _find_kernels()} | LACKING.keys()))
 
 

@@ -1,4 +1,4 @@
-"""Nodes drawn at random for the tests of `hetero_core.network.operators`, of which some are no valid nodes."""
+"""Random nodes, valid and invalid, for the tests of `hetero_core.network.operators`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WINDOWS = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool
 
 
 def list_versions(operators: Mapping[str, Operator]) -> list[tuple[str, int]]:
-    """Returns operators of ONNX's own domain with the versions that their rules hold for."""
+    """Returns the operators of ONNX's default domain, each with the versions that its rules cover."""
     return sorted(
         (schema.name, schema.since_version)
         for schema in onnx.defs.get_all_schemas_with_history()
@@ -47,7 +47,7 @@ def draw_shape(draw: random.Random, least: int = 0, most: int = 4) -> list[int |
 
 
 def draw_shapes(draw: random.Random, op_type: str, count: int, attributes: dict[str, Any]) -> list[list[Any]]:
-    """Returns shapes of inputs that fit together more often than not."""
+    """Returns input shapes, mostly compatible with each other."""
     if op_type in WINDOWS:
         image = [draw.choice((1, 2, "N")), draw.choice((2, 4)), *[draw.choice((3, 5, 8)) for _ in range(draw.choice((1, 2, 2, 3)))]]
         group = attributes.get("group", 1)
@@ -59,8 +59,8 @@ def draw_shapes(draw: random.Random, op_type: str, count: int, attributes: dict[
         m, k, n = (draw.choice((2, 3, "N")) for _ in range(3))
         first, second = ([k, m] if attributes.get("transA") else [m, k]), ([n, k] if attributes.get("transB") else [k, n])
         batch = draw_shape(draw, 0, 2) if op_type == "MatMul" else []
-        left: list[Any] = draw.choice(([*batch, *first], [k])) if op_type == "MatMul" else first
-        return [left, second, [1]][:count]
+        first_input: list[Any] = draw.choice(([*batch, *first], [k])) if op_type == "MatMul" else first
+        return [first_input, second, [1]][:count]
     if op_type == "BatchNormalization":
         base = [*draw_shape(draw, 1, 1), draw.choice((2, 3)), *draw_shape(draw)]
         return [base, *[[base[1]]] * (count - 1)]
@@ -71,8 +71,8 @@ def draw_shapes(draw: random.Random, op_type: str, count: int, attributes: dict[
         ]
     if op_type in ("Gather", "LayerNormalization", "Dropout"):
         return [base, *[draw_shape(draw, 0, 2) for _ in range(count - 1)]]
-    others = [[draw.choice((size, size, 1)) for size in base[draw.randint(0, 1) :]] for _ in range(count - 1)]
-    return [base, *others]
+    further = [[draw.choice((size, size, 1)) for size in base[draw.randint(0, 1) :]] for _ in range(count - 1)]
+    return [base, *further]
 
 
 def draw_attributes(draw: random.Random, schema: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def draw_attributes(draw: random.Random, schema: Any) -> dict[str, Any]:
         **{name: draw.randint(0, 1) for name in ("noop_with_empty_axes", "training_mode")},
     }
     if schema.name.endswith("Pool"):
-        # A window that lies in pads alone is no window of a pooling that rounds up.
+        # A pooling that rounds up ignores a window that covers only padding.
         values["pads"] = [min(pad, size - 1) for pad, size in zip(values["pads"], values["kernel_shape"] * 2, strict=True)]
     if schema.since_version < 11:
         values |= {"axis": abs(values["axis"]), "axes": [abs(axis) for axis in values["axes"]]}
@@ -101,7 +101,7 @@ def draw_attributes(draw: random.Random, schema: Any) -> dict[str, Any]:
 
 
 def draw_model(draw: random.Random, op_type: str, since: int) -> onnx.ModelProto:
-    """Returns a model of one node, whose outputs are y and z."""
+    """Returns a model of a single node with the outputs y and z."""
     if op_type in WITH_CONSTANTS:
         return _draw_model_with_constants(draw, op_type, since)
     schema = onnx.defs.get_schema(op_type, since, "")
@@ -129,7 +129,7 @@ def draw_model(draw: random.Random, op_type: str, since: int) -> onnx.ModelProto
 
 
 def _draw_constants(draw: random.Random, op_type: str, version: int) -> tuple[list[int], dict[str, Any], dict[str, Any], list[str]]:
-    """Returns the shape of x, constants, attributes and the names of the inputs."""
+    """Returns the shape of x, the constants, the attributes and the input names."""
     weight: Any
     shape = [draw.choice((0, 1, 1, 2, 3, 5)) for _ in range(draw.randint(0, 4))]
     attributes: dict[str, Any]
@@ -148,12 +148,12 @@ def _draw_constants(draw: random.Random, op_type: str, version: int) -> tuple[li
     if op_type == "Resize":
         attributes = {"axes": [0]} if draw.random() < 0.1 else {}
         if draw.random() < 0.5:
-            # 10 times 0.7 as float32 is below 7, and 7 after rounding to float32.
+            # 10 times float32(0.7) is below 7 in exact arithmetic, and 7 after rounding to float32.
             shape = [size * draw.choice((1, 10)) for size in shape]
             scales = [draw.choice((1.0, 2.0, 0.3, 0.7, 1.7, 1 / 3)) for _ in shape][: draw.choice((4, 4, 3))]
             return shape, {"f": np.array(scales, np.float32)}, attributes, ["x", "", "f"]
         sizes = [draw.choice((size, size * 2, 7)) for size in shape][: draw.choice((4, 4, 3))]
-        # In version 11 roi and scales may be without elements, and not absent.
+        # In version 11 roi and scales may be empty but not absent.
         without = {"f": np.zeros(0, np.float32)} if version == 11 else {}
         absent = "f" if version == 11 else ""
         return shape, {"s": np.array(sizes, np.int64), **without}, attributes, ["x", absent, absent, "s"]

@@ -1,7 +1,7 @@
-"""Tests generated from the rows of an engine's known errors: a row refuses its example, and neighbours are right or refused.
+"""Tests generated from an engine's table of known errors: each row refuses its example, and similar graphs are correct or refused.
 
-An example is a pair of graphs as text, before which an opset may stand: one that the row refuses, and a neighbour that the engine runs
-rightly. More neighbours are both graphs with some sizes open. Answers are compared with CPU's NumPy kernels.
+An example is a pair of graphs as text, with an optional opset before each: a graph that the row refuses, and a neighbour that the engine
+runs correctly. Further neighbours are both graphs with some open sizes. Outputs are compared with CPU's NumPy kernels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST = 64
 
 
 def read_graph(core: Core, text: str, rng: np.random.Generator | None = None) -> Network:
-    """Returns the network of a graph; with `rng` some sizes of its inputs are open."""
+    """Returns the network of a graph; `rng` opens some sizes of its inputs."""
     opset, _, graph = text.partition(" ") if text[0].isdecimal() else ("17", "", text)
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]> {graph}')
     for value in model.graph.input if rng is not None else ():
@@ -37,7 +37,7 @@ def read_graph(core: Core, text: str, rng: np.random.Generator | None = None) ->
 
 
 def check_row(core: Core, device: str, row: KnownError, example: Example, config: dict[str, Any]) -> None:
-    """Asserts that a row refuses its example with its reason, and that the neighbour is taken and right."""
+    """Asserts that a row refuses its example with its reason, and that the neighbour is supported and correct."""
     if row.probe is None or row.probe():
         reasons = core.query_network(read_graph(core, example[0]), device, config).refused.values()
         assert any(row.reason.partition("{")[0] in reason for reason in reasons), list(reasons)
@@ -47,7 +47,7 @@ def check_row(core: Core, device: str, row: KnownError, example: Example, config
 
 
 def check_neighbours(core: Core, device: str, example: Example, config: dict[str, Any], *, count: int = 2) -> None:
-    """Asserts that the graphs of an example with some sizes open are right or refused by the query."""
+    """Asserts that the graphs of an example with some open sizes are correct or refused by the query."""
     rng = np.random.default_rng(1)
     for text in example * count:
         arrays = draw_arrays(read_graph(core, text), rng)
@@ -57,7 +57,7 @@ def check_neighbours(core: Core, device: str, example: Example, config: dict[str
 
 
 def draw_arrays(network: Network, rng: np.random.Generator) -> dict[str, Any]:
-    """Returns an array for each input; open sizes are 3, and integers small enough to be indices."""
+    """Returns an array for each input, with 3 for open sizes and integers small enough for indices."""
     arrays: dict[str, Any] = {}
     for spec in network.inputs:
         assert isinstance(spec.type, TensorType)
@@ -68,7 +68,7 @@ def draw_arrays(network: Network, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def find_difference(core: Core, device: str, network: Network, arrays: dict[str, Any], config: dict[str, Any]) -> str | None:
-    """Returns the first difference between a device and CPU; None if CPU or a check of the run refuses, or numbers are random."""
+    """Returns the first difference between a device and CPU; None if CPU or a run-time check refuses, or if outputs are random."""
     if any(node.op_type in RANDOM_OPERATORS for node in network.nodes):
         return None
     try:
@@ -78,6 +78,6 @@ def find_difference(core: Core, device: str, network: Network, arrays: dict[str,
     try:
         answer = core.load_network(network, device, config).infer(arrays)
     except InferenceError as error:
-        # The device looks at open sizes and at integers in each run.
+        # The device checks open sizes and integers in each run.
         return None if "Run the nodes that read it on another device" in str(error) else str(error)
     return next((fault for name in expected if (fault := describe_mismatch(answer[name], expected[name]))), None)

@@ -1,8 +1,8 @@
-"""Arrays on a card of make-believe: whatever would copy or wait by itself on a real card is an error.
+"""Arrays on a simulated card: every implicit copy or wait of a real card is an error.
 
-Rules: an array belongs to one memory, and meets neither host arrays nor those of another memory; nothing reads an element; what has a
-length that only the card knows (a boolean index, `nonzero`) is refused; a method that is not listed does not exist. So code that runs
-here keeps its values on the card, and copies only where it says so.
+Rules: an array belongs to a single memory, and cannot be combined with host arrays or arrays of another memory; no element can be read;
+results with a data-dependent length (a boolean index, `nonzero`) are refused; unlisted methods do not exist. So code that runs
+here keeps its values on the card, and makes only explicit copies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-# What CuPy's arrays have without a wait and without a copy to the host.
+# Attributes of CuPy's arrays that need no wait and no copy to the host.
 _VALUES = frozenset({"shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "flags"})
 _VIEWS = frozenset({"T", "real", "imag"})
 _METHODS = frozenset(
@@ -28,14 +28,14 @@ _METHODS = frozenset(
         ),
     )
 )
-# They answer with a number of elements that depends on values, or draw numbers.
+# Functions with a data-dependent number of elements, and random numbers.
 _REFUSED_FUNCTIONS = frozenset(
     ("nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "random", "array_equal", "allclose")
 )
 
 
 class HostAccessError(TypeError):
-    """The memory of a card was touched without an explicit copy."""
+    """Host access to the memory of a card without an explicit copy."""
 
 
 Allocate = Callable[..., np.ndarray[Any, Any]]
@@ -43,7 +43,7 @@ Allocate = Callable[..., np.ndarray[Any, Any]]
 
 
 class FakeArray:
-    """An array in a memory of make-believe."""
+    """An array in a simulated memory."""
 
     __slots__ = ("__weakref__", "_array", "home")
 
@@ -58,7 +58,7 @@ class FakeArray:
             return self.home.wrap(getattr(self._array, name))
         if name in _METHODS:
             return self.home.wrap_function(getattr(self._array, name))
-        # Protocols (__array_interface__, __dlpack__, ...) are not there, so that nobody comes in by them.
+        # Protocols (__array_interface__, __dlpack__, ...) are missing, so that they grant no access.
         if name.startswith("__"):
             raise AttributeError(name)
         raise HostAccessError(
@@ -67,7 +67,7 @@ class FakeArray:
 
     @property
     def base(self) -> None:
-        """None, as of an array that owns its memory: views are counted by themselves."""
+        """Returns None, as an array that owns its memory: views are counted separately."""
 
     def __getitem__(self, key: Any) -> Any:
         if any(isinstance(index, FakeArray) and index.dtype == bool for index in _keys(key)):
@@ -90,7 +90,7 @@ class FakeArray:
         return f"FakeArray({self._array.dtype}{list(self._array.shape)} in {self.home.memory})"
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Returns DLPack's number for a device that it does not know, and the number of the card; gives no access."""
+        """Returns DLPack's number for an unknown device, and the number of the card; grants no access."""
         return 12, int(self.home.memory.partition(":")[2])
 
     def __array__(self, *arguments: Any, **keywords: Any) -> NoReturn:
@@ -100,7 +100,7 @@ class FakeArray:
         raise HostAccessError(f"numpy.{function.__name__} called on an array in {self.home.memory}")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        # A NumPy scalar as left operand is a plain number, which cards take.
+        # A NumPy scalar as left operand is a plain number, which cards accept.
         if method == "__call__" and any(isinstance(value, np.generic) for value in inputs):
             return self.home.wrap(ufunc(*self.home.unwrap(inputs), **self.home.unwrap(keywords)))
         raise HostAccessError(f"numpy.{ufunc.__name__} called on an array in {self.home.memory}")
@@ -110,11 +110,11 @@ class FakeArray:
 
     __bool__ = __float__ = __int__ = __index__ = __complex__ = _refuse_scalar
 
-    def __eq__(self, other: object) -> Any:
-        return self.home.wrap(self._array == self.home.unwrap(other))
+    def __eq__(self, operand: object) -> Any:
+        return self.home.wrap(self._array == self.home.unwrap(operand))
 
-    def __ne__(self, other: object) -> Any:
-        return self.home.wrap(self._array != self.home.unwrap(other))
+    def __ne__(self, operand: object) -> Any:
+        return self.home.wrap(self._array != self.home.unwrap(operand))
 
     __hash__ = None  # type: ignore[assignment]  # as arrays have it
 
@@ -124,15 +124,15 @@ def _keys(key: Any) -> tuple[Any, ...]:
 
 
 def _forward_operator(name: str) -> Callable[..., Any]:
-    def operate(self: FakeArray, *others: Any) -> Any:
-        return self.home.wrap(getattr(self._array, name)(*(self.home.unwrap(other) for other in others)))
+    def operate(self: FakeArray, *operands: Any) -> Any:
+        return self.home.wrap(getattr(self._array, name)(*(self.home.unwrap(operand) for operand in operands)))
 
     return operate
 
 
 def _forward_in_place(name: str) -> Callable[[FakeArray, Any], FakeArray]:
-    def operate(self: FakeArray, other: Any) -> FakeArray:
-        self._array = getattr(self._array, name)(self.home.unwrap(other))
+    def operate(self: FakeArray, operand: Any) -> FakeArray:
+        self._array = getattr(self._array, name)(self.home.unwrap(operand))
         return self
 
     return operate
@@ -147,7 +147,7 @@ for _operator in ["lt", "le", "gt", "ge", "neg", "abs", "invert", "pos"]:
 
 
 class Home:
-    """One memory: wraps what is made in it, and unwraps what belongs there, for this module's eyes only."""
+    """A simulated memory: wraps arrays that are created in it, and unwraps its own arrays; unwrapped arrays stay in this module."""
 
     def __init__(self, memory: str, allocate: Allocate) -> None:
         self.memory = memory
@@ -164,7 +164,7 @@ class Home:
         return value
 
     def unwrap(self, value: Any) -> Any:
-        """Returns arrays of this memory as NumPy arrays. Raises: HostAccessError for those of the host and of other memories."""
+        """Returns arrays of this memory as NumPy arrays. Raises: HostAccessError for arrays of the host or another memory."""
         if isinstance(value, FakeArray):
             if value.home is not self:
                 raise HostAccessError(f"an array in {value.home.memory} was given to a card with {self.memory}")
@@ -178,7 +178,7 @@ class Home:
         return value
 
     def make_empty(self, shape: Any, dtype: Any = float) -> FakeArray:
-        """Returns an array whose elements are what was in its memory before."""
+        """Returns an uninitialized array."""
         array = FakeArray.__new__(FakeArray)
         array.home, array._array = self, self.allocate(np.empty(shape, dtype))
         return array
@@ -193,7 +193,7 @@ class Home:
 
 
 class FakeNamespace(types.ModuleType):
-    """NumPy's functions on the arrays of one memory; element types, constants and numbers pass through."""
+    """NumPy's functions on the arrays of a simulated memory; element types, constants and numbers pass through."""
 
     def __init__(self, home: Home, module: types.ModuleType = np) -> None:
         super().__init__(f"fake.{module.__name__}")
@@ -219,7 +219,7 @@ class FakeNamespace(types.ModuleType):
 
 
 class _FakeUfunc:
-    """A universal function with its method `at`; takes no lists, as CuPy's take none."""
+    """A universal function with its method `at`; refuses lists, as CuPy does."""
 
     def __init__(self, home: Home, ufunc: np.ufunc) -> None:
         self._home = home
@@ -232,5 +232,5 @@ class _FakeUfunc:
         return self._home.wrap(self._ufunc(*self._home.unwrap(arguments), **self._home.unwrap(keywords)))
 
     def at(self, target: FakeArray, *arguments: Any) -> None:
-        """Applies the function in place, at indices that may repeat."""
+        """Applies the function in place, at possibly repeated indices."""
         self._ufunc.at(*self._home.unwrap((target, *arguments)))

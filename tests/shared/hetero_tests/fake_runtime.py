@@ -1,6 +1,6 @@
-"""Cards of make-believe: the seam implemented with NumPy, for machines without a card and for tests. Proves where values are, no speed.
+"""Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Proves the places of values, no speed.
 
-What runs here is the plugin's own code; only what stands behind `runtime.Card` is another one.
+The plugin's own code runs here; only the implementation of `runtime.Card` is replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FakeOutOfMemoryError(MemoryError):
 
 
 class FakeCard:
-    """A card with a memory of its own; `memory_bytes` limits what may be in it at once, None for no limit."""
+    """A card with a memory of its own of `memory_bytes`, without a limit if None."""
 
     def __init__(self, index: int, *, memory_bytes: int | None = None, capability: str = "0.0") -> None:
         self.memory = f"ext:{index}"
@@ -42,7 +42,7 @@ class FakeCard:
         self.xp = FakeNamespace(self._home)
 
     def _allocate(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns an array that is made, in the card's memory; a view of one that lies there as it is."""
+        """Places a new array in the card's memory, and returns it; a view of an array in that memory is returned unchanged."""
         root = _find_root(array)
         with self._lock:
             if id(root) in self._roots or not array.nbytes:
@@ -84,7 +84,7 @@ class FakeCard:
         return FakeArray(self._home, np.array(array))
 
     def fill(self, target: FakeArray, array: np.ndarray[Any, Any]) -> None:
-        """Copies into it."""
+        """Copies a host array into `target`."""
         self.copies.append(("from_host", array.nbytes))
         self._home.unwrap(target)[...] = array
 
@@ -93,41 +93,41 @@ class FakeCard:
         return isinstance(value, FakeArray) and value.home is self._home
 
     def find_nonzero(self, flags: FakeArray) -> FakeArray:
-        """Returns the positions of what is true."""
+        """Returns the indices of the true elements."""
         return FakeArray(self._home, np.flatnonzero(self._home.unwrap(flags)).astype(np.int64))
 
     def create_stream(self) -> object:
-        """Returns something that is one."""
+        """Returns a placeholder for a stream."""
         return object()
 
     @contextmanager
     def use(self, stream: Any) -> Iterator[None]:
-        """Does nothing: everything is done at once."""
+        """Does nothing, because every operation is synchronous."""
         yield
 
     def read_memory(self) -> tuple[int, int]:
-        """Returns what is free of the limit; of no limit, a large number."""
+        """Returns the free and the total bytes; a large number without a limit."""
         total = (1 << 40) if self._limit is None else self._limit
         return total - self.used_bytes, total
 
     def read_utilisation(self) -> int | None:
-        """Nobody can say."""
+        """Returns None: a simulated card has no utilisation."""
         return None
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Knows its own error."""
+        """Says whether an error is FakeOutOfMemoryError."""
         return isinstance(error, FakeOutOfMemoryError)
 
     def wanted_bytes(self, error: BaseException) -> int | None:
-        """Returns what the error says."""
+        """Returns the requested bytes of the error."""
         return error.nbytes if isinstance(error, FakeOutOfMemoryError) else None
 
     def free_unused(self) -> None:
-        """Has nothing to give back."""
+        """Does nothing, because the card has no memory pool."""
 
 
 class FakeRuntime:
-    """A library with cards of make-believe."""
+    """A GPU library with simulated cards."""
 
     def __init__(self, cards: int = 1, *, memory_bytes: int | None = None, version: str = "0", capability: str = "0.0") -> None:
         self.version = version
@@ -135,12 +135,12 @@ class FakeRuntime:
         self._cards = tuple(FakeCard(index, memory_bytes=memory_bytes, capability=capability) for index in range(cards))
 
     def cards(self) -> tuple[FakeCard, ...]:
-        """Returns the cards, always the same."""
+        """Returns the cards, the same objects in each call."""
         return self._cards
 
 
 def _find_root(array: np.ndarray[Any, Any]) -> Any:
-    """Returns what owns the memory of an array."""
+    """Returns the object that owns the memory of an array."""
     root: Any = array
     while isinstance(root, np.ndarray) and root.base is not None:
         root = root.base

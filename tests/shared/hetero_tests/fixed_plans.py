@@ -1,4 +1,4 @@
-"""An open plan for given sizes as a plan of them, for the verifier: the same places and the same numbers, all of them plain."""
+"""Converts an open plan at given sizes into a fixed plan for the verifier: the same places and numbers, without symbols."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Fix = Callable[[Any], int]
 
 
 def read_sizes(opened: OpenPlan, signature: Signature) -> dict[int, int]:
-    """Returns the symbols' values by atom, for a set of input shapes of the class."""
+    """Returns the value of each symbol by atom, for input shapes of the plan's class."""
     return {symbol.atom: (signature[symbol.input] or ())[symbol.axis] for symbol in opened.sizes.form.symbols}
 
 
 def evaluate_atoms(scope: Scope, sizes: Mapping[int, int]) -> list[int]:
-    """Returns the values of all atoms for sizes; addresses are those of the example."""
+    """Returns the values of all atoms for sizes, with the addresses of the example."""
     values: list[int] = []
     for number, atom in enumerate(scope.atoms):
         parts = [evaluate(dict(part), values) for part in atom.parts]
@@ -42,14 +42,14 @@ def evaluate_atoms(scope: Scope, sizes: Mapping[int, int]) -> list[int]:
 
 
 def list_numbers(opened: OpenPlan, products: Products) -> tuple[Array, Array]:
-    """Returns all numbers of calls and the chunks of each for a set of sizes; addresses count from the begin of their memory."""
+    """Returns all numbers of calls and the chunks of each call for given sizes; addresses are offsets into their memory."""
     calls, chunks = opened.numbers.counts[:2]
     both = Sums(opened.numbers.table, np.arange(calls + chunks)).evaluate(products)
     return both[:calls], both[calls:]
 
 
 def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
-    """Returns the plan as it is bound for a set of input shapes of its class; it was made here, not read from a file."""
+    """Returns the plan as bound for input shapes of its class, of an open plan compiled in this process: a stored plan has no symbols."""
     plan, origin = opened.plan, opened.origin
     assert origin is not None, "a plan that was stored has no symbols"
     values = evaluate_atoms(origin.scope, read_sizes(opened, signature))
@@ -97,7 +97,7 @@ def _fix_cut(cut: Cut, fix: Fix) -> Cut:
 
 
 class _Laid:
-    """Tells NumPy of an array at an address."""
+    """An `__array_interface__` for an array at an address."""
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], address: int, keep: Array) -> None:
         self.__array_interface__ = {
@@ -127,7 +127,7 @@ def _bind(
     number_of_base = {number: name for name, base in origin.bases.items() for (number,) in base.terms}
 
     def fix_number(number: Any) -> int:
-        bases = [other for product in terms_of(number) for other in product if other in number_of_base]
+        bases = [factor for product in terms_of(number) for factor in product if factor in number_of_base]
         return fix(number) - shifts[number_of_base[bases[0]]] + begin if bases else fix(number)
 
     def find(array: OpenArray) -> Array:
@@ -147,5 +147,5 @@ def _bind(
                 bound.append(NativeCall(call.kernel, tuple(map(fix_number, call.numbers)), fix(call.chunks), call.keep))
         else:
             bound.append(map_action(action, bind))
-    # The verifier writes halos itself.
+    # The verifier fills halos itself, so their calls are skipped.
     return bound[len(step.clears) :]

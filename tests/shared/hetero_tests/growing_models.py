@@ -1,4 +1,4 @@
-"""Models of some kilobytes whose constants take much memory once they are computed, for tests of the memory of a load."""
+"""Models of a few kilobytes with constants that take much memory after folding, for tests of the memory of a load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def build_many_constants(count: int) -> tuple[bytes, float]:
-    """Returns a model that adds `count` different constants of 1 MiB to its input, one number, and the output for the input 1."""
+    """Returns a model that adds `count` different constants of 1 MiB to its scalar input, and its output for the input 1."""
     import onnx  # heavy
     from onnx import helper, numpy_helper
 
@@ -32,5 +32,5 @@ def build_many_constants(count: int) -> tuple[bytes, float]:
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    # The mean of 2 and of 2 + index, each as often.
+    # Half of the elements are 2, the rest 2 + index, so the mean is 2 + index / 2.
     return model.SerializeToString(), 1 + sum(2 + index / 2 for index in range(count))

@@ -1,4 +1,4 @@
-"""Well-known architectures with seeded random weights, written by hand in the form in which exporters write them."""
+"""Well-known architectures with seeded random weights, hand-written in the form of exporters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mobilenet_v2_model(batch: int = 1) -> onnx.ModelProto:
 
 
 def _add_attention(writer: NetworkWriter, x: str, batch: int, length: int, width: int, heads: int) -> str:
-    """Adds self-attention of (batch, length, width) as exporters write it."""
+    """Adds self-attention of (batch, length, width) in the form of exporters."""
     size = width // heads
 
     def split(perm: list[int]) -> str:
@@ -96,7 +96,7 @@ def bert_model(batch: int = 1, layers: int = 12, length: int = 128) -> onnx.Mode
 
 
 def gpt2_step_model(batch: int = 1, layers: int = 12, past: int = 128) -> onnx.ModelProto:
-    """Returns one decoding step of GPT-2 small, with the keys and values of the tokens before as inputs and outputs.
+    """Returns a decoding step of GPT-2 small, with the keys and values of earlier tokens as inputs and outputs.
 
     token (batch, 1) int64 and past_key_i, past_value_i (batch, 12, past, 64) to logits (batch, 1, 50257) and present_*.
     """

@@ -1,4 +1,4 @@
-"""Writes ONNX models node by node with seeded random weights; the builders of testing models use it."""
+"""Builds ONNX models node by node with seeded random weights, for the builders of test models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ OPSET = 17
 
 
 class NetworkWriter:
-    """A graph to which nodes are added. `add_` methods return the name of the value that they add; the same calls give the same model, to
-    the bit.
-    """
+    """A graph under construction. `add_` methods return the name of the added value; the same calls give a bit-identical model."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -56,25 +54,25 @@ class NetworkWriter:
         return name
 
     def add_numbers(self, *numbers: int) -> str:
-        """Adds a constant of int64, as shapes and axes are."""
+        """Adds a constant of int64, for shapes and axes."""
         import numpy as np  # only builders need it
 
         return self.add_constant(np.array(numbers, np.int64))
 
     def add_index(self, number: int) -> str:
-        """Adds a constant of one int64 without dimensions."""
+        """Adds an int64 constant without dimensions."""
         import numpy as np  # only builders need it
 
         return self.add_constant(np.array(number, np.int64))
 
     def add_scalar(self, number: float) -> str:
-        """Adds a constant of one float32."""
+        """Adds a float32 constant without dimensions."""
         import numpy as np  # only builders need it
 
         return self.add_constant(np.array(number, np.float32))
 
     def draw_weight(self, *shape: int, deviation: float | None = None, mean: float = 0.0) -> str:
-        """Adds random weights. The default deviation is He's: sqrt(2 / inputs of an output); a matrix has its inputs first."""
+        """Adds random weights with He's deviation by default: sqrt(2 / fan-in). The first axis of a matrix is its inputs."""
         import numpy as np  # only builders need it
 
         inputs = shape[0] if len(shape) == 2 else math.prod(shape[1:])
@@ -90,12 +88,12 @@ class NetworkWriter:
         return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=10)
 
     def add_linear(self, x: str, inputs: int, outputs: int) -> str:
-        """Adds x @ W + b as exporters write it: MatMul, Add."""
+        """Adds x @ W + b in the form of exporters: MatMul, Add."""
         product = self.add_node("MatMul", x, self.draw_weight(inputs, outputs, deviation=inputs**-0.5))
         return str(self.add_node("Add", self.draw_weight(outputs, deviation=0.1), product))
 
     def add_layer_norm(self, x: str, size: int) -> str:
-        """Adds LayerNormalization written out in the operators that there were before opset 17."""
+        """Adds LayerNormalization, written out in operators from before opset 17."""
         centered = self.add_node("Sub", x, self.add_node("ReduceMean", x, axes=[-1]))
         squares = self.add_node("Pow", centered, self.add_scalar(2.0))
         variance = self.add_node("Add", self.add_node("ReduceMean", squares, axes=[-1]), self.add_scalar(1e-5))
@@ -110,7 +108,7 @@ class NetworkWriter:
         return str(self.add_node("Mul", product, self.add_scalar(0.5)))
 
     def add_softmax(self, x: str) -> str:
-        """Adds Softmax of the last axis."""
+        """Adds Softmax over the last axis."""
         return str(self.add_node("Softmax", x, axis=-1))
 
     def add_reshape(self, x: str, sizes: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
-"""The node cases of onnx's backend suite, computed once for all test processes and read from a file by the others.
+"""A cache of the node cases of onnx's backend suite: the first test process computes them, later processes read a file.
 
-onnx computes the expected values of its pooling cases with loops of Python whenever they are imported: nine seconds in each process.
+onnx computes the expected values of its pooling cases in Python loops at import: nine seconds in each process.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "NODE_CASES"
-"""The environment variable with the folder of the file; without it every process computes the cases."""
+"""The environment variable with the folder of the file; if unset, every process computes the cases."""
 
 
 def share_node_cases(load_kind: Callable[[str], list[Any]]) -> Callable[[str], list[Any]]:
-    """Returns the function with its answer for "node" kept in a file of the folder that VARIABLE names."""
+    """Returns the function with its result for "node" cached in a file of the folder that VARIABLE names."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return load_kind
-    # What computes the cases decides what they are.
+    # The cases depend on the versions of the packages that compute them.
     versions = "-".join(version(name) for name in ("onnx", "numpy", "ml_dtypes"))
     path = Path(folder) / f"node-cases-{sys.implementation.cache_tag}-{versions}.pickle"
 
@@ -33,7 +33,7 @@ def share_node_cases(load_kind: Callable[[str], list[Any]]) -> Callable[[str], l
 
 
 def read_or_write(path: Path, compute: Callable[[], list[Any]]) -> list[Any]:
-    """Returns the list in the file; computes and writes it where there is no file yet. Readers never see half a file."""
+    """Returns the list in the file; on a miss, computes and writes it. The write is atomic."""
     if path.exists():
         with path.open("rb") as file:
             cases: list[Any] = pickle.load(file)

@@ -1,4 +1,4 @@
-"""Models with open sizes and random weights: a decoder whose cache grows, as exporters write it, and an encoder."""
+"""Models with open sizes and random weights: a decoder with a growing cache in the form of exporters, an encoder and a detector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOCABULARY = 1000
 
 
 class Builder:
-    """Collects nodes and random weights of one model. Methods that add something return the name of the new value."""
+    """Collects nodes and random weights of a model. Methods that add a value return its name."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
@@ -24,7 +24,7 @@ class Builder:
         return self.constant((self._random.standard_normal(shape) * scale).astype(np.float32))
 
     def constant(self, array: object, dtype: type = np.int64) -> str:
-        """Adds a constant: an array as it is, numbers as `dtype`."""
+        """Adds a constant: an array with its own element type, numbers as `dtype`."""
         self._count += 1
         name = f"constant_{self._count}"
         held = array if isinstance(array, np.ndarray) else np.array(array, dtype)
@@ -32,18 +32,18 @@ class Builder:
         return name
 
     def add(self, op_type: str, *inputs: str, name: str = "", **attributes: object) -> str:
-        """Adds a node with one output."""
+        """Adds a node with a single output."""
         self._count += 1
         output = name or f"{op_type}_{self._count}"
         self._nodes.append(helper.make_node(op_type, inputs, [output], name=f"node_{self._count}", **attributes))
         return output
 
     def add_node(self, node: onnx.NodeProto) -> None:
-        """Adds a node as it is, for one with several outputs."""
+        """Adds a finished node, which may have several outputs."""
         self._nodes.append(node)
 
     def size(self, value: str, axis: int) -> str:
-        """Adds nodes that compute one size of a value, as a vector of one number."""
+        """Adds nodes that compute a size of a value, as int64 of shape (1,)."""
         return self.add("Gather", self.add("Shape", value), self.constant([axis]), axis=0)
 
     def reshape(self, value: str, *parts: str | int) -> str:
@@ -79,7 +79,7 @@ def _rotate(b: Builder, x: str, cos: str, sin: str, depth: int) -> str:
 
 
 def make_decoder(*, layers: int = 6, width: int = 512, heads: int = 8, key_heads: int = 2, longest: int = 1024) -> onnx.ModelProto:
-    """Returns a decoder. Inputs: tokens, past keys and values. Outputs: logits, and past keys and values with the new ones behind them."""
+    """Returns a decoder. Inputs: tokens, past keys and values. Outputs: logits, and past keys and values extended by the new tokens."""
     b, depth, groups = Builder(), width // heads, heads // key_heads
     batch, steps = b.size("tokens", 0), b.size("tokens", 1)
     past = b.size("past_key_0", 2)
@@ -126,7 +126,7 @@ def make_decoder(*, layers: int = 6, width: int = 512, heads: int = 8, key_heads
 
 
 def make_encoder(*, layers: int = 6, width: int = 256, heads: int = 4, longest: int = 512) -> onnx.ModelProto:
-    """Returns an encoder of tokens and of a mask that marks the tokens that count; batch and length are open."""
+    """Returns an encoder of tokens with a mask of valid tokens; batch and length are open."""
     b, depth = Builder(), width // heads
     batch, length = b.size("tokens", 0), b.size("tokens", 1)
     positions = b.add("Range", b.constant(0), b.add("Squeeze", length, b.constant([0])), b.constant(1))
@@ -156,9 +156,9 @@ def make_encoder(*, layers: int = 6, width: int = 256, heads: int = 4, longest: 
 
 
 def make_detector(*, width: int = 16, depth: int = 3, classes: int = 8) -> onnx.ModelProto:
-    """Returns a U-Net with boxes from each of its upper levels: batch, height and width are open.
+    """Returns a U-Net with boxes from each of its upper levels; batch, height and width are open.
 
-    Resize brings an image to the size of the one beside which it is put, which `Shape` gives.
+    Resize enlarges an image to the size of the skip connection that it is concatenated with, computed by `Shape`.
     """
     b = Builder()
 
@@ -171,7 +171,7 @@ def make_detector(*, width: int = 16, depth: int = 3, classes: int = 8) -> onnx.
     x, skips, channels = convolve("image", 3, width), [], width
     for level in range(depth):
         skips.append((x, channels))
-        # By turns, as networks have either.
+        # Alternates pooling and strided convolution, because networks use both.
         x = b.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]) if level % 2 else convolve(x, channels, channels, stride=2)
         x = convolve(convolve(x, channels, channels, group=channels), channels, 2 * channels, kernel=1)
         x = b.add("Add", x, convolve(x, 2 * channels, 2 * channels))

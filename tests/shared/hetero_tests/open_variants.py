@@ -1,4 +1,4 @@
-"""Further models with open sizes and random weights: U-Nets of several kinds, and a decoder that adds positions it has learnt."""
+"""Further models with open sizes and random weights: U-Nets of several kinds, and a decoder with learned positions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _normalize_batch(b: Builder, x: str, count: int) -> str:
 
 
 def _normalize_groups(b: Builder, x: str, count: int, groups: int = 8) -> str:
-    """As exporters write a group normalization: groups as channels, and back."""
+    """Adds a group normalization in the form of exporters: reshapes groups into channels, and back."""
     ones, zeros = (b.constant(np.full(groups, number, np.float32)) for number in (1, 0))
     flat = b.add("InstanceNormalization", b.add("Reshape", x, b.constant([0, groups, -1])), ones, zeros)
     normed = b.add("Reshape", flat, b.add("Shape", x))
@@ -46,9 +46,9 @@ _NORMS = {"batch": _normalize_batch, "group": _normalize_groups}
 def make_unet(
     *, width: int = 16, depth: int = 4, activate: Activate = relu, norm: str = "batch", grow: str = "transposed", channels: int = 1
 ) -> onnx.ModelProto:
-    """Returns a U-Net with two convolutions at each level; sides are multiples of 2 to the power of `depth`.
+    """Returns a U-Net with two convolutions at each level; height and width must be multiples of 2 ** depth.
 
-    `norm`: "batch", "group" or nothing; `grow`: "transposed" for a ConvTranspose, or a mode of Resize.
+    `norm`: "batch", "group" or ""; `grow`: "transposed" for a ConvTranspose, or a mode of Resize.
     """
     b = Builder(1)
 
@@ -82,7 +82,7 @@ def _normalize(b: Builder, x: str, width: int) -> str:
 
 
 def make_gpt(*, layers: int = 4, width: int = 384, heads: int = 6, longest: int = 512) -> onnx.ModelProto:
-    """Returns a decoder with one product for queries, keys and values, which `Split` parts. Inputs and outputs as of `make_decoder`."""
+    """Returns a decoder with a joint projection for queries, keys and values before a `Split`. Inputs and outputs as in `make_decoder`."""
     b, depth = Builder(4), width // heads
     batch, steps, past = b.size("tokens", 0), b.size("tokens", 1), b.size("past_key_0", 2)
     begin, end = (b.add("Squeeze", value, b.constant([0])) for value in (past, b.add("Add", past, steps)))

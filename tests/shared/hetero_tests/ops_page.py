@@ -1,7 +1,7 @@
-"""The reference page of operators, written from the table of kernels.
+"""Generates the reference page of operators from the table of kernels.
 
-`PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md` writes it again after a change;
-a test says when that is due.
+`PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md` regenerates it after a change;
+a test fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ and not the input of h, as in ONNX Runtime.
 
 
 def format_ops_page() -> str:
-    """Returns the page as Markdown: the groups of element types, then one row for each operator and set of element types."""
+    """Returns the page as Markdown: the groups of element types, then a row for each operator and set of element types."""
     groups = "".join(f"| {name} | {', '.join(sorted(dtypes))} |\n" for name, dtypes in _GROUPS.items())
     rows: dict[tuple[str, str, str], list[int]] = {}
     versions_of_onnx = {key: record for key, record in read_table().items() if key[2]}
@@ -83,7 +83,7 @@ def format_ops_page() -> str:
 
 
 def describe_dtypes(record: KernelRecord) -> str:
-    """Returns the element types of a kernel's inputs as the page writes them."""
+    """Returns the element types of a kernel's inputs in the spelling of the page."""
     texts = [_describe_set(dtypes) for dtypes in (record.dtypes if isinstance(record.dtypes, tuple) else (record.dtypes,))]
     while len(texts) > 1 and texts[-1] == texts[-2]:
         texts.pop()

@@ -1,4 +1,4 @@
-"""Models for tests of passes, and the check that a pass keeps the numbers."""
+"""Models for tests of passes, and a check that a pass preserves the outputs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hetero_core.network.types import fixed_sizes
 
 
 def draw_array(seed: int, *shape: int) -> Any:
-    """Returns float32 numbers of the normal distribution."""
+    """Returns normally distributed float32 numbers."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 def parse(text: str, constants: Mapping[str, Any], *, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
-    """Returns the model with those constants that its text names as words."""
+    """Returns the model of a text, with the given constants that the text uses by name."""
     model = onnx.parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["": {opset}]> {text}')
     read = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(
@@ -31,7 +31,7 @@ def parse(text: str, constants: Mapping[str, Any], *, opset: int = 17, ir_versio
 
 
 def check(core: Core, model: onnx.ModelProto, transform: Callable[[Network], Network], *, scale: float = 1) -> Network:
-    """Returns the transformed network; its outputs are those of the reference evaluator on the model."""
+    """Returns the transformed network; asserts that its outputs equal the reference evaluator's outputs for the model."""
     network = transform(core.read_network(model))
     drawn = [scale * draw_array(index, *(fixed_sizes(spec.shape) or ())) for index, spec in enumerate(network.inputs)]
     inputs = [

@@ -1,12 +1,12 @@
-"""Runs the steps of a plan one by one and observes which bytes they read and write: what they state is proved so. For tests.
+"""Runs the steps of a plan individually and observes which bytes they read and write, to check their stated accesses. For tests.
 
 ```text
 R: the arena with everything but the stated reads poisoned ──> step, chunk by chunk ──> W: an arena of poison
 ```
 
-Whatever changes in W was written. What a step makes must not depend on the poison, or it has read more than it states. A step that may
-overwrite what it reads does so at last, with its chunks in either order, and must make the same. Cost: a few copies of the arena for
-each chunk, so for small plans.
+Every changed byte of W was written. A result that depends on the poison proves an unstated read. A step that may overwrite its inputs
+runs finally in the arena itself, with its chunks in both orders, and must give the same result. Cost: a few copies of the arena for
+each chunk, so only small plans are practical.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from hetero_cpu.plan.plan import ExecutionPlan, Foreign, PlannedStep
 
 from hetero_tests.plan_verifier import Access, PlanLayout, Runs, bind_halo, join_all, lay_arrays
 
-# No byte is written that equals both; as numbers they are large, and NaN.
+# No written byte equals both poisons. As floats, they are a large number and NaN.
 _POISONS = (0x55, 0xFF)
 
 
 def audit_plan(plan: ExecutionPlan, inputs: Sequence[Array]) -> tuple[str, ...]:
-    """Returns in which steps what is read or written is not what is stated; nothing for a plan that states the truth.
+    """Returns an error for each step with accesses that differ from its statement; empty for a correct plan.
 
-    The plan is run with `inputs`, in the order of the network.
+    The plan is run with `inputs` in the order of the network.
     """
     audit = _Audit(plan)
     for value, array in zip(plan.inputs, inputs, strict=True):
         audit.take_in(value, array)
-    # As in a run, where infinities and NaN arise in silence.
+    # Infinities and NaN are silent, as in a normal run.
     with np.errstate(all="ignore"):
         return tuple(problem for step in plan.steps for problem in audit.audit_step(step))
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """Result of a step on poison: the arena after it, and the bytes that each chunk of each call changed, the last chunk first."""
+    """The result of a step on poison: the arena after it, and the bytes that each chunk of each call changed, in reverse chunk order."""
 
     memory: Array
     calls: tuple[tuple[Array, ...], ...]
 
 
 class _Audit:
-    """The run of a plan: the arena as it is before the next step, and values without a place."""
+    """The state of a run: the arena before the next step, and values without a place."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self._plan, self._layout = plan, PlanLayout(plan)
@@ -60,14 +60,14 @@ class _Audit:
         self._passed: dict[str, Any] = {}
 
     def take_in(self, value: str, array: Array) -> None:
-        """Puts an input into its place."""
+        """Stores an input in its place."""
         if value in self._plan.places:
             self._arrays[value][...] = array
         else:
             self._passed[value] = array
 
     def audit_step(self, step: PlannedStep) -> Iterator[str]:
-        """Yields what a step does not state, and runs it."""
+        """Runs a step and yields its unstated accesses."""
         if isinstance(step.work, Foreign):
             self._run_foreign(step, step.work)
             return
@@ -104,7 +104,7 @@ class _Audit:
         return work.bind([read_arrays[value] for value in work.reads], [written_arrays[value] for value in step.writes], scratch)
 
     def _audit_overwrites(self, label: str, step: PlannedStep, work: Recipe, access: Access, result: Array) -> Iterator[str]:
-        """Runs the step in the arena itself, the first chunks first and the last chunks first."""
+        """Runs the step in the arena itself, with its chunks in reverse order and in order."""
         before = self._memory.copy()
         stated = join_all(runs for _, runs in access.writes)
         for is_reversed in (True, False):
@@ -125,7 +125,7 @@ class _Audit:
 
 
 def _compare_writes(label: str, written: Sequence[Sequence[Array]], stated: Runs, works: Runs) -> Iterator[str]:
-    """Yields what was not written, what was and is not stated, and chunks that write the same bytes."""
+    """Yields missing writes, unstated writes, and chunks that write the same bytes."""
     stated_mask, works_mask = (_spread(runs, written[0][0].size) for runs in (stated, works)) if written else (None, None)
     if stated_mask is None or works_mask is None:
         return
@@ -146,7 +146,7 @@ def _compare_writes(label: str, written: Sequence[Sequence[Array]], stated: Runs
 
 
 def _join_functions(calls: Sequence[Any]) -> Iterator[Any]:
-    """Yields calls with functions that follow one another as one, which has no chunks."""
+    """Yields the calls, with each run of consecutive functions joined into a function without chunks."""
     for are_functions, group in groupby(calls, callable):
         functions = list(group)
         if are_functions:
@@ -156,7 +156,7 @@ def _join_functions(calls: Sequence[Any]) -> Iterator[Any]:
 
 
 def _observe(call: Any, memory: Array) -> Iterator[Array]:
-    """Runs a call, the last chunk first; yields which bytes of the memory each chunk changed."""
+    """Runs the chunks of a call in reverse order; yields a mask of the changed bytes for each chunk."""
     for run in _list_chunks(call, is_reversed=True):
         before = memory.copy()
         run()
@@ -190,7 +190,7 @@ def _copy_bytes(target: Array, source: Array, runs: Runs) -> None:
 
 
 def _spread(runs: Runs, nbytes: int) -> Array:
-    """Returns for each byte of the arena whether it is in the set."""
+    """Returns a mask over the arena: true for each byte of the set."""
     mask = np.zeros(nbytes + 1, np.int8)
     np.add.at(mask, runs.begins, 1)
     np.add.at(mask, runs.ends, -1)

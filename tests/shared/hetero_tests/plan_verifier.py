@@ -1,12 +1,12 @@
-"""Checks a plan as a whole before it runs: what each step states that it reads and writes, against where the plan lays values.
+"""Verifies a whole plan before it runs: the stated reads and writes of each step against the places of the values.
 
 ```text
-plan ── lay ──> bytes of each value ── begin, steps in order, end ──> labels of bytes: who wrote them last ──> faults
+plan ── lay ──> bytes of each value ── begin, steps in order, end ──> label of each byte: its last writer ──> faults
 ```
 
-Nothing is computed: the arena is only an address, and each byte of it has a label. A step that reads a value must find the label of what
-made it in every byte, so that it does not matter by which way a byte was lost. Cost: linear in the steps, times the runs of bytes that
-their values are made of.
+Nothing is computed: the arena is only an address, and each byte of it has a label. A step that reads a value must find the label of its
+producer in every byte, so that every kind of overwrite is detected. Cost: linear in the steps, times the runs of bytes of
+their values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, Planned
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Disjoint runs from `begins[i]` to `ends[i]` - 1 in ascending order; none touches the one before it."""
+    """Disjoint, non-adjacent runs from `begins[i]` to `ends[i]` - 1 in ascending order."""
 
     begins: Array
     ends: Array
@@ -37,12 +37,12 @@ class Runs:
 
     @property
     def first(self) -> int:
-        """The first byte of a set that has one."""
+        """The first byte of a non-empty set."""
         return int(self.begins[0])
 
     @property
     def end(self) -> int:
-        """The position after the last byte of a set that is not empty."""
+        """The position after the last byte of a non-empty set."""
         return int(self.ends[-1])
 
 
@@ -50,7 +50,7 @@ NO_BYTES = Runs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def join_runs(begins: Array, ends: Array) -> Runs:
-    """Returns the bytes of all runs, which may overlap and stand in any order."""
+    """Returns the union of runs that may overlap and have any order."""
     filled = ends > begins
     begins, ends = begins[filled], ends[filled]
     if len(begins) > 1 and not (begins[1:] > ends[:-1]).all():
@@ -62,7 +62,7 @@ def join_runs(begins: Array, ends: Array) -> Runs:
 
 
 def list_runs(begin: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Runs:
-    """Returns the bytes of an array whose first element lies at `begin`; strides in bytes."""
+    """Returns the bytes of an array with its first element at `begin`; strides in bytes."""
     axes = [(stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1 and stride != 0]
     if 0 in shape:
         return NO_BYTES
@@ -78,7 +78,7 @@ def list_runs(begin: int, shape: Sequence[int], strides: Sequence[int], itemsize
 
 
 def join_all(sets: Iterable[Runs]) -> Runs:
-    """Returns the bytes that are in one of the sets or in several."""
+    """Returns the union of the sets."""
     listed = list(sets)
     if not listed:
         return NO_BYTES
@@ -86,7 +86,7 @@ def join_all(sets: Iterable[Runs]) -> Runs:
 
 
 def intersect(first: Runs, second: Runs) -> Runs:
-    """Returns the bytes that are in both sets. Linear in the runs of the shorter one, but for a search in the other."""
+    """Returns the intersection of two sets. Linear in the runs of the shorter set, times a binary search in the longer set."""
     if not len(first.begins) or not len(second.begins) or first.end <= second.first or second.end <= first.first:
         return NO_BYTES
     if len(second.begins) > len(first.begins):
@@ -108,7 +108,7 @@ def subtract(first: Runs, second: Runs) -> Runs:
 
 
 def _spread(begins: Array, counts: Array) -> Array:
-    """Returns the numbers begins[i] to begins[i] + counts[i] - 1 for all i, one after the other."""
+    """Returns the concatenated ranges begins[i] to begins[i] + counts[i] - 1 for all i."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     numbers: Array = np.arange(total) + np.repeat(begins - before, counts)
@@ -116,7 +116,7 @@ def _spread(begins: Array, counts: Array) -> Array:
 
 
 class Labels:
-    """One label for each byte of a block of memory; bytes between two borders of the sets that it was made for have the same one."""
+    """A label for each byte of a block of memory, stored once for all bytes between two borders of the sets of the constructor."""
 
     def __init__(self, sets: Iterable[Runs], nbytes: int, label: int) -> None:
         ends = [np.array([0, nbytes], np.int64)]
@@ -126,38 +126,41 @@ class Labels:
         self._labels = np.full(len(self._borders) - 1, label, np.int32)
 
     def find(self, runs: Runs) -> Places:
-        """Returns where the labels of a set stand, which must be one of those that the labels were made for."""
+        """Returns the positions of the labels of a set; it must be one of the sets of the constructor."""
         low, high = np.searchsorted(self._borders, runs.begins), np.searchsorted(self._borders, runs.ends)
         if len(low) == 1:
             return slice(int(low[0]), int(high[0]))
         return _spread(low, high - low)
 
     def write(self, places: Places, label: int) -> None:
-        """Gives the bytes at these places a label."""
+        """Sets the label of the bytes at these places."""
         self._labels[places] = label
 
     def list_strangers(self, places: Places, labels: Sequence[int]) -> list[tuple[int, Runs]]:
-        """Returns the other labels than these that bytes of the places have, each with the bytes."""
+        """Returns the labels at the places that are not in `labels`, each with its bytes."""
         here = self._labels[places]
         strange = (here != labels[0]) if len(labels) == 1 else ~np.isin(here, labels)
         if not strange.any():
             return []
         numbers = (np.arange(places.start, places.stop) if isinstance(places, slice) else places)[strange]
-        others = here[strange]
+        strange_labels = here[strange]
         return [
-            (int(label), join_runs(self._borders[numbers[others == label]], self._borders[numbers[others == label] + 1]))
-            for label in np.unique(others)
+            (
+                int(label),
+                join_runs(self._borders[numbers[strange_labels == label]], self._borders[numbers[strange_labels == label] + 1]),
+            )
+            for label in np.unique(strange_labels)
         ]
 
 
 Places = slice | Array
-"""Positions of labels: a range, or one number for each."""
+"""Positions of labels: a range, or a number for each label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The bytes of one step: of the zeros that it `clears` and of what it `writes` by value, of what it `reads` by value with those around
-    it, and of its working memory."""
+    """The bytes of a step: the zeros that it `clears` and the bytes that it `writes`, by value; the bytes that it `reads`, by value with
+    its halo; its working memory."""
 
     clears: tuple[tuple[str, Runs], ...]
     reads: tuple[tuple[str, Runs, Runs], ...]
@@ -171,34 +174,34 @@ class Access:
 
 
 class PlanLayout:
-    """The bytes of the arena that each value has."""
+    """The bytes of each value in the arena."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
         ends = [plan.offsets[value] + block.nbytes for value, block in self.list_blocks()]
-        # A plan may place a block beyond its end, which is to be found out and not to fail.
+        # A faulty plan may place a block beyond the end of the arena; the verifier reports it instead of failing here.
         self.memory = allocate_arena(max([plan.arena_bytes, *ends]))
-        """The arena, which nobody touches: only its address counts."""
+        """The arena: never read or written, only its address counts."""
         self.arrays = lay_arrays(plan, self.memory)
         self.begin = int(self.memory.ctypes.data)
         self._runs: dict[str, Runs] = {}
         self._blocks: dict[str, Runs] = {}
 
     def list_blocks(self) -> Iterator[tuple[str, Block]]:
-        """Yields the values that have a block, with it."""
+        """Yields each value with a block, and the block."""
         for value, place in self._plan.places.items():
             if isinstance(place, Block):
                 yield value, place
 
     def find_root(self, value: str) -> str:
-        """Returns the value whose block a placed value lies in."""
+        """Returns the value that owns the block of a placed value."""
         place = self._plan.places[value]
         while isinstance(place, Derived):
             value, place = place.source, self._plan.places[place.source]
         return value
 
     def measure(self, array: Array, reach: Halo = NO_HALO) -> Runs:
-        """Returns the bytes of an array of the arena, with those around each image that a step reaches."""
+        """Returns the bytes of an array of the arena, including the halo of each image within the reach of a step."""
         begin, shape = int(array.ctypes.data) - self.begin, list(array.shape)
         if reach != NO_HALO:
             begin -= reach.top * array.strides[2] + reach.left * array.strides[3]
@@ -220,13 +223,13 @@ class PlanLayout:
         return self._blocks[root]
 
     def bind(self, step: PlannedStep) -> Sequence[object]:
-        """Returns the calls of a recipe on the arrays of the arena."""
+        """Returns the calls of a recipe, bound to the arrays of the arena."""
         assert isinstance(step.work, Recipe)
         reads, writes = ([self.arrays[value] for value in values] for values in (step.work.reads, step.writes))
         return step.work.bind(reads, writes, self.memory[step.scratch_offset : step.scratch_offset + step.scratch])
 
     def list_accesses(self, step: PlannedStep) -> Access:
-        """Returns what a step states that it reads and writes, in bytes."""
+        """Returns the stated accesses of a step in bytes."""
         work = step.work
         clears = [(value, subtract(self.find_block(value), self.find(value))) for value in step.clears]
         reads = []
@@ -249,7 +252,7 @@ class PlanLayout:
 
 
 class Owners:
-    """The values as which the bytes of a value are written: its own, those that it is joined of, or those that it is a view of."""
+    """The owners of the bytes of a value: the value itself, the pieces that it is joined from, or the values that it is a view of."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
@@ -281,7 +284,7 @@ _BEGIN, _END = "the begin of the run", "the end of the run"
 
 @dataclass(frozen=True, slots=True)
 class PlanFault:
-    """A fault of a plan: at which step, with which value, in which bytes of the arena, and what happens there."""
+    """A fault of a plan: its step, value, bytes of the arena, and problem."""
 
     step: str
     value: str
@@ -297,17 +300,17 @@ class PlanFault:
 
 
 def verify_plan(plan: ExecutionPlan) -> tuple[PlanFault, ...]:
-    """Returns what is wrong with a plan, in the order of its steps; nothing for a plan that may run."""
+    """Returns the faults of a plan in the order of its steps; empty for a correct plan."""
     layout = PlanLayout(plan)
     strays = tuple(_list_strays(plan, layout))
     if strays:
-        # Where values lie outside of the memory that they are views of, nothing else can be told.
+        # If a view lies outside its memory, no further check is meaningful.
         return strays
     return (*_list_misplaced_pieces(plan, layout), *_list_misplaced_outside(plan, layout), *_Walk(plan, layout).list_faults())
 
 
 def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
-    """Yields blocks that are not in the arena or not aligned, and values that lie outside their block."""
+    """Yields blocks outside the arena, unaligned blocks, and values outside their block."""
     for value, block in layout.list_blocks():
         offset = plan.offsets[value]
         if offset < 0 or offset + block.nbytes > plan.arena_bytes:
@@ -323,7 +326,7 @@ def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]
 
 
 def _list_misplaced_pieces(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
-    """Yields the values that are to be computed in their places in a concatenation and lie elsewhere."""
+    """Yields the values that should be computed in place in a concatenation but lie elsewhere."""
     for output, join in plan.joins.items():
         for piece in join.pieces:
             if piece.is_moved and not _lie_alike(layout.arrays[piece.source], layout.arrays[output][piece.cut]):
@@ -332,7 +335,7 @@ def _list_misplaced_pieces(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[
 
 
 def _list_misplaced_outside(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
-    """Yields the values outside the arena that are not all of a block in C order, as the caller's arrays are."""
+    """Yields the values outside the arena that do not fill their block in C order, as the caller's arrays do."""
     outside = plan.external
     for value, root in (*((value, value) for value in outside.inputs), *outside.outputs.items()):
         array = layout.arrays[value]
@@ -343,13 +346,13 @@ def _list_misplaced_outside(plan: ExecutionPlan, layout: PlanLayout) -> Iterator
 
 
 def _lie_alike(first: Array, second: Array) -> bool:
-    """Says whether two arrays are the same elements in the same places."""
+    """Says whether two arrays have the same elements at the same addresses."""
     is_same = first.shape == second.shape and first.dtype == second.dtype and first.ctypes.data == second.ctypes.data
     return is_same and _list_strides(first.strides, first) == _list_strides(second.strides, second)
 
 
 def _list_strides(strides: Sequence[int], array: Array) -> list[int]:
-    """Returns the strides that count: an axis of one element has any."""
+    """Returns the relevant strides: the stride of an axis of size 1 is arbitrary."""
     return [stride for stride, size in zip(strides, array.shape, strict=True) if size > 1]
 
 
@@ -363,15 +366,15 @@ class _Event:
 
 
 class _Walk:
-    """The run of a plan in labels of bytes."""
+    """A symbolic run of a plan on labels of bytes."""
 
     def __init__(self, plan: ExecutionPlan, layout: PlanLayout) -> None:
         self._plan, self._layout = plan, layout
         self._owners = Owners(plan)
-        # What a label says, and back; 0 are bytes that nobody wrote in this run.
+        # Label -> name, and name -> label; label 0 marks bytes without a writer in this run.
         self._names = ["nobody in this run"]
         self._label_of: dict[str, int] = {}
-        # The values that a value without a place may be a view of.
+        # Value without a place -> the values that it may be a view of.
         self._seen: dict[str, tuple[str, ...]] = {value: () for value in plan.inputs if value not in plan.places}
         self._outside = tuple((root, layout.find_block(root)) for root in plan.external.roots)
         self._events = [_Event(f"step {step.node.label}", step, layout.list_accesses(step)) for step in plan.steps]
@@ -380,7 +383,7 @@ class _Walk:
         self._labels = Labels(sets, plan.arena_bytes, _NOTHING)
 
     def list_faults(self) -> Iterator[PlanFault]:
-        """Yields what happens to values between begin and end of a run."""
+        """Yields the faults of a run from begin to end."""
         plan = self._plan
         for value in plan.inputs:
             if value in plan.places:
@@ -416,31 +419,31 @@ class _Walk:
             self._note_views(event.step.writes, event.step.work)
 
     def _note_views(self, writes: Sequence[str], work: Foreign) -> None:
-        """Notes what the results of the toolkit that have no place may be views of."""
+        """Records the possible view sources of the toolkit's results without a place."""
         views = tuple(
             dict.fromkeys(
-                other for value in work.reads for other in ((value,) if value in self._plan.places else self._seen.get(value, ()))
+                source for value in work.reads for source in ((value,) if value in self._plan.places else self._seen.get(value, ()))
             )
         )
         self._seen |= {value: views for value, place in zip(writes, work.placed, strict=True) if place is None}
 
     def _check_overlaps(self, event: _Event) -> Iterator[PlanFault]:
-        """Yields what a step reads while it writes or works there, and what it writes twice."""
+        """Yields overlaps of a step's reads with its writes and working memory, and overlaps between its writes."""
         writes, works = event.access.writes, (_WORKING_MEMORY, event.access.works)
         reads = {value: join_all((own, around)) if around.count else own for value, own, around in event.access.reads}
         for value, runs in reads.items():
-            for other, others in (*writes, works):
-                both = intersect(runs, others)
-                if both.count and not self._may_overwrite(event, value, other):
-                    yield PlanFault(event.name, value, f"the step reads it and writes '{other}' over it", both)
+            for second, second_runs in (*writes, works):
+                both = intersect(runs, second_runs)
+                if both.count and not self._may_overwrite(event, value, second):
+                    yield PlanFault(event.name, value, f"the step reads it and writes '{second}' over it", both)
         for position, (value, runs) in enumerate(writes):
-            for other, others in (*writes[position + 1 :], works):
-                both = intersect(runs, others)
+            for second, second_runs in (*writes[position + 1 :], works):
+                both = intersect(runs, second_runs)
                 if both.count:
-                    yield PlanFault(event.name, value, f"the step writes it and '{other}' there", both)
+                    yield PlanFault(event.name, value, f"the step writes it and '{second}' there", both)
 
     def _may_overwrite(self, event: _Event, value: str, output: str) -> bool:
-        """Says whether a step states for every place at which it reads a value that it reads each element before it writes it."""
+        """Says whether a step states, for every input position of a value, that it reads each element before it writes the element."""
         work = event.step.work
         if not isinstance(work, Recipe) or output != event.access.writes[0][0]:
             return False
@@ -449,19 +452,19 @@ class _Walk:
         return is_stated and _lie_alike(read, written)
 
     def _check_strides(self, event: _Event) -> Iterator[PlanFault]:
-        """Yields the arrays that the step is bound to and was not planned for."""
+        """Yields the arrays with other strides than the step was planned for."""
         for value, strides in event.step.strides.items():
             array = self._layout.arrays.get(value)
             if array is None or strides == array.strides:
                 continue
-            # Never looked into: only its strides count.
+            # The elements are never read: only the strides count.
             planned = np.lib.stride_tricks.as_strided(np.empty(1, array.dtype), array.shape, strides)
             if not can_stand_for(array, planned):
                 problem = f"the step was planned for strides of {strides} bytes and meets {array.strides}"
                 yield PlanFault(event.name, value, problem, self._layout.find(value))
 
     def _check_outside(self, event: _Event) -> Iterator[PlanFault]:
-        """Yields the accesses to memory of the caller that a run does not lead there, or that the caller does not expect."""
+        """Yields accesses to the caller's memory that a run would not redirect, or that the caller does not expect."""
         work, access = event.step.work, event.access
         follows = isinstance(work, Recipe) and bool(work.kernels) and not work.calls_functions
         writes = (*access.writes, *access.clears, (_WORKING_MEMORY, access.works))
@@ -478,19 +481,19 @@ class _Walk:
                     yield PlanFault(event.name, root, "the step works where the value lies, outside the arena in a run", both)
 
     def _check_border(self, when: str, value: str, own: Sequence[str]) -> Iterator[PlanFault]:
-        """Yields a value that is copied to or from memory that is outside the arena in a run, but for those that lie there themselves."""
+        """Yields a value if its copy at the border overlaps memory outside the arena, unless the value itself lies there in a run."""
         for root, block in self._outside:
             both = intersect(self._layout.find(value), block)
             if both.count and value not in own:
                 yield PlanFault(when, value, f"it is copied in the arena, and calls go to where '{root}' lies outside of it", both)
 
     def _check_read(self, when: str, value: str) -> Iterator[PlanFault]:
-        """Yields what is wrong with a value that is read, wherever it is."""
+        """Yields the faults of a read of a value, with or without a place."""
         if value in self._plan.places:
             yield from self._check_labels(when, value, self._layout.find(value), self._name_owners(value))
         elif value in self._seen:
-            for other in self._seen[value]:
-                yield from self._check_labels(when, other, self._layout.find(other), self._name_owners(other))
+            for source in self._seen[value]:
+                yield from self._check_labels(when, source, self._layout.find(source), self._name_owners(source))
         elif value not in self._plan.constants:
             yield PlanFault(when, value, "it is read and no step before makes it")
 
@@ -518,14 +521,14 @@ class _Walk:
 
 
 def bind_halo(plan: ExecutionPlan, value: str, memory: Array) -> NativeCall:
-    """Returns the call that writes the zeros around a value."""
+    """Returns the call that fills the halo of a value with zeros."""
     block = plan.places[value]
     assert isinstance(block, Block)
     return bind_clear(block.padded_shape, block.halo, memory[plan.offsets[value] : plan.offsets[value] + block.nbytes])
 
 
 def lay_arrays(plan: ExecutionPlan, memory: Array) -> dict[str, Array]:
-    """Returns all values of a plan that lie in the arena, and its constants."""
+    """Returns all values of a plan in the arena, and its constants."""
     arrays = dict(plan.constants)
 
     def find(value: str) -> Array:

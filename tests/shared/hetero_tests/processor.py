@@ -1,4 +1,4 @@
-"""The processor of a run of tests, in one line. Imports the standard library alone, since noxfile.py imports it."""
+"""Describes the processor of a test run in a single line. Imports the standard library only, because noxfile.py imports it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def describe_processor(grants_flag: Callable[[str], bool] = bool) -> str:
-    """Returns the processor and which vectors it has, as "processor: x86-64 AMD EPYC, AVX2 without AVX-512, without VNNI".
+    """Returns the processor and its vector extensions, as "processor: x86-64 AMD EPYC, AVX2 without AVX-512, without VNNI".
 
-    `grants_flag` takes flags of /proc/cpuinfo away, which are those of the host in an emulator.
+    `grants_flag` filters the flags of /proc/cpuinfo, because an emulator shows the flags of the host.
     """
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

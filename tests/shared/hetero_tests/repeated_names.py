@@ -1,4 +1,4 @@
-"""Models that list a constant or an output twice, which ONNX Runtime runs, and a check of a device on them."""
+"""Models that list a constant or an output twice, as ONNX Runtime allows, and a check of a device on them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,10 @@ def check_device(core: Core, device: str, model: ModelProto) -> None:
 
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": X})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NetworkDeclarationWarning)  # of constants that differ; a test of the core expects it
+        warnings.simplefilter(
+            "ignore", NetworkDeclarationWarning
+        )  # for different constants of a name; a test of the core asserts it
         outputs = list(core.load_network(model, device).infer({"x": X}).values())
     assert len(outputs) == len(expected)
-    for output, wanted in zip(outputs, expected, strict=True):
-        np.testing.assert_allclose(output, wanted, rtol=1e-5)
+    for output, reference in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(output, reference, rtol=1e-5)
