@@ -243,7 +243,7 @@ class InferRequest:
         threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
         if not run.wait(seconds):
             self._expire(run)
-            run.wait()  # it may have ended meanwhile and be about to report its result
+            run.wait()  # it may have ended just now, before its end was reported
 
     def _launch(self, run: Run) -> None:
         """Lets the device start a run, or a thread compute it. Raises: an error that keeps the run from beginning, and ends it."""

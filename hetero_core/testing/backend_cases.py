@@ -53,7 +53,7 @@ class BackendCase:
 
 
 RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
-"""Operators whose output differs between runs, unless a seed is set and the same engine is used."""
+"""Operators with an output that differs between runs, unless a seed is set and the same engine is used."""
 
 
 def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:

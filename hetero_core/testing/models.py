@@ -70,7 +70,7 @@ _CONSTANTS: Mapping[str, Mapping[str, Any]] = {
         "variance": [1, 0.5, 1.5, 1.25, 0.75, 1],
     },
 }
-"""The other constants of small models."""
+"""The remaining constants of small models."""
 
 SYMBOLIC_SIZE = 3
 """The size that `light_inputs` gives to a symbolic axis."""

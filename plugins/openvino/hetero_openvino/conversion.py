@@ -14,7 +14,7 @@ from hetero_core.network.writer import network_to_bytes, network_to_proto, write
 from hetero_openvino.corrections import correct_model
 
 _LARGEST_IN_MEMORY = 2**30
-"""Bytes of weights; a larger model goes through a file, as one protobuf message ends at 2 GiB."""
+"""Bytes of weights; a larger model goes through a file, as a protobuf message ends at 2 GiB."""
 
 TYPE_NAMES: Mapping[str, str] = MappingProxyType(
     {

@@ -24,7 +24,7 @@ from hetero_process.shared import SharedBlock, find_block
 
 _ALIGNMENT = 64
 _MOST_FILES = 200
-"""Descriptors in one message; the kernel takes 253."""
+"""Descriptors in a message; the kernel takes 253."""
 _NO_VIEW = object()
 """Stands for the view of a value that is not copied into the block."""
 Signature = tuple[tuple[Any, tuple[int, ...]] | None, ...]

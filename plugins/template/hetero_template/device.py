@@ -32,7 +32,9 @@ REFUSED_KEY = "TEMPLATE_REFUSED_OPERATORS"
 PAYLOAD_VERSION = 1
 """The meaning of the sections of a blob; a change of it gets the next number."""
 XP = np
-"""The array namespace that the kernels compute with. With another one, as CuPy's, `compile_program` also takes the two copies."""
+"""The array namespace that the kernels compute with. With another namespace, as CuPy's, `compile_program` also takes the two
+copies.
+"""
 
 
 class TemplateArray:
