@@ -21,7 +21,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.reader import read_network
 from hetero_core.network.subnetwork import cut_subnetwork
 
-SEEDS = range(120)
+SEEDS = range(80)
 USUAL = {
     *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Concat", "Slice", "Split", "Resize", "Pad", "BatchNormalization"),
     *("Relu", "MatMul", "Gemm", "LayerNormalization", "Softmax", "Transpose", "Reshape", "Gather", "QuantizeLinear"),
