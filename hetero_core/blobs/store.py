@@ -84,9 +84,7 @@ class Store:
 
 
 def read_brought(path: str) -> bytes | None:
-    """Returns the content of an entry that an installed package ships and that is trusted like the package's code; None as
-    `Store.read`.
-    """
+    """Returns the content of an entry that an installed package ships, trusted like the package's code; None as `Store.read`."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             return _check(file.read(), path)
@@ -111,7 +109,7 @@ def _check(stored: bytes, path: str) -> bytes | None:
 
 
 def _evict(folder: str, latest: str) -> None:
-    """Removes the entries that were not used for the longest time until the rest is within the limit; never the latest entry."""
+    """Removes the least recently used entries until the rest is within the limit; never the latest entry."""
     entries: list[tuple[int, str, int]] = []
     with os.scandir(folder) as files:
         for file in files:

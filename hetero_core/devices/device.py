@@ -132,16 +132,12 @@ class Device:
             set_log_level(None, *self._log_packages)
 
     def set_log_level(self, level: str | None) -> None:
-        """Sets the level of the loggers of the core and of the plugin until the device is closed; None restores the program's own
-        level.
-        """
+        """Sets the log level of the core and of the plugin until the device is closed; None restores the program's own level."""
         self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
         set_log_level(level, *self._log_packages)
 
     def read_settings(self, device: DeviceName, keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
-        """Returns the values of these keys that `set_config` has set: the values for all devices, overridden by the device's own
-        values.
-        """
+        """Returns the values of these keys that `set_config` has set for all devices, overridden by the device's own values."""
         return {name: value for name, value in (*self._find_common().items(), *self.read_set(device).items()) if name in keys}
 
     def read_set(self, device: DeviceName) -> dict[str, Any]:

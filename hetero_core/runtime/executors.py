@@ -176,8 +176,7 @@ class Executor:
         self._end.atexit = False
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
-        """Returns the future of a task. The threads run tasks in order of submission; in a ranked executor, tasks of a lower rank
-        first.
+        """Returns the future of a task. Tasks run in order of submission; in a ranked executor, tasks of a lower rank run first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """

@@ -37,9 +37,7 @@ def find_batch_axes(network: Network) -> BatchAxes:
 
 
 def _walk(network: Network, place: int) -> BatchAxes:
-    """Returns the batch axes of all values, derived from the inputs' axes; outputs of a node that mixes images are treated like
-    inputs.
-    """
+    """Returns the batch axes, derived from the inputs' axes; outputs of a node that mixes images are treated like inputs."""
     axes: dict[str, Axis] = {spec.name: find_input_axis(network, spec, place) for spec in network.inputs}
     refused: dict[str, str] = {}
     for node in network.nodes:
