@@ -321,7 +321,7 @@ _MOST_THREADS = 8
 
 
 def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
-    """Returns the digest of each section (one-dimensional bytes), computed by a thread for each available processor."""
+    """Returns the digest of each section (one-dimensional bytes), computed on the available processors."""
     pieces = [
         (name, section[begin : begin + PIECE_BYTES])
         for name, section in sections.items()

@@ -156,7 +156,8 @@ def find_private_folder(name: str) -> str:
 
     `name`: small letters, digits, "_", "." and "-", as "cupy-kernels". Safe for threads and processes.
 
-    Raises: PrivateFolderError for a folder that is a link, belongs to another user, can be written by others, or cannot be created.
+    Raises: PrivateFolderError for a folder that is a link, belongs to another user, is writable for other users, or cannot be
+    created.
     """
     if not _NAME_CHARACTERS.issuperset(name) or name[:1] in "_.-" or len(name) > _LONGEST_NAME:
         raise PrivateFolderError(
@@ -213,7 +214,7 @@ def _find_base() -> str:
 
 
 def _make_private(path: str) -> None:
-    """Creates a folder, whose parent only this user and root can change, or checks that an existing folder is the user's own."""
+    """Creates a folder in a parent that only this user and root can change, or checks that the folder is the user's own."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)

@@ -141,7 +141,7 @@ _TYPES = (bool, int, float, str, tuple, dict)
 
 
 def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[str, ConfigKey]:
-    """Returns the device's keys merged over the core's standard ones.
+    """Returns the device's keys merged over the core's standard keys.
 
     Raises: PluginError naming the plugin for a declaration that contradicts itself.
     """

@@ -98,7 +98,7 @@ class Device:
         return result
 
     def keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """Returns every configuration key that the device knows, the core's standard ones included."""
+        """Returns every configuration key that the device knows, including the core's standard keys."""
         blame = str(self.provenance)
         answer = self.call("config_keys", device) if self.implements("config_keys") else {}
         keys = declare_keys(read_mapping(answer, blame=blame, where="config_keys"), blame=blame)
@@ -110,7 +110,8 @@ class Device:
         """Keeps values for later calls; with an id they hold for that id alone. All values are checked before the first is kept.
         None removes a value that was set for the same device, id and arguments.
 
-        A key that the device knows only with its arguments, as HETERO knows those of its children, holds for these arguments alone.
+        A key that the device knows only with its arguments, as HETERO knows the keys of its children, holds for these arguments
+        alone.
         """
         full = self._with_arguments(device, config)
         values, dropped = take_back(config, self.keys(full), device=str(device))

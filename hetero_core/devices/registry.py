@@ -176,7 +176,7 @@ class Registry:
         return tuple(sorted(self._announced))
 
     def announcement(self, name: str) -> Announcement:
-        """Returns the announcement of a device name: the distribution that has it, and where its plugin is.
+        """Returns the announcement of a device name: the distribution that has it, and the place of its plugin.
 
         Raises: DeviceNotFoundError with the near misses; PluginError when two distributions claim the name.
         """

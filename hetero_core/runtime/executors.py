@@ -154,7 +154,7 @@ class ExecutorManager:
 
 
 class Executor:
-    """Up to `workers` threads, each started if none is idle. They are named `hetero-<name>_<index>`."""
+    """Up to `workers` threads, each started if no thread is idle. They are named `hetero-<name>_<index>`."""
 
     def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
         """`is_ranked`: tasks of several networks take turns on it, by their rank."""
