@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
 ROLES_GROUP = "hetero_core.roles"
-"""The entry points of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its own,
-"splitter" splits a network over a list of devices.
+"""The entry-point group of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its
+own, "splitter" splits a network over a list of devices.
 """
 
 

@@ -107,7 +107,7 @@ def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None
 
     That is N of its layout, if a layout is known. Otherwise the batch size is the size on axis `place` of the first input. If that
     size has a name, the batch axis of an input is the axis with this name; if it is a number or an open size without a name, it is
-    the same axis, provided that its size is equal.
+    axis `place`, provided that the sizes are equal.
     """
     layout = network.border.layouts.get(spec.name)
     if layout is not None:
