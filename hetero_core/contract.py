@@ -150,8 +150,7 @@ class CancelToken:
 
 
 class OwnOutputs(tuple[Array, ...]):
-    """Outputs of a run. The device guarantees that each is writable and shares no memory with an input, a constant or a different
-    output.
+    """Outputs of a run that the device guarantees to be writable, without memory shared with inputs, constants or each other.
 
     The core does not compare their memory then, which takes 70 us for a decoder of twelve caches. An output that `keep_states` has
     named may be a view of any strides, also a view of memory that follows the state that the run has read, if the device takes such

@@ -121,9 +121,7 @@ class Core:
         return self._registry.find_versions(device)
 
     def find_kind(self, device: str) -> str:
-        """Returns the `kind` that a device's package declares, "" without a declaration; creates no device. Raises:
-        DeviceNotFoundError.
-        """
+        """Returns the `kind` that a device's package declares, else ""; creates no device. Raises: DeviceNotFoundError."""
         return self._registry.find_kind(parse_device_name(device).name)
 
     def register_plugin(self, name: str, plugin: object) -> None:
@@ -139,7 +137,7 @@ class Core:
     def add_extension(self, extension: Extension, device: str | None = None) -> tuple[str, ...]:
         """Adds a custom operator to a device, or to all that take extensions; networks that are read from now on get its types.
 
-        Returns the devices. Raises: NotImplementedByDeviceError if the device takes no extensions; ExtensionError if `extension` is
+        Returns the devices. Raises: NotImplementedByDeviceError if the device takes no extensions; ExtensionError if it is
         incomplete.
         """
         check_extension(extension)

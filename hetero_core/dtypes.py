@@ -81,9 +81,7 @@ TOLERANCES: Mapping[str, float] = {
     "float8e5m2fnuz": 0.25,
     "float4e2m1": 0.5,
 }
-"""The largest difference between two correct results, relative to the largest expected value; values of unlisted types must be
-equal.
-"""
+"""The largest difference between correct results, relative to the largest expected value; unlisted types must be equal."""
 
 
 def dtype_of_onnx(number: int | str) -> str | None:

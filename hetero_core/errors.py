@@ -55,9 +55,7 @@ class DeviceTimeoutError(DeviceUnavailableError, TimeoutError):
 
 
 class DeviceCrashedError(HeteroError, RuntimeError):
-    """The process that a device runs in has ended; the message names the device, the signal or exit status, and the interrupted
-    operation.
-    """
+    """The process of a device has ended; the message names the device, the signal or exit status, and the interrupted operation."""
 
 
 class PluginError(HeteroError, RuntimeError):
@@ -211,9 +209,7 @@ def enumerate_choices(choices: Iterable[str]) -> str:
 
 
 def refuse_pickling(subject: str, cure: str) -> NoReturn:
-    """Raises TypeError that advises on a substitute for pickling or copying an object that is bound to its process. Called by its
-    `__reduce__`.
-    """
+    """Raises TypeError with a substitute for pickling or copying an object that is bound to its process; for `__reduce__`."""
     raise TypeError(f"{subject} belongs to one process and cannot be pickled or copied; {cure}")
 
 

@@ -39,9 +39,7 @@ class ExecutedNode:
 
 
 def place_executed(nodes: Sequence[ExecutedNode], device: str, index: int) -> tuple[ExecutedNode, ...]:
-    """Returns the nodes of a part as nodes of the whole network: below the part's index, and on the part's device unless they name
-    a device.
-    """
+    """Returns the nodes of a part as nodes of the whole network: below its index, and on its device unless they name a device."""
     return tuple(replace(node, device=node.device or device, path=(index, *node.path)) for node in nodes)
 
 

@@ -53,9 +53,7 @@ def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], .
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """A file that is being written: `path` as passed, `target` behind its links; `partial` is empty unless the target is a regular
-    file.
-    """
+    """A file that is being written: `path` as passed, `target` behind its links; `partial` is "" if it is not a regular file."""
 
     path: str
     target: str

@@ -171,8 +171,8 @@ class RunLimits:
             self._refuse(added, held - added)
 
     def _note(self, root: Any, nbytes: int) -> int:
-        """Counts the memory of `root`; returns its bytes. An object without weak references is only checked against the limit when
-        it is made.
+        """Counts the memory of `root`; returns its bytes. An object that does not support weak references is only compared with the
+        limit now.
         """
         key = id(root)
         freed = self._freed

@@ -109,9 +109,7 @@ def find_writers(folder: str, *, may_be_sticky: bool) -> set[int]:
 
 
 def may_others_write(status: os.stat_result) -> bool:
-    """Says whether any user besides the owner and root may write to a file or folder; the owner's private group counts as the
-    owner.
-    """
+    """Says whether users besides the owner and root may write to a file or folder; the owner's private group counts as the owner."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid, status.st_uid)

@@ -67,9 +67,7 @@ _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=Fals
 
 
 def make_cache(folder: str, limit: int) -> NetworkCache | None:
-    """Returns the cache in a folder; None within a load that is cached as a whole. Raises: ConfigValueError if the folder is not a
-    valid path.
-    """
+    """Returns the cache in a folder; None within a load that is cached as a whole. Raises: ConfigValueError for an invalid path."""
     if "\0" in folder:
         raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {folder!r}")
     # Not Path.expanduser: it raises for an unknown user.
@@ -209,9 +207,7 @@ class NetworkCache:
         return size
 
     def _evict(self, folder: CacheFolder, stored: str) -> None:
-        """Removes the entries that were not used for the longest time, until the rest is within the limit; never the entry just
-        stored.
-        """
+        """Removes the least recently used entries until the rest is within the limit; never the entry just stored."""
         if self._size_limit == 0:
             return
         entries = []

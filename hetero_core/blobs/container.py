@@ -43,9 +43,7 @@ _DIGEST_SIZE = 32
 
 
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes] | io.RawIOBase | io.TextIOBase) -> None:
-    """Writes a container. The stream need not be seekable. Raises: BlobError for a stream of text; OSError, ValueError of the
-    stream.
-    """
+    """Writes a container. The stream need not be seekable. Raises: BlobError for a text stream; OSError, ValueError of the stream."""
     if isinstance(stream, io.TextIOBase):
         raise BlobError(f"cannot write a blob to {name_stream(stream)}: it takes text; open it for bytes, as with mode 'wb'")
     if isinstance(stream, io.RawIOBase):  # which may take a part of a piece at a time
@@ -88,8 +86,7 @@ def _align(offset: int) -> int:
 def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -> tuple[BlobHeader, Payload]:
     """Returns header and sections of a container after checking all of it; a file is memory-mapped, sections are views.
 
-    A stream is read from its current position to the end of the container, so that other bytes may precede and follow the
-    container.
+    A stream is read from its current position to the end of the container; other bytes may precede and follow the container.
 
     Raises: BlobDamagedError for bytes that are no container, are cut off or were changed; BlobMismatchError for another format version.
     """
@@ -97,9 +94,7 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
 
 def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
-    """Returns header and sections of a container in memory; `name` stands for the container in error messages. Raises: as
-    `read_blob`.
-    """
+    """Returns header and sections of a container in memory; `name` is used in error messages. Raises: as `read_blob`."""
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
             f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
@@ -326,9 +321,7 @@ _MOST_THREADS = 8
 
 
 def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
-    """Returns the digest of each section (one-dimensional bytes), computed by as many threads as there are processors for this
-    process.
-    """
+    """Returns the digest of each section (one-dimensional bytes), computed on the available processors."""
     pieces = [
         (name, section[begin : begin + PIECE_BYTES])
         for name, section in sections.items()

@@ -84,9 +84,7 @@ class Store:
 
 
 def read_brought(path: str) -> bytes | None:
-    """Returns the content of an entry that an installed package ships and that is trusted like the package's code; None as
-    `Store.read`.
-    """
+    """Returns the content of an entry that an installed package ships, trusted like the package's code; None as `Store.read`."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             return _check(file.read(), path)
@@ -111,7 +109,7 @@ def _check(stored: bytes, path: str) -> bytes | None:
 
 
 def _evict(folder: str, latest: str) -> None:
-    """Removes the entries that were not used for the longest time until the rest is within the limit; never the latest entry."""
+    """Removes the least recently used entries until the rest is within the limit; never the latest entry."""
     entries: list[tuple[int, str, int]] = []
     with os.scandir(folder) as files:
         for file in files:
@@ -158,7 +156,8 @@ def find_private_folder(name: str) -> str:
 
     `name`: small letters, digits, "_", "." and "-", as "cupy-kernels". Safe for threads and processes.
 
-    Raises: PrivateFolderError for a folder that is a link, belongs to another user, can be written by others, or cannot be created.
+    Raises: PrivateFolderError for a folder that is a link, belongs to another user, is writable for other users, or cannot be
+    created.
     """
     if not _NAME_CHARACTERS.issuperset(name) or name[:1] in "_.-" or len(name) > _LONGEST_NAME:
         raise PrivateFolderError(
@@ -215,7 +214,7 @@ def _find_base() -> str:
 
 
 def _make_private(path: str) -> None:
-    """Creates a folder, whose parent only this user and root can change, or checks that an existing folder is the user's own."""
+    """Creates a folder in a parent that only this user and root can change, or checks that the folder is the user's own."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)

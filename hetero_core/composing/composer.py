@@ -95,9 +95,7 @@ class Composer:
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list, or to no device at all: a device that takes no extensions refuses for
-        all.
-        """
+        """Gives the operator to every device of the list, or to no device if any of them takes no extensions."""
         children = self.require_children(device)
         refusing = [child for child in children if not self._core.takes_extensions(child)]
         if refusing:

@@ -121,7 +121,7 @@ def fill_tensor(tensor: DeviceTensor, value: Any, profile: Profile | None, name:
 
 
 READY_METRIC = "KERNELS_READY"
-"""The suffix of the metric by which a device reports that its compiled kernels, without which it begins to run, are ready."""
+"""The suffix of the metric by which a device reports that its compiled kernels are ready; it begins to run without them."""
 _POLL_SECONDS = 0.005
 
 

@@ -1,5 +1,4 @@
-"""Compares two devices on the same network: its outputs, then every value in order of execution, and finds the first that differs
-too much.
+"""Compares two devices on the same network: its outputs, then all values in order of execution, to find the first wrong value.
 
 If all inner values are made outputs, a network is compiled differently: nothing is fused across an output, and no
 memory of an inner value is reused. So the outputs of the unmodified network are compared first. If their difference disappears once

@@ -141,7 +141,7 @@ _TYPES = (bool, int, float, str, tuple, dict)
 
 
 def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[str, ConfigKey]:
-    """Returns the device's keys merged over the core's standard ones.
+    """Returns the device's keys merged over the core's standard keys.
 
     Raises: PluginError naming the plugin for a declaration that contradicts itself.
     """
@@ -320,9 +320,7 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
 
 
 def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the complete configuration: the defaults of all keys, each layer over the previous layer; read-only, in order of
-    name.
-    """
+    """Returns the complete configuration: the defaults of all keys, overridden by the layers in order; read-only, sorted by name."""
     merged = {name: key.default for name, key in keys.items()}
     for layer in layers:
         merged.update(layer)

@@ -66,8 +66,7 @@ def offer_cure(core: Asked, network: Network, device: DeviceName, splitter: str)
 def find_cure(core: Asked, network: Network, device: str, refused: Sequence[str], *, splitter: str) -> str:
     """Returns a sentence with device strings that take a network which `device` refused for these nodes; "" if no device was asked.
 
-    `splitter` is the device that splits a network over a list, "" without such a device. Cost: a query of each device, at most some
-    seconds.
+    `splitter` is the device that splits a network over a list, else "". Cost: a query of each device, at most some seconds.
     """
     names = set(device.replace("(", ",").replace(")", ",").replace(":", ",").split(","))
     can_split = splitter in core.device_names and (device.startswith(f"{splitter}:") or core.find_kind(device) != _COMPOSER)

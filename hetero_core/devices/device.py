@@ -98,7 +98,7 @@ class Device:
         return result
 
     def keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """Returns every configuration key that the device knows, the core's standard ones included."""
+        """Returns every configuration key that the device knows, including the core's standard keys."""
         blame = str(self.provenance)
         answer = self.call("config_keys", device) if self.implements("config_keys") else {}
         keys = declare_keys(read_mapping(answer, blame=blame, where="config_keys"), blame=blame)
@@ -110,7 +110,8 @@ class Device:
         """Keeps values for later calls; with an id they hold for that id alone. All values are checked before the first is kept.
         None removes a value that was set for the same device, id and arguments.
 
-        A key that the device knows only with its arguments, as HETERO knows those of its children, holds for these arguments alone.
+        A key that the device knows only with its arguments, as HETERO knows the keys of its children, holds for these arguments
+        alone.
         """
         full = self._with_arguments(device, config)
         values, dropped = take_back(config, self.keys(full), device=str(device))
@@ -132,16 +133,12 @@ class Device:
             set_log_level(None, *self._log_packages)
 
     def set_log_level(self, level: str | None) -> None:
-        """Sets the level of the loggers of the core and of the plugin until the device is closed; None restores the program's own
-        level.
-        """
+        """Sets the log level of the core and of the plugin until the device is closed; None restores the program's own level."""
         self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
         set_log_level(level, *self._log_packages)
 
     def read_settings(self, device: DeviceName, keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
-        """Returns the values of these keys that `set_config` has set: the values for all devices, overridden by the device's own
-        values.
-        """
+        """Returns the values of these keys that `set_config` has set for all devices, overridden by the device's own values."""
         return {name: value for name, value in (*self._find_common().items(), *self.read_set(device).items()) if name in keys}
 
     def read_set(self, device: DeviceName) -> dict[str, Any]:

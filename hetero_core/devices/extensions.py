@@ -58,7 +58,7 @@ InferTypes = Callable[[Node, tuple[ValueType | None, ...]], "Sequence[ValueType]
 
 
 class OperatorTypes:
-    """Infers the types of custom operators for one Core. Safe for threads."""
+    """Infers the types of custom operators for a Core. Safe for threads."""
 
     def __init__(self, extensions: Mapping[tuple[str, str], Extension], entry_points: Sequence[Any]) -> None:
         self._extensions = extensions

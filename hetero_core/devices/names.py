@@ -97,9 +97,7 @@ def _read_id(device_id: str, text: str) -> str:
 
 
 def _walk(text: str) -> Iterator[tuple[int, str, int]]:
-    """Yields position, character and depth of parentheses of everything outside quotes; both parentheses of a pair have the same
-    depth.
-    """
+    """Yields position, character and depth of parentheses outside quotes; both parentheses of a pair have the same depth."""
     depth, is_quoted = 0, False
     for position, character in enumerate(text):
         if character == '"':

@@ -81,8 +81,7 @@ def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Cal
 
 
 def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | None:
-    """Returns the total and the free bytes of memory, both within the limit of the control group; None if the platform does not
-    tell.
+    """Returns the total and the free bytes of memory, within the limit of the control group; None if the platform does not tell.
 
     Free bytes are available without swapping, caches of files included; `root` is the folder of the file system.
     """

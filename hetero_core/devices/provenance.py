@@ -26,9 +26,7 @@ class Provenance:
 
 
 def describe_object(name: str, plugin: object) -> Provenance:
-    """Returns the provenance of a plugin that was registered at run time: its distribution, if its module belongs to a
-    distribution.
-    """
+    """Returns the provenance of a plugin that was registered at run time, from the distribution of its module, if any."""
     module = getattr(plugin, "__name__", None) or type(plugin).__module__
     top = str(module).partition(".")[0]
     distribution, version = find_distribution(top)

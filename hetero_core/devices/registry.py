@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
 ROLES_GROUP = "hetero_core.roles"
-"""The entry points of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its own,
-"splitter" splits a network over a list of devices.
+"""The entry-point group of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its
+own, "splitter" splits a network over a list of devices.
 """
 
 
@@ -207,7 +207,7 @@ class Registry:
         return tuple(sorted(self._announced))
 
     def announcement(self, name: str) -> Announcement:
-        """Returns the announcement of a device name: the distribution that has it, and where its plugin is.
+        """Returns the announcement of a device name: the distribution that has it, and the place of its plugin.
 
         Raises: DeviceNotFoundError with the near misses; PluginError when two distributions claim the name.
         """

@@ -84,7 +84,7 @@ def share_threads(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def unshare_threads(config: Mapping[str, Any], processors: int) -> dict[str, int]:
     """Returns the thread keys with which another Core shares out the same threads and streams as this configuration of a hook has.
 
-    If there are more streams than processors, each stream has one thread, and no number of threads is returned.
+    If there are more streams than processors, each stream has a single thread, and no number of threads is returned.
     """
     threads, streams = config[THREADS_KEY], config[STREAMS_KEY]
     keys = {STREAMS_KEY: streams}

@@ -28,7 +28,7 @@ LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
 class OutOfTimeError(Exception):
-    """A call was set aside; `place` is the innermost plugin call that had begun, "" if none had."""
+    """A call was set aside; `place` is the innermost plugin call that had begun, "" if no call had begun."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)

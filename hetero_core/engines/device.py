@@ -2,8 +2,8 @@
 takes.
 
 The network is stamped with opsets that the engine knows. Nodes with a known error are refused; the engine is asked about the rest.
-A blob holds the network and, if the engine can store it, its compiled form. The compiled form is code: an import uses it if the blob is
-trusted and engine and machine are those of the export; otherwise the import compiles the network.
+A blob holds the network and, if the engine can store it, its compiled form. The compiled form is code: an import uses it if the
+blob is trusted and engine and machine are the same as at the export; otherwise the import compiles the network.
 """
 
 from __future__ import annotations

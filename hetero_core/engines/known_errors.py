@@ -185,9 +185,7 @@ def follows(op_type: str) -> Condition:
 
 
 def flattens_axes(node: Node, graph: Graph) -> bool:
-    """Says whether axes after the axis of a Softmax have more than a single element, so that versions before 13 flatten several
-    axes.
-    """
+    """Says whether axes behind the axis of a Softmax have several elements, so that versions before 13 flatten several axes."""
     shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
     return not (shape and all(size == 1 for size in shape[axis % len(shape) + 1 :]))
 

@@ -199,9 +199,7 @@ class ExecutableNetwork:
         return InferRequest(self)
 
     def create_state(self, beside: object = None) -> object:
-        """Returns working memory of the device for a request; `beside` is the request's first working memory. Raises: as `run_host`
-        does.
-        """
+        """Returns working memory of the device for a request; `beside` is its first working memory. Raises: as `run_host` does."""
         try:
             if beside is None or beside is NO_STATE:
                 return self.executable.create_state()
@@ -305,8 +303,8 @@ class ExecutableNetwork:
             context.profile.end_run()
 
     def blame_device(self, error: BaseException) -> HeteroError:
-        """Returns the error to raise for a failed run: a HeteroError with a note added; any other error becomes the cause of an
-        InferenceError.
+        """Returns the error to raise for a failed run: a HeteroError with a note, else an InferenceError with this error as its
+        cause.
         """
         where = f"on {self.device} ({self.provenance})"
         if isinstance(error, HeteroError):

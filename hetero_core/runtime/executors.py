@@ -154,7 +154,7 @@ class ExecutorManager:
 
 
 class Executor:
-    """Up to `workers` threads, each started if none is idle. They are named `hetero-<name>_<index>`."""
+    """Up to `workers` threads, each started if no thread is idle. They are named `hetero-<name>_<index>`."""
 
     def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
         """`is_ranked`: tasks of several networks take turns on it, by their rank."""
@@ -176,8 +176,7 @@ class Executor:
         self._end.atexit = False
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
-        """Returns the future of a task. The threads run tasks in order of submission; in a ranked executor, tasks of a lower rank
-        first.
+        """Returns the future of a task. Tasks run in order of submission; in a ranked executor, tasks of a lower rank run first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """

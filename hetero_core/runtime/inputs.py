@@ -297,8 +297,7 @@ def find_spec(name: str, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpe
 
 
 def name_inputs(inputs: Any, specs: Sequence[ValueSpec], *, network: str) -> Mapping[str, Any]:
-    """Returns input name -> value. A list or tuple has a value for each input; anything else that is no mapping is the only
-    input's.
+    """Returns input name -> value. A list or tuple has a value for each input; any other object belongs to the only input.
 
     Raises: InputNameError for a number of values that the network does not take, a position that it does not have, and a name given twice.
     """
@@ -525,9 +524,7 @@ def check_preset(value: Any, spec: ValueSpec, *, network: str, takes_tensors: bo
 
 
 class OrderedPresets:
-    """The presets of a request by position: the caller's arrays, for the device, and the tensors, which stay in the device's
-    memory.
-    """
+    """The presets of a request by position: the caller's arrays, and the tensors, which stay in the device's memory."""
 
     def __init__(self, presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> None:
         ordered = [presets.get(spec.name) for spec in outputs]

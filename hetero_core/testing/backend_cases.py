@@ -57,9 +57,7 @@ RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "Rando
 
 
 def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:
-    """Yields the cases with names that match the regular expression `pattern`, kind by kind, sorted by name. The first case takes 2
-    s.
-    """
+    """Yields the cases with names that match the regular expression `pattern`, by kind, sorted by name. The first case takes 2 s."""
     search = re.compile(pattern).search
     makers = {"node": _node_case, "real": _light_case}
     for kind in kinds:

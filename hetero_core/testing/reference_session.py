@@ -23,9 +23,7 @@ SIGNED_WEIGHTS: dict[str, tuple[int | None, tuple[tuple[int, int], ...]]] = {
     "QAttention": (0, ((1, 7),)),
     "DynamicQuantizeLSTM": (None, ((1, 9), (2, 11))),
 }
-"""Operator that multiplies bytes -> the positions of its uint8 values (None: quantized in the run), its weights and their zero
-points.
-"""
+"""Operator on bytes -> the positions of its uint8 values (None: quantized in the run), its weights and their zero points."""
 
 
 def open_reference_session(model: bytes) -> Any:

@@ -37,9 +37,7 @@ def find_batch_axes(network: Network) -> BatchAxes:
 
 
 def _walk(network: Network, place: int) -> BatchAxes:
-    """Returns the batch axes of all values, derived from the inputs' axes; outputs of a node that mixes images are treated like
-    inputs.
-    """
+    """Returns the batch axes, derived from the inputs' axes; outputs of a node that mixes images are treated like inputs."""
     axes: dict[str, Axis] = {spec.name: find_input_axis(network, spec, place) for spec in network.inputs}
     refused: dict[str, str] = {}
     for node in network.nodes:
@@ -109,7 +107,7 @@ def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None
 
     That is N of its layout, if a layout is known. Otherwise the batch size is the size on axis `place` of the first input. If that
     size has a name, the batch axis of an input is the axis with this name; if it is a number or an open size without a name, it is
-    the same axis, provided that its size is equal.
+    axis `place`, provided that the sizes are equal.
     """
     layout = network.border.layouts.get(spec.name)
     if layout is not None:

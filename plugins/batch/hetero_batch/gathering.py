@@ -2,7 +2,7 @@
 
 A batch begins when it is full, when its first request has waited for the timeout, or when no further request can come because all
 existing requests wait in it. While the device is busy, requests gather. After a failed batch, its requests run again separately, so
-that only the request that caused the failure fails. One thread watches the time while requests wait, and ends after a second
+that only the request that caused the failure fails. A single thread watches the time while requests wait, and ends after a second
 without requests.
 """
 

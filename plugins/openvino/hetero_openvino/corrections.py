@@ -67,9 +67,7 @@ def _order_ties(opset: Any, operation: Any) -> None:
 
 
 def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
-    """Returns the number of values that TopK returns, limited to the number of elements: the engine reads beyond them, or ends the
-    process.
-    """
+    """Returns the k of a TopK, limited to the number of elements: the engine reads beyond them, or ends the process."""
     values, count = operation.input_value(0), operation.input_value(1)
     shape = values.get_partial_shape()
     is_constant = count.get_node().get_type_name() == "Constant"
@@ -82,9 +80,7 @@ def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
 
 
 def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
-    """Raises the threshold to the next or second next float, never to 0: the engine also drops boxes that overlap by exactly the
-    threshold.
-    """
+    """Raises the threshold by one or two floats, never to 0: the engine also drops boxes that overlap by exactly the threshold."""
     threshold = operation.input_value(3)
     dtype = threshold.get_element_type()
     above = opset.multiply(threshold, opset.constant(1 + 2**-23, dtype))
@@ -189,9 +185,7 @@ def _pass_reshapes(source: Any, axes: list[int]) -> tuple[Any, list[int]]:
 
 
 def _truncate_quotients(opset: Any, operation: Any) -> None:
-    """The frontend requests quotients of integers that are rounded down. The engine's kernel ignores this, its constant folding
-    does not.
-    """
+    """The frontend requests that quotients of integers are rounded down; the engine's folding does so, its kernel does not."""
     operation.set_attribute("m_pythondiv", False)
 
 

@@ -224,9 +224,7 @@ def saturates_bytes(operator: str) -> bool:
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """Bounds of the product of some sizes of inputs, each an index of an input and an axis; `factor` is the product of the known
-    sizes.
-    """
+    """Bounds of a product of sizes of inputs, each an index of an input and an axis; `factor` is the known part of the product."""
 
     places: tuple[tuple[int, int], ...]
     factor: int
@@ -264,8 +262,7 @@ _PASSING = ("Cast", "CastLike", "Dropout", "Identity", "Transpose")
 
 
 def _shares_turned_input(node: Node, graph: Graph) -> bool:
-    """Says whether the input of a recurrent node of a single direction has a second reader that may turn it to (batch, length,
-    width).
+    """Says whether a second reader of the input of a one-directional recurrent node may turn it to (batch, length, width).
 
     The engine merges its own Transpose of the input with an equal Transpose, and makes a Reshape of both, so that the second reader gets
     the numbers in the wrong order. Right if length or batch is 1.

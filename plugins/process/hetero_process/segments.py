@@ -89,9 +89,7 @@ class Writer:
         return numbers, files
 
     def _fill(self, values: Sequence[Any]) -> bool:
-        """Copies values over the previous values; False if a value has a different type or shape, or is a different array in a
-        shared block.
-        """
+        """Copies values over the previous values; False if a value has a new type or shape, or is a new array in a shared block."""
         if len(values) != len(self._placed):
             return False
         copied = 0
@@ -182,9 +180,7 @@ def _name_place(value: Any, description: tuple[Any, tuple[int, ...]] | None, off
 
 
 def _describe(value: Any) -> tuple[Any, tuple[int, ...]] | None:
-    """Returns type and shape of an array that can lie in a block; None for texts, lists and absent values, which travel in the
-    message.
-    """
+    """Returns type and shape of an array that can lie in a block; None for texts, lists and absent values, sent in the message."""
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
         return value.dtype, value.shape
     return None

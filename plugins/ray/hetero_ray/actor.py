@@ -1,5 +1,4 @@
-"""The far end: an actor on a node, which hosts a Core with a single device. Ray makes it from the installed package; no code
-travels.
+"""The far end: an actor on a node, which hosts a Core with a device. Ray makes it from the installed package; no code travels.
 
 An answer is (whether it is good, a text, references). Every argument is plain: a text that `remote.values` wrote, and references.
 """

@@ -56,9 +56,7 @@ def connect_cluster(device: str) -> None:
 
 
 def _read_address() -> str:
-    """Returns the address of the cluster that Ray would connect to: of the environment, or as `ray start` has written it; "" if
-    neither exists.
-    """
+    """Returns the address of the cluster that Ray would connect to, from the environment or as `ray start` has written it, or ""."""
     folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     with suppress(OSError):
         return os.environ.get("RAY_ADDRESS") or Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
@@ -84,9 +82,7 @@ def _name(node: dict[str, Any]) -> str:
 
 
 class Fleet:
-    """The nodes as a Core uses them: the number of its actors and GPUs on each node, and the nodes that it found lost before Ray
-    reported it.
-    """
+    """The nodes as a Core uses them: its number of actors and GPUs on each, and the nodes that it found lost before Ray did."""
 
     def __init__(self) -> None:
         self.hosts: Counter[str] = Counter()

@@ -32,9 +32,7 @@ REFUSED_KEY = "TEMPLATE_REFUSED_OPERATORS"
 PAYLOAD_VERSION = 1
 """The meaning of the sections of a blob; a change of it gets the next number."""
 XP = np
-"""The array namespace that the kernels compute with. With another namespace, as CuPy's, `compile_program` also takes the two
-copies.
-"""
+"""The array namespace of the kernels. With another namespace, as CuPy's, `compile_program` also takes the two copies."""
 
 
 class TemplateArray:
@@ -111,9 +109,7 @@ class TemplateDevice(DeviceHooks):
     def load_network(
         self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
     ) -> Executable:
-        """Compiles the network. Raises: UnsupportedNodesError with the refusals of the query that the caller passed, or of a new
-        query.
-        """
+        """Compiles the network. Raises: UnsupportedNodesError with the refusals of the passed query, or of a new query."""
         require_all_supported(device, network, self.query_network(device, network, config) if query is None else query)
         program = compile_program(transform_network(network), xp=XP, extensions=self._extensions)
         return TemplateExecutable(network, program, memory=f"{device.name}:{device.id or IDS[0]}")
@@ -202,9 +198,7 @@ def _place(spec: ValueSpec, memory: str) -> ValueSpec:
 
 
 def _refuse_by_type(node: Node, refused: Collection[str]) -> str | None:
-    """Returns why the configuration refuses a node: its own operator type, or an operator type in the bodies of an If, Loop or
-    Scan.
-    """
+    """Returns why the configuration refuses a node: its operator type, or an operator type in the bodies of an If, Loop or Scan."""
     bodies = [graph for body in node.bodies.values() for graph in iterate_graphs(body)]
     for inner in (node, *(inner for graph in bodies for inner in graph.nodes)):
         if inner.op_type in refused:
