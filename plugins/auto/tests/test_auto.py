@@ -1,4 +1,4 @@
-"""AUTO: the chosen device, the device that serves meanwhile, and failures."""
+"""AUTO: the chosen device, the interim device, and failures."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def test_cancelled_request_is_not_repeated_after_its_end(core: Core, add_device:
 def test_no_take_over_is_lost_in_any_order_of_threads(
     core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
+    """The quick device answers no request: the chosen device answers every request, from before, during or after the take-over."""
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
     # The times of earlier rounds are left out, as they are nearly equal.

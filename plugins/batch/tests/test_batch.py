@@ -1,4 +1,4 @@
-"""BATCH: joint runs of requests, their begin, their results and failures."""
+"""BATCH: the start of joint runs of requests, their results and failures."""
 
 from __future__ import annotations
 

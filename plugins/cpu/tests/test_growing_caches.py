@@ -80,7 +80,7 @@ def require_equal(arrays: Caches, expected: Caches) -> None:
 
 
 def grow(network: ExecutableNetwork, count: int) -> list[Caches]:
-    """Returns the caches after each of some steps."""
+    """Returns the caches after each of `count` steps."""
     steps = [draw()]
     for token in range(count):
         steps.append(step(network, token, steps[-1])[1:])

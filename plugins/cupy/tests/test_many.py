@@ -1,4 +1,4 @@
-"""Several requests and several cards at once, each gets its own values, on its own card."""
+"""Several requests and several cards at once: each request gets its own values, on its own card."""
 
 from __future__ import annotations
 

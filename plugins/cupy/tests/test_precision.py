@@ -25,7 +25,7 @@ NAMES = {"f16": "float16", "bf16": "bfloat16"}
 
 
 def lower(network: Network, hint: str = "f16") -> dict[str, str]:
-    """Returns operator -> element type of its result; the last node of an operator counts."""
+    """Returns operator -> element type of its result; for a repeated operator, the type of its last node."""
     lowered = prepare_network(network, precision=LOWERED[hint])
     types = ((node.op_type, lowered.type_of(node.outputs[0])) for node in lowered.nodes)
     return {name: str(value_type.dtype) for name, value_type in types if isinstance(value_type, TensorType)}

@@ -57,7 +57,7 @@ def test_missing_and_broken_cupy_are_told_apart() -> None:
 
 
 def make_library(driver: int, count: Any, nvrtc: Any) -> Any:
-    """Returns an object in the shape of CuPy, with the answers of another machine."""
+    """Returns a fake CuPy module with the answers of another machine."""
     runtime = SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: 12090, getDeviceCount=count)
     return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=nvrtc)))
 
@@ -93,7 +93,7 @@ with Core() as core:
 
 
 def ask_device(home: Any) -> list[str]:
-    """Returns the output of a fresh process: the reason of the device, and the folder of its kernels."""
+    """Returns the output of a fresh process: the device's reason, and the folder of its kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "CUPY_CACHE_DIR"}
     ended = subprocess.run(
         [sys.executable, "-c", ASK],

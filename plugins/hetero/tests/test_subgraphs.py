@@ -1,4 +1,4 @@
-"""The subgraphs of every policy: their promises on any graph, and the optimum on graphs that a search over all orders can solve."""
+"""The subgraphs of every policy: their guarantees on any graph, and the optimum on graphs small enough for exhaustive search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 Graph = tuple[list[list[int]], list[str]]
 
 CONNECTED = ("LARGEST_FIRST", "LEVELS")
-# LITERAL refuses some graphs; its tests are in test_literal.py.
+# LITERAL refuses some graphs; its tests are in test_largest_first.py.
 SOUND = tuple(policy for policy in POLICIES if policy != "LITERAL")
 DIAMOND = {1: [], 2: [1], 3: [2], 4: [2], 5: [3, 4], 6: [5], 7: [6]}
 DEVICE_IN_DIAMOND = {node: "B" if node == 4 else "A" for node in DIAMOND}

@@ -42,13 +42,13 @@ def test_unit_is_an_operator_with_what_quantizes_around_it(read: Callable[..., N
         ("[d] a = DequantizeLinear (q, s, z) [op] b = Relu (a) [e] y = QuantizeLinear (b, s, z) [o] p = Neg (b)", []),
         # The result is an output of the network.
         ("[d] a = DequantizeLinear (q, s, z) [op] p = Neg (a) [e] y = QuantizeLinear (p, s, z)", []),
-        # Two operators share the input; it belongs to neither of them.
+        # Two operators share the input, so it belongs to neither unit.
         (
             "[d] a = DequantizeLinear (q, s, z) [dd] aa = DequantizeLinear (q, s, z) [op] b = Add (a, aa) "
             "[e] y = QuantizeLinear (b, s, z) [o] p = Neg (a)",
             [("dd", "op", "e")],
         ),
-        # A scale that a node makes could come from behind the unit.
+        # A scale that a node computes could depend on nodes after the unit.
         (
             "[d] a = DequantizeLinear (q, s, z) [op] b = Neg (a) [k] t = Exp (s) [e] y = QuantizeLinear (b, t, z) [o] p = Neg (t)",
             [],
@@ -132,7 +132,7 @@ def test_unit_that_a_device_refuses_beside_its_nodes_stays_away(
 
 @pytest.mark.parametrize("policy", ["LARGEST_FIRST", "LEVELS", "FEWEST"])
 def test_no_cut_goes_through_a_unit(core: Core, read: Callable[..., Network], add_device: Callable[..., Any], policy: str) -> None:
-    # The way over B leads from the producer of `da` back to the unit's operator: a subgraph with both would depend on itself.
+    # The path over B leads from the producer of `da` back to the unit's operator: a subgraph with both would depend on itself.
     network = read("""g (float[2] x) => (float[2] y) <float s = {0.5}, uint8 z = {3}> {
         [n0] a0 = Abs (x) [n1] a1 = Abs (a0) [n2] a2 = Abs (a1) [n3] a3 = Abs (a2) [n4] b = Abs (a3)
         [qa] c = QuantizeLinear (b, s, z) [da] d = DequantizeLinear (c, s, z)
@@ -200,11 +200,11 @@ def test_shapes_go_to_the_device_that_reads_them(core: Core, read: Callable[...,
 def test_shape_node_moves_only_with_its_tensor(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
     add_device("A", refused=["Reshape"])
     add_device("B")
-    # `b` goes to B as the data of the Reshape: nothing more crosses.
+    # `b` goes to B as the data of the Reshape; no further value crosses.
     plan = core.query_network(read(RESHAPE), "HETERO:A,B").plan
     assert plan is not None
     assert {boundary.value for boundary in plan.boundaries} == {"x", "b"}
-    # Here the Reshape is of another tensor: a small shape crosses, not its large tensor.
+    # Here the Reshape has another input: the small shape crosses, instead of the large tensor `b`.
     network = read(RESHAPE.replace("Reshape (b, t)", "Reshape (z, t)"))
     plan = core.query_network(network, "HETERO:A,B").plan
     assert plan is not None

@@ -66,7 +66,7 @@ def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
 
 
 def test_withdrawn_operator_runs_in_the_last_opset_that_has_it(core: Core) -> None:
-    # Upsample-9 has the text of Upsample-10, with which ONNX withdrew it.
+    # Upsample-10 has the same text as Upsample-9, but ONNX deprecated it there.
     text = """<ir_version: 4, opset_import: ["": 9]> g (float[N,1,H,W] x) => (float[a,b,c,d] y) <float[4] s = {1, 1, 2, 2}>
     { y = Upsample <mode = "nearest"> (x, s) }"""
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)

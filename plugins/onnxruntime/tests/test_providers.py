@@ -28,7 +28,7 @@ SECOND = "OpenVINOExecutionProvider"
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> OrtDevice:
-    """A device of an engine with a pretended second provider; the CPU provider answers for it."""
+    """A device of an engine with a simulated second provider, backed by the CPU provider."""
     engine = OrtEngine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
     monkeypatch.setitem(vars(engine), "_fault_of_provider", {SECOND: None})
     monkeypatch.setattr(probing, "make_options", lambda module, provider, **more: make_options(module, CPU_PROVIDER, **more))
@@ -142,7 +142,7 @@ def test_sizes_and_positions_are_taken_by_openvinos_provider(device: OrtDevice, 
 
 
 def test_missing_kernel_beside_more_providers_is_worded(device: OrtDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime 1.24 with OpenVINO ends the process when it is asked for that list."""
+    """ONNX Runtime 1.24 with OpenVINO kills the process if it is asked for its list of kernels."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [SECOND, CPU_PROVIDER])
     monkeypatch.setattr(probing, "_kernel_versions", lambda: pytest.fail("asked for the list"))
     network = read("(int16[2] x) => (int16[2] y) { y = Min(x, x) }")

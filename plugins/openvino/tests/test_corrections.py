@@ -1,4 +1,4 @@
-"""OPENVINO: operations that the engine loses or misreads are put right or refused, each with its smallest graph."""
+"""OPENVINO: operations that the engine loses or misreads are corrected or refused, each with its smallest graph."""
 
 from __future__ import annotations
 

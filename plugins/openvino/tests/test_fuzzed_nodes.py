@@ -1,4 +1,4 @@
-"""Fuzzed nodes at which the engine ends the process or returns unwritten memory are refused; similar nodes are taken."""
+"""Fuzzed nodes that crash the engine or return unwritten memory are refused; similar nodes are accepted."""
 
 from __future__ import annotations
 

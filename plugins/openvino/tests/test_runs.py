@@ -150,5 +150,5 @@ print(counts[4], counts[-1])
 def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
-    # A thread that was told to end may not have ended yet; a thread for each network would be 25 more.
+    # An ending thread may still be alive; a thread for each network would be 25 more.
     assert many - few < 5

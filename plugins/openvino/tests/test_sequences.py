@@ -1,4 +1,4 @@
-"""Recurrent nodes with a second reader of their turned input are refused; similar nodes are taken and right."""
+"""Recurrent nodes with a second reader of their transposed input are refused; similar nodes are accepted and right."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_other_loads_are_repeated_after_a_hanging_load_is_ended(core: Core, nega
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(core.load_network, negation, "PROCESS:BREAKING", {**config, "DEADLINE": 0.3})
         assert wait_for(Path(f"{sign}.second").exists)
-        # Hangs beside the first load, in the same process; a process without the sign does not.
+        # The second load hangs beside the first in the same process; in a process started without the sign it does not hang.
         second = pool.submit(core.load_network, negation, "PROCESS:BREAKING", config)
         with pytest.raises(DeadlineExceededError):
             first.result()

@@ -91,7 +91,7 @@ def test_split_over_two_nodes_keeps_inner_values_on_the_nodes(core: Core, mixed:
         inputs, before = draw(rows), read_traffic(core)
         outputs = network.infer(inputs)
         for name, value in whole.infer(inputs).items():
-            # Each CPU goes from NumPy to machine code at its own time.
+            # Each CPU switches from NumPy to machine code at its own time.
             np.testing.assert_allclose(outputs[name], value, rtol=1e-6)
         np.testing.assert_array_equal(
             read_traffic(core) - before, [sum(value.nbytes for value in side.values()) for side in (inputs, outputs)]
@@ -135,7 +135,7 @@ def test_network_is_put_into_the_store_once_for_all_nodes(core: Core, mixed: Net
     network = core.load_network(model, "MULTI:RAY.a:CPU,RAY.b:CPU,RAY.c:CPU")
     again = core.load_network(onnx.ModelProto.FromString(model.SerializeToString()), "RAY.b:CPU")
     put.append(core.get_metric("RAY", "NETWORK_BYTES_PUT"))
-    # The weights and the model without them, once.
+    # The weights once, and the model without them once.
     assert weights.nbytes < put[1] - put[0] < weights.nbytes + 4000
     x = np.ones_like(weights)
     for each in (network, again):
