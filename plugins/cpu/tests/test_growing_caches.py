@@ -204,7 +204,7 @@ def test_another_network_may_go_on_with_a_cache(model: onnx.ModelProto, compute:
         {"CPU_KERNELS": "NUMPY"},
     ],
 )
-def test_requests_are_right_whatever_they_are_asked_for(
+def test_requests_are_right_under_each_configuration(
     config: dict[str, Any], model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]
 ) -> None:
     with Core() as core:

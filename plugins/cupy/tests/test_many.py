@@ -42,7 +42,7 @@ def test_requests_on_two_cards_do_not_meet(core: Core, runtime: FakeRuntime) -> 
     assert len(first.copies) == len(second.copies) > 0
 
 
-def test_full_card_leaves_the_other_and_its_own_requests_usable() -> None:
+def test_full_card_keeps_all_other_requests_usable() -> None:
     runtime = FakeRuntime(cards=2, memory_bytes=60000)
     import onnx.parser
 

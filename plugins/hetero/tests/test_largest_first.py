@@ -128,7 +128,7 @@ def select_to_the_letter(graph: Graph) -> set[frozenset[int]] | None:
 
 @pytest.mark.parametrize("contracts", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_procedure_equals_the_one_by_hand(family: str, contracts: bool) -> None:
+def test_procedure_equals_the_handwritten_procedure(family: str, contracts: bool) -> None:
     shape = random.Random(f"{family} by hand")
     for _ in range(30):
         predecessors, devices = FAMILIES[family](shape, shape.randint(4, 24), shape.randint(2, 4))

@@ -109,7 +109,7 @@ def test_part_of_a_failed_device_moves_to_the_next_device(
     assert request.profile.fallbacks == ()
 
 
-def test_metrics_and_plan_say_where_a_part_has_gone_and_why(
+def test_metrics_and_plan_name_the_new_device_and_the_reason(
     core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any]
 ) -> None:
     add_fragile("A").error = RuntimeError("no power")

@@ -102,7 +102,7 @@ def test_devices_that_hold_the_interpreter_s_lock_are_not_spread(core: Core) -> 
     assert threads == {threading.get_ident()}
 
 
-def test_error_in_one_branch_names_its_stage_and_ends_the_other(core: Core) -> None:
+def test_error_in_a_branch_names_its_stage_and_ends_both(core: Core) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def fail(node: Any) -> None:
@@ -237,7 +237,7 @@ def draw_graph(seed: int) -> tuple[list[tuple[int, ...]], list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_stages_are_concurrent_where_no_path_joins_two_lanes(seed: int) -> None:
+def test_stages_of_two_unconnected_lanes_are_concurrent(seed: int) -> None:
     predecessors, lanes = draw_graph(seed)
     reach = [{index} for index in range(len(lanes))]
     for index, before in enumerate(predecessors):

@@ -176,7 +176,7 @@ def test_computing_stage_runs_on_a_thread_of_the_core(core: Core) -> None:
     assert all(name.startswith("hetero-HETERO:PLAIN-stages") for name in names)
 
 
-def test_cancelled_request_ends_at_once_and_leaves_the_others(core: Core) -> None:
+def test_cancelled_request_ends_at_once_and_the_rest_continue(core: Core) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold(count: int) -> None:

@@ -203,7 +203,7 @@ def test_nodes_without_edges(policy: str) -> None:
     assert parts == (apart if policy in CONNECTED else [Subgraph("B", (0, 2)), Subgraph("A", (1,))])
 
 
-def test_priority_decides_who_is_served_first() -> None:
+def test_priority_decides_the_first_device() -> None:
     devices = ["A", "A", "B", "B"]
     assert Subgraph("A", (0, 1)) in select_subgraphs(CROSSING, devices, ["A", "B"])
     assert Subgraph("B", (3, 2)) in select_subgraphs(CROSSING, devices, ["B", "A"])

@@ -30,7 +30,7 @@ def name_nodes(network: Network, indices: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(network.nodes[index].name for index in indices)
 
 
-def test_unit_is_an_operator_with_what_quantizes_around_it(read: Callable[..., Network]) -> None:
+def test_unit_is_an_operator_with_its_quantization(read: Callable[..., Network]) -> None:
     network = read(QUANTIZED)
     assert [name_nodes(network, unit) for unit in find_quantized_units(network)] == [UNIT]
 
@@ -55,9 +55,7 @@ def test_unit_is_an_operator_with_what_quantizes_around_it(read: Callable[..., N
         ),
     ],
 )
-def test_what_else_reads_the_values_is_no_part_of_a_unit(
-    read: Callable[..., Network], body: str, units: list[tuple[str, ...]]
-) -> None:
+def test_additional_readers_are_no_part_of_a_unit(read: Callable[..., Network], body: str, units: list[tuple[str, ...]]) -> None:
     network = read(f"g (uint8[2] q, float s) => (uint8[2] y, p) <uint8 z = {{3}}> {{ {body} }}")
     assert [name_nodes(network, unit) for unit in find_quantized_units(network)] == units
 
@@ -92,7 +90,7 @@ def test_unit_that_no_device_takes_whole_is_split(core: Core, read: Callable[...
     assert {name for name, device in result.supported.items() if device == "B"} == {"gemm"}
 
 
-def test_nodes_go_by_priority_alone_where_units_are_not_kept(
+def test_nodes_go_by_priority_alone_if_units_are_off(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     add_device("A", refused=["MatMul", "Reshape"])
@@ -158,7 +156,7 @@ RESHAPE = """g (float[n, 4] x, float[m] z) => (float[k, 2] y) <int64[1] first = 
 CONE = {"shape", "rows", "all", "target"}
 
 
-def test_shape_nodes_are_those_whose_results_only_steer(read: Callable[..., Network]) -> None:
+def test_shape_nodes_feed_only_shape_inputs(read: Callable[..., Network]) -> None:
     network = read(RESHAPE)
     assert set(name_nodes(network, find_shape_nodes(network))) == CONE
 

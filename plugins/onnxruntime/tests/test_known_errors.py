@@ -140,7 +140,7 @@ def test_neighbours_with_open_sizes_are_right_or_refused(core: Core, name: str) 
     check_neighbours(core, "ORT", EXAMPLES[name], {})
 
 
-def test_probe_tells_what_the_engine_computes() -> None:
+def test_probe_reports_the_engines_behaviour() -> None:
     assert saturates_products() in (False, True)
     assert saturates_products.cache_info().currsize == 1
 

@@ -114,7 +114,7 @@ def test_squeeze_in_a_body_with_possibly_empty_axes_is_refused(core: Core) -> No
     assert "(Squeeze): the engine takes an empty list of axes" in refused["If_0"]
 
 
-def test_part_of_constants_that_nobody_reads_is_loaded(core: Core) -> None:
+def test_part_of_unread_constants_is_loaded(core: Core) -> None:
     graph = "g (float[2] x) => (float[2] y) <float[2] w = {1, -2}> { [a] y = Neg (x) [b] r = Relu (w) }"
     text = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
     network = core.read_network(onnx.parser.parse_model(text)).with_affinity({"a": "CPU", "b": "ORT"})

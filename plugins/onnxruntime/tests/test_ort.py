@@ -65,7 +65,7 @@ def test_operator_without_kernel_is_refused_by_query_and_load(core: Core, read: 
         ("g (bool x) => (int64[a, b] y) { y = NonZero (x) }", "one coordinate in NonZero"),
     ],
 )
-def test_what_the_engine_computes_in_another_way_is_refused(core: Core, read: Read, text: str, reason: str) -> None:
+def test_nonstandard_computation_of_the_engine_is_refused(core: Core, read: Read, text: str, reason: str) -> None:
     (refusal,) = core.query_network(read(text), "ORT").refused.values()
     assert reason in refusal
 
@@ -205,7 +205,7 @@ def test_shrunk_preset_is_not_written_beyond_its_end(core: Core, read: Read) -> 
         request.infer({"x": x})
 
 
-def test_part_that_nobody_reads_runs(core: Core, read: Read) -> None:
+def test_unread_part_runs(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { [dead] d = Shape(x) [alive] y = Neg(x) }")
     loaded = core.load_network(network.with_affinity({"dead": "ORT", "alive": "CPU"}), "HETERO:ORT,CPU")
     assert loaded.infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-1, -2]
@@ -353,7 +353,7 @@ print(counts[4], counts[-1])
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted where the system lists them")
 @pytest.mark.parametrize("end", ["closed", "dropped"])
-def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
+def test_threads_end_with_the_network(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
     # An ending thread may still be alive; a thread for each network would be 25 more.
@@ -391,6 +391,6 @@ def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
         (11, "g (float[1, 3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }", False),
     ],
 )
-def test_axes_that_may_be_none_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
+def test_possibly_empty_axes_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
     refused = core.query_network(read(text, opset), "ORT").refused
     assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused

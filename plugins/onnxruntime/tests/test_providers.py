@@ -150,7 +150,7 @@ def test_missing_kernel_beside_more_providers_is_worded(device: OrtDevice, monke
     assert reason == f"ONNX Runtime {onnxruntime.__version__} has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2])"
 
 
-def test_library_that_is_none_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_library_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, absent = tmp_path / "text.so", tmp_path / "absent.so"
     text.write_text("no library")
     monkeypatch.setenv(LIBRARY_VARIABLE, os.pathsep.join(map(str, (text, absent))))
@@ -174,7 +174,7 @@ def test_library_that_is_none_is_named_with_the_reason(tmp_path: Path, monkeypat
         ("WebGpuExecutionProvider", None, "g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }", None),
     ],
 )  # fmt: skip
-def test_provider_is_not_given_what_it_gets_wrong(provider: str, fault: str | None, text: str, reason: str | None) -> None:
+def test_provider_gets_no_node_that_it_computes_wrong(provider: str, fault: str | None, text: str, reason: str | None) -> None:
     head = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
     network = read_network(onnx.parser.parse_model(f"{head} {text}"))
     assert find_provider_error(network.nodes[0], network, provider, fault) == reason

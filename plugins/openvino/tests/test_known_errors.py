@@ -123,7 +123,7 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
         ),
     ],
 )
-def test_what_no_case_of_the_suite_covers_is_refused(core: Core, read: Read, text: str, opset: int, reason: str) -> None:
+def test_faults_outside_the_suite_are_refused(core: Core, read: Read, text: str, opset: int, reason: str) -> None:
     (answer,) = core.query_network(read(text, opset), "OPENVINO").refused.values()
     assert reason in answer
 
@@ -169,7 +169,9 @@ def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tu
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float"])
 @pytest.mark.parametrize("limits", [(1, -3, 2), (1, 3, -1), (3, 3, 1), (1, 8, 2), (8, 1, -3), (1, 4, 0)])
-def test_range_whose_step_leads_away_has_no_elements(core: Core, read: Read, dtype: str, limits: tuple[int, int, int]) -> None:
+def test_range_with_a_step_in_the_wrong_direction_is_empty(
+    core: Core, read: Read, dtype: str, limits: tuple[int, int, int]
+) -> None:
     """The engine alone returns elements for a step in the wrong direction, and a step of 0 ends the process by a division."""
     network = read(f"g ({dtype} a, {dtype} b, {dtype} c) => ({dtype}[N] y) {{ y = Range(a, b, c) }}")
     inputs = {name: np.array(number, dtype.replace("float", "float32")) for name, number in zip("abc", limits, strict=True)}

@@ -81,7 +81,7 @@ def test_large_value_is_refused_with_reason_and_version(core: Core, read: Read, 
         ("s = Shape (x) n = Gather (s, i) y = Add (x, n)", 2**30 - 1),
     ],
 )
-def test_input_is_limited_so_that_what_is_made_of_it_fits(core: Core, read: Read, text: str, limit: int) -> None:
+def test_input_is_limited_so_that_results_fit(core: Core, read: Read, text: str, limit: int) -> None:
     network = read(f"g (int64[N] x) => (int64[M] y) <int64 k = {{1000}}, int64 i = {{0}}> {{ {text} }}")
     assert not core.query_network(network, "OPENVINO").refused
     loaded, expected = core.load_network(network, "OPENVINO"), core.load_network(network, "CPU")

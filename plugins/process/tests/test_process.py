@@ -117,7 +117,7 @@ def test_crash_ends_the_run_and_the_next_run_has_a_new_process(load: Callable[..
 
 
 @pytest.mark.parametrize("config", [{"PERF_COUNT": "YES", "DEADLINE": 60}, {"DEADLINE": 60}, {"MEMORY_LIMIT": 1 << 30}])
-def test_crash_names_the_last_node_where_runs_have_limits(load: Callable[..., Any], config: dict[str, Any]) -> None:
+def test_crash_names_the_last_node_if_runs_have_limits(load: Callable[..., Any], config: dict[str, Any]) -> None:
     network = load(BREAKING_HOW="ABORT", **config)
     require_right(network)
     with pytest.raises(

@@ -104,7 +104,7 @@ def test_texts_travel_with_the_message(core: Core) -> None:
     assert network.infer({"x": np.array(["a", "ü"], object), "c": np.array(True)})["y"].tolist() == ["a", "ü"]
 
 
-def test_tokens_with_states_on_two_nodes_are_those_of_one_device(core: Core) -> None:
+def test_tokens_with_states_on_two_nodes_equal_a_single_device(core: Core) -> None:
     zeros = {name: np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32) for name in ties_of_decoder().values()}
     network = core.read_network(decoder_model()).with_state(ties_of_decoder(), initial=zeros)
     names = [node.name for node in network.nodes]
@@ -142,7 +142,7 @@ def test_network_is_put_into_the_store_once_for_all_nodes(core: Core, mixed: Net
         np.testing.assert_array_equal(each.infer({"x": x})["y"], x + weights)
 
 
-def test_gpu_is_sought_on_nodes_that_have_one(core: Core, mixed: Network, extra: Callable[..., Any]) -> None:
+def test_gpu_is_sought_on_nodes_with_a_gpu(core: Core, mixed: Network, extra: Callable[..., Any]) -> None:
     with pytest.raises(DeviceUnavailableError, match="no living node of the Ray cluster has a free GPU for GPU; 3 nodes live"):
         core.load_network(mixed, "RAY:GPU")
     with pytest.raises(DeviceUnavailableError, match="node A of the Ray cluster has no free GPU for device GPU"):

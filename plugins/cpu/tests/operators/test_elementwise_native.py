@@ -212,7 +212,7 @@ def read_groups(body: str, *, shape: str = "2, 40") -> tuple[Group, ...]:
         ("a = Softmax (x) b = Relu (a) y = Softmax (b)", [["Softmax"], ["Relu"], ["Softmax"]]),
     ],
 )
-def test_nodes_between_which_nothing_is_read_are_one_group(body: str, expected: list[list[str]]) -> None:
+def test_nodes_without_readers_between_them_form_one_group(body: str, expected: list[list[str]]) -> None:
     assert [[node.op_type for node in group.members] for group in read_groups(body)] == expected
 
 
