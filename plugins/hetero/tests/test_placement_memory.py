@@ -143,8 +143,7 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
     assert generate(loaded) == generate(whole)
     held_bytes = loaded.get_metric("HETERO_HELD_BYTES")
     estimated = next(held for held in plan.memory if held.device == "CPU")
-    # TEMPLATE and the second device report no held bytes. The limit is below a half of the total, as open lengths are estimated as
-    # 1.
+    # TEMPLATE and the second device report no held bytes. CPU may exceed its limit a little, as open lengths are estimated as 1.
     assert held_bytes.keys() == {"CPU"}
     assert estimated.weights <= held_bytes["CPU"] <= total // 2
     with pytest.raises(DeviceMemoryError, match=r"does not fit: it needs \d+ bytes"):

@@ -178,7 +178,7 @@ def wait_until(holds: Callable[[], bool]) -> bool:
 
 
 class Load:
-    """Requests from several threads until `stop` is set."""
+    """Runs requests on several threads until it is told to end."""
 
     def __init__(self, network: ExecutableNetwork, threads: int) -> None:
         self.count = 0
