@@ -1,4 +1,4 @@
-"""AUTO: the chosen device, the device that serves meanwhile, and failures."""
+"""AUTO: the chosen device, the interim device, and failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_network_refused_by_all_devices_names_all_reasons(core: Core, add_device
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float", "A"), ("float16", "B")])
-def test_device_of_the_networks_precision_goes_before_the_others(core: Core, add_device: Any, dtype: str, expected: str) -> None:
+def test_device_of_the_networks_precision_comes_first(core: Core, add_device: Any, dtype: str, expected: str) -> None:
     add_device("A")
     add_device("B").capabilities = ("FP16", "FP32")
     text = f'<ir_version: 8, opset_import: ["": 17]> g ({dtype}[2] x) => ({dtype}[2] y) {{ y = Add (x, x) }}'
@@ -350,7 +350,7 @@ def test_cancelled_request_is_not_repeated_after_its_end(core: Core, add_device:
 def test_no_take_over_is_lost_in_any_order_of_threads(
     core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
+    """The quick device answers no request: the chosen device answers every request, from before, during or after the take-over."""
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
     # The times of earlier rounds are left out, as they are nearly equal.
@@ -396,7 +396,7 @@ def test_chosen_device_is_loaded_after_the_first_answer(
     assert request.get_tensor("y").tolist() == [12]
 
 
-def test_chosen_device_that_fails_to_load_leaves_the_quick_one(
+def test_quick_device_stays_if_the_chosen_device_fails_to_load(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_device("CHOSEN").load_error = LoadError("no memory")
@@ -408,7 +408,7 @@ def test_chosen_device_that_fails_to_load_leaves_the_quick_one(
     assert "goes on without CHOSEN, which failed to load the network: no memory" in caplog.text
 
 
-def test_error_of_the_last_device_is_raised_where_none_can_load(core: Core, add_device: Any, network: Network) -> None:
+def test_last_error_is_raised_if_no_device_can_load(core: Core, add_device: Any, network: Network) -> None:
     add_device("A").load_error = LoadError("no memory in A")
     add_device("B").load_error = LoadError("no memory in B")
     for config in ({}, AT_ONCE, {**AT_ONCE, "AUTO_MEASURE": True}, {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}):

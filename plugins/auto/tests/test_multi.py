@@ -103,7 +103,7 @@ def test_count_is_how_many_requests_a_device_is_given_at_once(core: Core, add_de
     assert (first.loads, second.loads) == (1, 1)
 
 
-def test_callers_who_wait_use_both_devices(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+def test_blocking_callers_use_both_devices(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     first, second = add_device("A"), add_device("B")
     first.gate.clear()
     second.gate.clear()
@@ -208,7 +208,7 @@ def test_list_that_cannot_be_loaded_changes_nothing(core: Core, add_device: Any,
     assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
 
 
-def test_key_that_cannot_change_is_refused_with_those_that_can(core: Core, add_device: Any, network: Network) -> None:
+def test_fixed_key_is_refused_with_the_changeable_keys(core: Core, add_device: Any, network: Network) -> None:
     add_device("A")
     keys = "DEADLINE, LOG_LEVEL, MEMORY_LIMIT, MODEL_PRIORITY"
     message = f"NUM_STREAMS cannot change to 2 on a loaded network; the keys that can change are {keys}"
@@ -247,7 +247,7 @@ def test_cancelled_request_that_waits_is_not_run(core: Core, add_device: Any, ne
     assert device.runs == [1, 3]
 
 
-def test_query_takes_what_every_device_takes(core: Core, add_device: Any, network: Network) -> None:
+def test_query_claims_the_nodes_that_every_device_claims(core: Core, add_device: Any, network: Network) -> None:
     add_device("A")
     add_device("B").refused = ("Add",)
     result = core.query_network(network, "MULTI:A,B")

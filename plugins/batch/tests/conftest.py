@@ -1,4 +1,4 @@
-"""Fixtures for the tests of BATCH: a Core, networks from ONNX text, and a device that notes its batches, waits and fails."""
+"""Fixtures for the tests of BATCH: a Core, networks from ONNX text, and a device that records its batches, waits and fails."""
 
 from __future__ import annotations
 

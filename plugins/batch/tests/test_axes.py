@@ -1,4 +1,4 @@
-"""Batch axes, and nodes that mix images: by hand for each rule, and against runs of single images."""
+"""Batch axes, and nodes that mix images: handmade cases for each rule, and comparison with runs of single images."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ REFUSED = {"if": "choose", "loop": "repeat", "lstm": "lstm"}
 
 @pytest.mark.parametrize("name", MODELS)
 def test_batch_of_a_model_is_its_single_runs(core: Core, name: str) -> None:
-    """BATCH answers as CPU alone, request by request."""
+    """BATCH gives each request the same answer as CPU alone."""
     model = MODELS[name]()
     network = core.read_network(model)
     if name in REFUSED:

@@ -1,4 +1,4 @@
-"""BATCH: joint runs of requests, their begin, their results and failures."""
+"""BATCH: the start of joint runs of requests, their results and failures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_requests_gather_while_the_device_is_busy(core: Core, device: Any, netwo
     assert device.batches == [[0], [1, 2, 3, 4]]
 
 
-def test_callers_who_wait_are_gathered(core: Core, device: Any, network: Network, feed: Feed) -> None:
+def test_blocking_callers_share_a_batch(core: Core, device: Any, network: Network, feed: Feed) -> None:
     loaded = core.load_network(network, "BATCH:NOTE(4)", FOR_EVER)
     requests = [loaded.create_infer_request() for _ in range(4)]
     answers: dict[int, float] = {}
@@ -100,7 +100,7 @@ def test_callers_who_wait_are_gathered(core: Core, device: Any, network: Network
     assert [sorted(batch) for batch in device.batches] == [[0, 1, 2, 3]]
 
 
-def test_single_caller_does_not_wait_for_others(core: Core, device: Any, network: Network, feed: Feed) -> None:
+def test_single_caller_starts_without_waiting(core: Core, device: Any, network: Network, feed: Feed) -> None:
     loaded = core.load_network(network, "BATCH:NOTE(8)", FOR_EVER)
     assert loaded.infer(feed(3))["y"].tolist() == [[6, 0]]
     assert loaded.infer(feed(1, 2, 3))["y"].tolist() == [[2, 0], [4, 0], [6, 0]]

@@ -95,7 +95,7 @@ def pytest_runtest_call() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=["NUMPY", "JIT"])
 def kernels(request: pytest.FixtureRequest) -> str:
-    """Each value of CPU_KERNELS that selects kernels; JIT is skipped on a processor without machine code."""
+    """The value of CPU_KERNELS: NUMPY, then JIT, which is skipped on a processor without machine code."""
     if request.param == "JIT":
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
         from hetero_cpu.machine.compiler import find_width

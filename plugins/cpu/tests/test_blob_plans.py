@@ -143,9 +143,7 @@ def import_blob(core: Core, tmp_path: Path) -> bool:
     return imported.executable.source.payload is not None
 
 
-def test_stored_plan_that_others_may_write_is_said_and_not_used(
-    core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stored_plan_writable_by_other_users_is_not_used(core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = export(core, tmp_path)
     path.chmod(0o666)
     assert not import_blob(core, tmp_path)

@@ -84,7 +84,7 @@ def test_processor_without_a_flag_of_the_level_gets_none(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("feature", ["AVX2", "FMA3"])
 def test_vectors_that_the_processor_denies_get_no_machine_code(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/proc/cpuinfo of an emulator is that of its host."""
+    """An emulator shows the /proc/cpuinfo of its host, which may list vectors that the emulated processor lacks."""
     from numpy._core._multiarray_umath import __cpu_features__
 
     for name in (feature, "AVX512F"):
@@ -99,6 +99,6 @@ def test_sums_of_winograd_stay_in_the_registers_of_avx512() -> None:
     assert kernel.emit is not None
     text, level = kernel.emit(kernel.name, 16).take_text(), "x86-64-v4"
     assembly: str = translation._open_target(level).emit_assembly(translation.optimize(text, level))
-    # By LLVM's model of the level there are 140.
+    # With LLVM's own processor model for this level, 140 lines spill to the stack.
     assert sum("%zmm" in line and "%rsp" in line for line in assembly.splitlines()) < 40
     assert assembly.count("vfmadd") > 200

@@ -40,7 +40,7 @@ def infer(model: onnx.ModelProto, x: Any, kernels: str, threads: int) -> Any:
         ((0, 5, 6), "LSTM<hidden_size=4>(x, w, r)", {"w": (1, 16, 6), "r": (1, 16, 4)}),
     ],
 )
-def test_empty_batch_gives_what_onnx_runtime_gives(kernels: str, shape: tuple[int, ...], node: str, weights: Any) -> None:
+def test_empty_batch_equals_onnx_runtime(kernels: str, shape: tuple[int, ...], node: str, weights: Any) -> None:
     model = parse(f"g (float[{','.join(map(str, shape))}] x) => (float y) {{ y = {node} }}", **weights)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     x = np.zeros(shape, np.float32)

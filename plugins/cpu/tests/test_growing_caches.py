@@ -80,7 +80,7 @@ def require_equal(arrays: Caches, expected: Caches) -> None:
 
 
 def grow(network: ExecutableNetwork, count: int) -> list[Caches]:
-    """Returns the caches after each of some steps."""
+    """Returns the caches after each of `count` steps."""
     steps = [draw()]
     for token in range(count):
         steps.append(step(network, token, steps[-1])[1:])
@@ -204,7 +204,7 @@ def test_another_network_may_go_on_with_a_cache(model: onnx.ModelProto, compute:
         {"CPU_KERNELS": "NUMPY"},
     ],
 )
-def test_requests_are_right_whatever_they_are_asked_for(
+def test_requests_are_right_under_each_configuration(
     config: dict[str, Any], model: onnx.ModelProto, compute: Callable[[int, Caches], Caches]
 ) -> None:
     with Core() as core:

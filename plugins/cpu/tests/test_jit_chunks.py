@@ -27,11 +27,11 @@ def test_chunks_have_about_the_target_size_and_balance_workers(units: int, chunk
 
 
 @pytest.mark.parametrize(("units", "chunks", "size"), [(14, 10, 1), (14, 7, 1), (14, 3, 7), (8, 3, 2), (7, 7, 1), (1, 1, 1)])
-def test_two_workers_get_the_same_number_of_units_where_they_can(units: int, chunks: int, size: int) -> None:
+def test_two_workers_get_equal_numbers_of_units_if_possible(units: int, chunks: int, size: int) -> None:
     assert choose_chunk_size(units, chunks, 2) == size
 
 
-def test_one_worker_gets_chunks_of_the_wanted_size() -> None:
+def test_one_worker_gets_chunks_of_the_target_size() -> None:
     assert choose_chunk_size(14, 5, 1) == 3
 
 
@@ -44,7 +44,9 @@ def test_one_worker_gets_chunks_of_the_wanted_size() -> None:
         (3136, 144, 24, False),
     ],
 )
-def test_several_workers_share_what_is_more_weights_or_pixels(pixels: int, outputs: int, depth: int, shares_weights: bool) -> None:
+def test_several_workers_share_the_larger_of_weights_and_pixels(
+    pixels: int, outputs: int, depth: int, shares_weights: bool
+) -> None:
     tiling = choose_tiling(pixels, outputs, 16)
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=2)
     assert (chunks.unit_chunks == 1) is shares_weights

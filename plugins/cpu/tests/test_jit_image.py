@@ -178,7 +178,7 @@ def test_processes_may_compile_the_same_kernel_at_once(folder: Path) -> None:
     assert run_at(load_image(read_stored(folder)[1], NAME)) == EXPECTED * find_width()
 
 
-def test_folder_that_others_can_write_to_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folder_writable_by_other_users_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     with caplog.at_level(logging.WARNING, logger="hetero_core.blobs.store"):
@@ -187,7 +187,7 @@ def test_folder_that_others_can_write_to_is_not_used(folder: Path, caplog: pytes
     assert not list(folder.iterdir())
 
 
-def test_doctor_shows_the_folder_and_what_it_holds(folder: Path) -> None:
+def test_doctor_shows_the_folder_and_its_content(folder: Path) -> None:
     Compiler().compile(Kernel(NAME, emit))
     size = sum(path.stat().st_size for path in folder.iterdir())
     command = [sys.executable, "-m", "hetero_core", "doctor"]

@@ -168,7 +168,7 @@ def wait_until_ready(network: Any) -> None:
     pytest.fail("the kernels were not compiled")
 
 
-def test_order_that_nobody_wants_compiles_nothing_and_says_so() -> None:
+def test_dropped_order_compiles_nothing_and_says_so() -> None:
     background, told, done = BackgroundCompiler(), list[BaseException | None](), threading.Event()
 
     def note(error: BaseException | None) -> None:

@@ -207,7 +207,7 @@ def test_every_helper_takes_part_when_awake_and_after_it_slept(workers: int) -> 
     team.close()
 
 
-def test_run_without_chunks_to_share_wakes_nobody() -> None:
+def test_run_without_chunks_to_share_wakes_no_helper() -> None:
     team, counted = Team(3), Counted([1] * 50, workers=3)
     wait_until(lambda: read_place(team, PARKED) == 2)
     for _ in range(100):

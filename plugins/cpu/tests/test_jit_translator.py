@@ -95,7 +95,7 @@ class _Refused:
         return "no module"
 
 
-def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_before_a_refused_kernel_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler, asked = Compiler(), list[str]()
     kernels = [
         Kernel("does_nothing", _emit_nothing),
@@ -142,7 +142,7 @@ def test_process_ends_when_nothing_is_left_to_be_compiled(translate: Translator)
         ("/bin/false", "the one that was started ended"),
     ],
 )
-def test_llvm_is_loaded_here_where_no_process_can_be_had(
+def test_llvm_is_loaded_here_if_no_child_can_start(
     translate: Translator, executable: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(translator.sys, "executable", executable)

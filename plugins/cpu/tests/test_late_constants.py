@@ -46,7 +46,7 @@ def check(program: Any) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_function_computes_what_the_toolkit_does(name: str) -> None:
+def test_function_equals_the_toolkit(name: str) -> None:
     program = compile_graph(name)
     assert (write_shape_constants(program) is not None) == (name in WRITTEN)
     check(program)

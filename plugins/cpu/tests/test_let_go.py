@@ -67,7 +67,7 @@ class Weights:
 
     @staticmethod
     def make(name: str, shape: tuple[int, ...]) -> Any:
-        """Returns the same numbers for the same name."""
+        """Returns random numbers that depend only on name and shape."""
         rng = np.random.default_rng(list(name.encode()))
         low, high = (0.5, 1.5) if name in ("scale", "variance") else (-0.1, 0.1)
         return rng.uniform(low, high, shape).astype(np.float32)
@@ -187,7 +187,7 @@ def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.Mo
     weights = Weights(CONVOLUTIONS, SHAPES)
     executable = CpuExecutable(load_source(weights.network), {}, kernels="AUTO")
     assert not set(LARGE) & set(weights.list_alive())
-    # The plan is made when its first kernel is asked for.
+    # The plan is made when its first kernel is requested.
     next(ordered[0])
     assert not set(LARGE) & set(weights.list_alive())
     executable.close()

@@ -67,7 +67,7 @@ def _compute(rng: np.random.Generator, numbers: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_symbols_give_holds_wherever_the_guards_do(seed: int) -> None:
+def test_symbolic_results_hold_for_all_sizes_within_the_guards(seed: int) -> None:
     scope = Scope()
     example = [int(number) for number in np.random.default_rng(seed).integers(2, 40, 3)]
     symbols = [scope.open_size(name, size) for name, size in zip("abc", example, strict=True)]

@@ -112,7 +112,7 @@ def test_a_result_belongs_to_the_caller_who_may_write_into_it(core: Core) -> Non
     assert np.all(first == 7)
 
 
-def test_what_was_dropped_is_written_again(native_core: Core) -> None:
+def test_dropped_output_memory_is_reused(native_core: Core) -> None:
     request = native_core.load_network(RELU, "CPU").create_infer_request()
     x = draw_array(5, ROWS, COLUMNS)
     addresses = {find_address(request.infer({"x": x})["y"]) for _ in range(8)}
@@ -173,7 +173,7 @@ def test_only_outputs_of_the_run_are_computed_in_preset_arrays(native_core: Core
     assert mine.copies == copies
 
 
-def test_a_host_computes_where_the_other_process_reads(native_core: Core) -> None:
+def test_host_computes_in_memory_of_the_other_process(native_core: Core) -> None:
     session = HostSession(native_core.load_network(RELU, "CPU"))
     x, mine = draw_array(4, ROWS, COLUMNS), np.zeros((ROWS, COLUMNS), np.float32).view(Uncopied)
     for sign in (1, -1, -1):

@@ -80,7 +80,7 @@ def check_equal(answers: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_import_with_the_plan_and_one_without_answer_bit_for_bit(
+def test_imports_with_and_without_plan_are_equal_bit_for_bit(
     core: Core, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = MODELS[name]()
@@ -387,7 +387,7 @@ def test_network_that_is_partly_numpy_is_stored_as_a_network(core: Core, tmp_pat
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_restored_weights_are_those_that_were_packed(seed: int) -> None:
+def test_restored_weights_equal_the_packed_weights(seed: int) -> None:
     random = np.random.default_rng(seed)
     depth, outputs, pixels, height, width = (int(size) for size in random.integers(1, (40, 300, 200, 4, 4)))
     matrix = random.standard_normal((depth, outputs), np.float32)

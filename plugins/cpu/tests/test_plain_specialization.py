@@ -42,7 +42,7 @@ def by_onnx(network: Network, signature: Any) -> Network:
     ],
     ids=["decoder", "encoder", "detector"],
 )
-def test_whole_network_is_what_onnx_makes_of_it(make: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+def test_whole_network_equals_the_specialization_by_onnx(make: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     with Core() as core:
         network = transform_network(core.read_network(make()))
     pasts = {spec.name: (1, spec.shape[1], 5, spec.shape[3]) for spec in network.inputs if spec.name not in shapes and spec.shape}

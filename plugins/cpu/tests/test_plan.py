@@ -118,7 +118,7 @@ def test_architecture_equals_the_engine(core: Core, model: Any, foreign: int) ->
     check(core, model(), foreign=foreign)
 
 
-def test_outputs_stay_valid_whatever_runs_next(core: Core) -> None:
+def test_outputs_stay_valid_in_later_runs(core: Core) -> None:
     model = light_model("squeezenet")
     loaded = core.load_network(model, "CPU")
     (first,) = loaded.infer(light_inputs(model, 0)).values()

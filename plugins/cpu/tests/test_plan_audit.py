@@ -85,7 +85,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_steps_read_and_write_what_they_state(name: str) -> None:
+def test_steps_access_only_their_stated_memory(name: str) -> None:
     plan, inputs = make_plan(MODELS[name]())
     assert verify_plan(plan) == ()
     assert audit_plan(plan, inputs) == ()

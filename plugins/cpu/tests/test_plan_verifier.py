@@ -89,7 +89,7 @@ def test_plan_as_it_is_made_has_no_faults(text: str, constants: Mapping[str, Any
     assert list_problems(make_plan(text, **constants)) == ""
 
 
-def test_moved_offset_is_found_where_the_lost_value_is_read() -> None:
+def test_moved_offset_is_found_at_the_reader_of_the_lost_value() -> None:
     plan = make_plan(PRODUCTS, **WEIGHT)
     moved = replace(plan, offsets={**plan.offsets, "c": plan.offsets["a"]})
     assert "step 'Sub_3' (Sub-14), value 'a', bytes" in list_problems(moved)
@@ -179,7 +179,7 @@ def test_view_beyond_its_block_is_found() -> None:
     assert "it lies outside the block of 'a', of which it is a view" in problems
 
 
-def test_piece_that_nobody_copies_is_found_in_the_output() -> None:
+def test_piece_without_a_copy_is_found_in_the_output() -> None:
     plan = make_plan("g (float[4, 8] x, float[4, 8] z) => (float[4, 24] y) { y = Concat <axis = 1> (x, z, x) }")
     (step,) = plan.steps
     assert isinstance(step.work, Recipe)
@@ -251,7 +251,7 @@ def test_step_with_strides_unlike_its_plan_is_found() -> None:
     assert f"the step was planned for strides of {strides} bytes and meets" in list_problems(changed)
 
 
-def test_join_without_its_pieces_reads_what_the_pieces_wrote() -> None:
+def test_join_without_its_pieces_reads_their_memory() -> None:
     plan = make_plan(JOINED, **FILTERS)
     unstated = replace(plan, joins={"y": Joined(plan.joins["y"].pieces[:1])})
     assert "the end of the run, value 'y'" in list_problems(unstated)

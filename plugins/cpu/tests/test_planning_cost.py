@@ -77,7 +77,7 @@ def test_calls_of_planning_grow_with_the_nodes(make: Callable[[int], onnx.ModelP
     assert many < 6 * few
 
 
-def test_looking_for_patterns_costs_little_where_there_are_none() -> None:
+def test_pattern_search_is_cheap_if_nothing_matches() -> None:
     with Core() as core:
         network = core.read_network(make_constants(400))
     # The last operator alone rules out several patterns per node; matching whole patterns took 135 calls for each node.

@@ -39,7 +39,7 @@ def ask(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_order_of_steps_does_not_depend_on_what_was_asked_before() -> None:
+def test_order_of_steps_is_independent_of_earlier_queries() -> None:
     code = """if True:
         import json
         from hetero_cpu.operators import steps as providers

@@ -162,7 +162,7 @@ def normalize(a: Any) -> Any:
     return (a - a.mean(axis=1, keepdims=True)) / np.sqrt(a.var(axis=1, keepdims=True) + 1e-5)
 
 
-def test_what_a_sequence_holds_is_not_written_over(kernels: str) -> None:
+def test_value_in_a_sequence_is_not_overwritten(kernels: str) -> None:
     text = """g (float[40,40] x) => (float[40,40] y, float[40,40] z) <int64 first = {0}> {
         a = Neg(x)
         s = SequenceConstruct(a)

@@ -66,7 +66,7 @@ def test_special_numbers_equal_onnx_runtime(kernels: str, body: str) -> None:
     assert_as_onnx_runtime(kernels, body, opset=22)
 
 
-def test_elu_of_infinite_alpha_leaves_what_is_positive(kernels: str) -> None:
+def test_elu_of_infinite_alpha_keeps_positive_values(kernels: str) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 22]> g (float[n] x) => (float[n] y) { y = Elu<alpha=inf>(x) }'
     )

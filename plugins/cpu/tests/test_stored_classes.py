@@ -1,4 +1,4 @@
-"""Plans of classes of sizes on disk: a second process plans nothing, answers right, and takes no plan of another network."""
+"""Plans of classes of sizes on disk: a second process plans nothing, answers right, and uses no plan of another network."""
 
 from __future__ import annotations
 

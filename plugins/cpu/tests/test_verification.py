@@ -179,14 +179,14 @@ def test_plan_that_takes_over_is_verified_in_its_first_run(core: Core, no_kernel
         "-".join(f"{key}={word}" for key, word in value.items()) or "default" if isinstance(value, dict) else str(value)
     ),
 )
-def test_plans_are_verified_where_the_key_says_so(core: Core, config: dict[str, Any], plans: int) -> None:
+def test_plans_are_verified_as_the_key_says(core: Core, config: dict[str, Any], plans: int) -> None:
     network = core.load_network(make_model(), "CPU", config)
     for seed in range(2):
         check(network.infer(make_inputs(seed=seed))["y"], make_inputs(seed=seed))
     assert read_metrics(network) == (plans, False)
 
 
-def test_each_plan_is_verified_once_whatever_sizes_it_serves(core: Core) -> None:
+def test_each_plan_is_verified_once_for_all_its_sizes(core: Core) -> None:
     network = core.load_network(make_model(None), "CPU", {"CPU_KERNELS": "JIT", **YES})
     for rows in (3, 4, 3, *range(20, 40), 3):
         check(network.infer(make_inputs(rows))["y"], make_inputs(rows))

@@ -25,7 +25,7 @@ def find_entry(kernel: Kernel, width: int) -> Any:
 
 
 def run_calls(calls: Iterable[Any], width: int, *, workers: int = 1) -> None:
-    """Runs calls in order, the chunks of each from the last to the first: their order must not matter."""
+    """Runs calls in order, but the chunks of each call from last to first, since their order must not matter."""
     for call in calls:
         assert isinstance(call, NativeCall)
         entry = find_entry(call.kernel, width)

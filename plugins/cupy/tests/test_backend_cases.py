@@ -23,7 +23,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 # Every n-th case also runs with a lower precision; WHOLE_KIT in the environment makes n 1.
 SPARSE = 1 if os.environ.get("WHOLE_KIT") else 8
-# Differences over the largest value of an output: some roundings of 2^-11, or of 2^-8.
+# Differences relative to the largest value of an output: some roundings of 2^-11, or of 2^-8.
 BOUNDS = {"f16": 5e-3, "bf16": 4e-2}
 
 
@@ -57,13 +57,13 @@ def check_copies(
     copies: list[tuple[str, int]],
     before: tuple[int, ...],
 ) -> str | None:
-    """Returns the fault if the card saw more or fewer copies than the border and the network's own count."""
+    """Returns the fault if the card's number of copies differs from the copies at the border plus the network's own count."""
     after = loaded.executable.traffic.snapshot()
     inside = [new - old for new, old in zip(after, before, strict=True)]
     reads = sum(count_tensors(outputs[spec.name]) for spec in loaded.outputs if spec.memory != HOST)
     writes = sum(count_tensors(inputs.get(spec.name)) for spec in loaded.inputs if spec.memory != HOST)
     seen = [sum(1 for way, _ in copies if way == direction) for direction in ("to_host", "from_host")]
-    # NonZero counts a read for its number of elements, which is no copy of an array.
+    # NonZero counts a read for its number of elements, without copying an array.
     lengths = inside[0] - (seen[0] - reads)
     if lengths < 0 or (lengths and "NonZero" not in {node.op_type for node in iterate_nodes(loaded)}):
         return f"{seen[0]} arrays were read, {reads} at the border and {inside[0]} counted"
@@ -113,7 +113,7 @@ def test_claims_are_right_and_copies_are_counted(cases: list[BackendCase], name:
                 still += loaded.executable.traffic.snapshot() == (0, 0, 0, 0)
     assert wrong == {}
     assert passed + refused == len(cases)
-    # A sample has about its share. More is good news: write the new numbers.
+    # A sample has about its share. If more cases pass, write the new numbers.
     share = 1.0 if every == 1 else 0.9 / every
     assert passed >= 1752 * share
     # Networks with copies only at their border.

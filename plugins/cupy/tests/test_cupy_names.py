@@ -12,7 +12,7 @@ import pytest
 
 import hetero_core.kernels
 
-# The namespace of the plugin answers for these itself.
+# Functions that the plugin's namespace defines itself.
 OWN = ("random.RandomState", "asarray", "nonzero")
 # The keywords of CuPy's ufuncs.
 UFUNC_KEYWORDS = {"out", "dtype", "casting"}
@@ -40,7 +40,7 @@ def find_problem(cupy: Any, name: str, keywords: set[str]) -> str | None:
     try:
         parameters = inspect.signature(attribute).parameters
     except ValueError:
-        return None  # compiled, and silent about its arguments
+        return None  # compiled, without a signature
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     return f"takes no {sorted(keywords - parameters.keys())}" if keywords - parameters.keys() else None

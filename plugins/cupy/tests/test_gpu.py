@@ -82,7 +82,7 @@ def test_condition_of_an_if_is_read_and_in_the_times(core: Core, read: Callable[
     assert transfers == [("x", 16), ("limit", 16), ("c", 1), ("y", 16)]
 
 
-def test_what_the_host_computes_is_refused_with_the_reason(core: Core, read: Callable[..., Network]) -> None:
+def test_host_computation_is_refused_with_the_reason(core: Core, read: Callable[..., Network]) -> None:
     network = read("g (float[4] x) => (float[N] y) { [n] a = Neg (x) [u] y = Unique (a) }")
     with pytest.raises(UnsupportedNodesError) as caught:
         core.load_network(network, "GPU")

@@ -1,4 +1,4 @@
-"""Several requests and several cards at once, each gets its own values, on its own card."""
+"""Several requests and several cards at once: each request gets its own values, on its own card."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_requests_on_two_cards_do_not_meet(core: Core, runtime: FakeRuntime) -> 
     assert len(first.copies) == len(second.copies) > 0
 
 
-def test_full_card_leaves_the_other_and_its_own_requests_usable() -> None:
+def test_full_card_keeps_all_other_requests_usable() -> None:
     runtime = FakeRuntime(cards=2, memory_bytes=60000)
     import onnx.parser
 

@@ -127,7 +127,7 @@ def test_blob_gives_the_same_bits_and_nothing_is_made_again(
     before = card.allocations
     again = core.import_network(blob, "GPU")
     assert len(prepared) == 1
-    # Each large array goes to the card as it lies in the blob.
+    # Each large array is copied to the card directly from the blob.
     memory = np.frombuffer(blob, np.uint8)
     large = [array for array in written if array.nbytes >= 1024]
     assert large

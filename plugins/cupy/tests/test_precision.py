@@ -25,7 +25,7 @@ NAMES = {"f16": "float16", "bf16": "bfloat16"}
 
 
 def lower(network: Network, hint: str = "f16") -> dict[str, str]:
-    """Returns operator -> element type of its result; the last node of an operator counts."""
+    """Returns operator -> element type of its result; for a repeated operator, the type of its last node."""
     lowered = prepare_network(network, precision=LOWERED[hint])
     types = ((node.op_type, lowered.type_of(node.outputs[0])) for node in lowered.nodes)
     return {name: str(value_type.dtype) for name, value_type in types if isinstance(value_type, TensorType)}
@@ -57,7 +57,7 @@ def test_values_between_products_are_small_and_the_border_is_not(read: Callable[
     assert {constant.dtype for constant in lowered.initializers.values()} == {small}
 
 
-def test_what_leaves_the_range_of_16_bits_stays_float32(core: Core, read: Callable[..., Network]) -> None:
+def test_values_beyond_16_bits_stay_float32(core: Core, read: Callable[..., Network]) -> None:
     text = """g (float[1,2] x) => (float[1,1] y) <float[2,2] w = {1, 0, 0, 1}, float two = {2}, int64[1] last = {1}> {
         m = MatMul (x, w) q = Pow (m, two) y = ReduceMean (q, last) }"""
     assert lower(read(text)) == {"Cast": "float32", "MatMul": "float16", "Pow": "float32", "ReduceMean": "float32"}
@@ -89,7 +89,7 @@ def test_table_of_embeddings_is_small(read: Callable[..., Network]) -> None:
     assert [constant.nbytes for constant in lowered.initializers.values()] == [8]
 
 
-def test_captured_and_unknown_values_are_what_the_model_says(core: Core, read: Callable[..., Network]) -> None:
+def test_captured_and_unknown_values_keep_the_models_types(core: Core, read: Callable[..., Network]) -> None:
     text = """g (float[2,2] x, bool c) => (float[2,2] y) { m = MatMul (x, x) y = If (c) <
         then_branch = t () => (float[2,2] p) { p = Neg (m) }, else_branch = e () => (float[2,2] q) { q = Abs (m) }> }"""
     x = np.array([[1, 2], [3, 4]], np.float32)

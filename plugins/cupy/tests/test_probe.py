@@ -57,7 +57,7 @@ def test_missing_and_broken_cupy_are_told_apart() -> None:
 
 
 def make_library(driver: int, count: Any, nvrtc: Any) -> Any:
-    """Returns an object in the shape of CuPy, with the answers of another machine."""
+    """Returns a fake CuPy module with the answers of another machine."""
     runtime = SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: 12090, getDeviceCount=count)
     return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=nvrtc)))
 
@@ -93,7 +93,7 @@ with Core() as core:
 
 
 def ask_device(home: Any) -> list[str]:
-    """Returns the output of a fresh process: the reason of the device, and the folder of its kernels."""
+    """Returns the output of a fresh process: the device's reason, and the folder of its kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "CUPY_CACHE_DIR"}
     ended = subprocess.run(
         [sys.executable, "-c", ASK],
@@ -106,7 +106,7 @@ def ask_device(home: Any) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_device_says_what_is_missing_here(tmp_path: Any) -> None:
+def test_device_names_the_missing_part(tmp_path: Any) -> None:
     if importlib.util.find_spec("cupy") is not None:
         pytest.skip("CuPy is installed")
     reason, folder = ask_device(tmp_path)
@@ -124,7 +124,7 @@ def test_real_cupy_without_a_driver_says_so(tmp_path: Any) -> None:
     assert folder == str(tmp_path / "hetero" / "cupy-kernels")
 
 
-def test_list_goes_on_without_the_card_where_that_is_asked_for() -> None:
+def test_list_continues_without_the_card_on_request() -> None:
     import hetero_cupy
     import onnx.parser
 

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of HETERO: a Core, networks from ONNX text, and devices that refuse and fail as they are told."""
+"""Fixtures for the tests of HETERO: a Core, networks from ONNX text, and devices that refuse and fail on demand."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_ids_hold_through_query_load_export_and_import(core: Core, read: Callabl
             np.testing.assert_allclose(compiled.infer({"x": X})["y"], compute_chain(), rtol=1e-6)
 
 
-def test_properties_of_one_id_leave_the_other_alone(core: Core, read: Callable[..., Network]) -> None:
+def test_properties_of_one_id_do_not_reach_the_second(core: Core, read: Callable[..., Network]) -> None:
     properties = {"TEMPLATE.0": {"TEMPLATE_REFUSED_OPERATORS": ["Exp"]}}
     result = core.query_network(read(CHAIN), "HETERO:TEMPLATE.0,TEMPLATE.1", {"DEVICE_PROPERTIES": properties})
     assert {name for name, device in result.supported.items() if device == "TEMPLATE.1"} == {"n2", "n4", "n5"}

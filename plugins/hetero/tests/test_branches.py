@@ -1,4 +1,4 @@
-"""An If that no device takes whole: HETERO chooses, and the branches are split."""
+"""An If that every device refuses as a whole: HETERO runs the If, and its branches are split."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compute_choice(chosen: bool) -> np.ndarray[Any, Any]:
 
 @pytest.fixture
 def pair(add_device: Callable[..., Any]) -> tuple[Any, Any]:
-    """A has no Exp, B has no Add, and neither takes an If."""
+    """A has no Exp, B has no Add, and both refuse an If."""
     return add_device("A", refused=["If", "Exp"]), add_device("B", refused=["If", "Add"])
 
 

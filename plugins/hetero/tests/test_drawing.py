@@ -15,7 +15,7 @@ SPLIT = {"TEMPLATE_REFUSED_OPERATORS": "Neg"}
 
 
 @pytest.mark.parametrize("is_imported", [False, True])
-def test_plan_is_drawn_where_the_key_asks_for_it(
+def test_plan_is_drawn_if_the_key_is_set(
     core: Core, read: Callable[..., Network], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)

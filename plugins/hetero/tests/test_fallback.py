@@ -118,7 +118,7 @@ def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], a
         LoadError, match=r"stage 1 of 2 .* on A, nodes 'last' \(Neg-13\): RuntimeError: no room; all of its nodes are pinned to A"
     ):
         core.load_network(read(SANDWICH).with_affinity({"last": "A"}), "HETERO:A,TEMPLATE", NEXT)
-    # At first A has all nodes; nodes without a pin have moved before the pinned node is tried alone.
+    # At first A has all nodes; the unpinned nodes move on before the pinned node is tried alone.
     assert device.loaded == [("first", "middle", "last"), ("last",)]
 
 

@@ -59,9 +59,9 @@ def list_edges(predecessors: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequence[str], *, contracts: bool) -> list[set[int]]:
-    """The procedure in sets: grow from every root anew in every round, roll back on conflict, take the largest.
+    """The procedure with plain sets: grow from every root anew in every round, roll back on conflict, take the largest.
 
-    With `contracts`, reachability is the same for every node of a taken subgraph.
+    With `contracts`, reachability is the same for every node of a selected subgraph.
     """
     order = sort_topologically(dict(enumerate(predecessors)))
     place = {node: number for number, node in enumerate(order)}
@@ -98,7 +98,7 @@ def grow_by_hand(edges: set[tuple[int, int]], units: Sequence[set[int]], free: S
 
 
 def walk(edges: set[tuple[int, int]], units: Sequence[set[int]], starts: Sequence[int]) -> set[int]:
-    """All nodes behind these; a unit is reached as a whole."""
+    """All nodes reachable from `starts`; reaching a member of a unit reaches the whole unit."""
     reached: set[int] = set()
     border = set(starts)
     while border:
@@ -128,7 +128,7 @@ def select_to_the_letter(graph: Graph) -> set[frozenset[int]] | None:
 
 @pytest.mark.parametrize("contracts", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_procedure_equals_the_one_by_hand(family: str, contracts: bool) -> None:
+def test_procedure_equals_the_handwritten_procedure(family: str, contracts: bool) -> None:
     shape = random.Random(f"{family} by hand")
     for _ in range(30):
         predecessors, devices = FAMILIES[family](shape, shape.randint(4, 24), shape.randint(2, 4))

@@ -1,4 +1,4 @@
-"""A forged plan in a blob of HETERO, behind right digests: an error, never a plan that trips later."""
+"""A forged plan with correct digests in a blob of HETERO is an error at the import, not a failure in a later run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_forged_plan_is_refused(core: Core, read: Callable[..., Network], change
 
 
 def export_without_units_key(core: Core, network: Network) -> bytes:
-    """Returns a blob as the device wrote it before it had the key HETERO_KEEP_UNITS."""
+    """Returns a blob in the format from before the key HETERO_KEEP_UNITS."""
     stream = io.BytesIO()
     core.load_network(network, "HETERO:CPU,TEMPLATE").export_network(stream)
     header, payload = read_blob(stream.getvalue())

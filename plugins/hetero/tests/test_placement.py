@@ -34,7 +34,7 @@ def wait(seconds: float) -> None:
 
 
 class Clock:
-    """Time that passes with computations, and by a microsecond with each look, independent of the machine."""
+    """A simulated clock: it advances with computations, and by a microsecond for each reading."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -49,7 +49,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock by which devices of this process are measured."""
+    """A simulated clock for measuring the devices of this process."""
     clock = Clock()
     for module in (stopwatch, measured):
         monkeypatch.setattr(module, "perf_counter", clock.look)
@@ -136,7 +136,7 @@ def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Rea
 
 
 def test_placement_set_for_the_device_is_measured_once(core: Core, read: Read) -> None:
-    # Registered in this process alone, the devices are measured here, with the caller's settings.
+    # Devices that are registered only in this process are measured in this process, with the caller's settings.
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     core.set_config({**MEASURED, "HETERO_PLACEMENT_BUDGET": 1}, "HETERO:PRODUCTS,SIGNS")
     plan = core.load_network(read(CHAIN), "HETERO:PRODUCTS,SIGNS").get_metric("HETERO_PLAN")

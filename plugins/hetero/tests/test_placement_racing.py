@@ -17,14 +17,14 @@ def candidate(title: str, *times: float, error: str = "") -> Candidate:
 @pytest.mark.parametrize(
     ("before", "true", "expected"),
     [
-        # Four placements that are equal: the luckiest placement is not the fastest.
+        # Four equal placements: the fastest in the first turns is not the fastest in the last turns.
         ({"CPU": 12.0, "MIXED 1": 11.6, "MIXED 2": 13.6}, {"CPU": 12.0, "MIXED 1": 13.0}, "CPU"),
         ({"CPU": 12.0, "MIXED 1": 8.0}, {"CPU": 12.0, "MIXED 1": 8.5}, "MIXED 1"),
-        # The next placement has its turns, too.
+        # The second-best placement has its turns, too.
         ({"CPU": 12.0, "MIXED 1": 10.0, "MIXED 2": 10.5}, {"CPU": 12.0, "MIXED 1": 12.0, "MIXED 2": 10.0}, "MIXED 2"),
-        # Too little for a split.
+        # The gain is too little for a split.
         ({"CPU": 12.0, "MIXED 1": 11.0}, {"CPU": 12.0, "MIXED 1": 11.9}, "CPU"),
-        # Single devices that are close change their places.
+        # Two nearly equal single devices swap places.
         ({"CPU": 12.0, "ORT": 12.2, "OPENVINO": 20.0}, {"CPU": 12.5, "ORT": 12.0}, "ORT"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The search for placements against exhaustive enumeration, on costs that are data."""
+"""The search for placements against exhaustive enumeration, on costs given as tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draw_costs(seed: int) -> CostTable:
 
 
 def find_least(costs: CostTable, seconds: float) -> float:
-    """Returns the least makespan of all placements, or `seconds` if that is less; a lane cannot end before its own work is done."""
+    """Returns the least makespan of all placements, or `seconds` if that is less; no lane ends before its own work is done."""
     estimator = Estimator(costs)
     for placement in product(*[sorted(row) for row in costs.seconds]):
         load = dict.fromkeys(costs.devices, 0.0)
@@ -77,7 +77,7 @@ def test_chain_is_split_unless_transfers_cost_more() -> None:
 
 
 def test_overlapping_requests_are_as_fast_as_the_fullest_lane() -> None:
-    # Four equal segments in a chain: a single request gains nothing by a second device, overlapping requests do.
+    # Four equal segments in a chain: a second device speeds up overlapping requests, but not a single request.
     table = CostTable(("A", "B"), ({"A": 1.0, "B": 1.0},) * 4, tuple((index, (index + 1,), 0) for index in range(3)), overhead=0.1)
     assert propose_placements(table, count=1)[0].seconds == pytest.approx(4.1)
     best = propose_placements(replace(table, is_pipeline=True), count=1)[0]

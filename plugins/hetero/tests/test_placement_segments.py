@@ -21,7 +21,7 @@ def name_nodes(network: Network, segments: tuple[Segment, ...]) -> list[str]:
     return ["".join(network.nodes[index].name for index in segment.nodes) for segment in segments]
 
 
-def test_residual_block_is_cut_where_one_value_crosses(read: Read) -> None:
+def test_residual_block_is_cut_at_a_single_value(read: Read) -> None:
     network = read("g (float[64] x) => (float[64] y) { [a] s = Exp (x) [b] t = Tanh (s) [c] u = Add (t, s) [d] y = Exp (u) }")
     segments = cut(network)
     assert name_nodes(network, segments) == ["a", "b", "c", "d"]

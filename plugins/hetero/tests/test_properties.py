@@ -1,4 +1,4 @@
-"""The configuration of the whole, as the devices of a list get it."""
+"""The configuration of HETERO, as the devices of its list receive it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def compute_sandwich() -> np.ndarray[Any, Any]:
 
 
 class FragileExecutable(TemplateExecutable):
-    """Computes as TEMPLATE does, in a memory of its device's own, until its device breaks."""
+    """Computes as TEMPLATE does, in the separate memory of its device, until its device breaks."""
 
     def __init__(self, network: Network, device: FragileDevice) -> None:
         super().__init__(network, compile_program(network), memory=device.title)
@@ -38,7 +38,7 @@ class FragileExecutable(TemplateExecutable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         self._device.runs.append(tuple(node.name for node in self.network.nodes))
         if self._device.error is not None:
-            # A new error each time: an error holds the frames that it has passed.
+            # A new error each time, since an error keeps the frames of its traceback alive.
             raise type(self._device.error)(*self._device.error.args)
         return super().run(inputs, context)
 
@@ -109,7 +109,7 @@ def test_part_of_a_failed_device_moves_to_the_next_device(
     assert request.profile.fallbacks == ()
 
 
-def test_metrics_and_plan_say_where_a_part_has_gone_and_why(
+def test_metrics_and_plan_name_the_new_device_and_the_reason(
     core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any]
 ) -> None:
     add_fragile("A").error = RuntimeError("no power")

@@ -1,4 +1,4 @@
-"""Stages at the same time, by devices that wait for each other and not by clocks; and the threads of each stage."""
+"""Concurrent stages, checked by devices that wait for each other instead of clocks; and the threads of each stage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PINS = {"a": "ONE", "b": "ONE", "c": "TWO", "d": "ONE"}
 
 
 class Meeting(PlainDevice):
-    """A device that calls a function of the test before it computes each node, and notes the threads of its loads."""
+    """A device that calls a function of the test before each node, and records the threads of its loads."""
 
     def __init__(self, before: Callable[[Any], None] = lambda node: None, *, holds_lock: bool = False) -> None:
         self.before, self._holds_lock = before, holds_lock
@@ -66,7 +66,7 @@ class MeetingExecutable(PlainExecutable):
 
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On every machine: with a single processor no two stages may run at the same time."""
+    """Simulates four processors, as with a single processor no two stages may run at the same time."""
     for module in ("device", "metrics"):
         monkeypatch.setattr(f"hetero_core.devices.{module}.count_processors", lambda: 4)
 
@@ -102,7 +102,7 @@ def test_devices_that_hold_the_interpreter_s_lock_are_not_spread(core: Core) -> 
     assert threads == {threading.get_ident()}
 
 
-def test_error_in_one_branch_names_its_stage_and_ends_the_other(core: Core) -> None:
+def test_error_in_a_branch_names_its_stage_and_ends_both(core: Core) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def fail(node: Any) -> None:
@@ -144,7 +144,7 @@ def test_cancel_ends_a_request_whose_branches_wait(core: Core) -> None:
 
 
 def test_flow_ends_without_any_helper() -> None:
-    """Threads that never come must not be waited for."""
+    """The flow does not wait for helper threads that never start."""
     schedule = plan_schedule([(), (0,), (0,), (1, 2)], ["A", "B", "C", "A"], threads=[1] * 4, budget=4)
     ran: list[int] = []
     Flow(schedule, ran.append, lambda task: None, CancelToken()).run()
@@ -202,9 +202,9 @@ def test_requests_overlap_on_the_devices_of_a_chain() -> None:
 @pytest.mark.parametrize(
     ("threads", "predecessors", "lanes", "fixed", "expected"),
     [
-        # A chain: nothing runs beside anything.
+        # A chain: no two stages are concurrent.
         (4, [(), (0,), (1,)], "ABA", (None,) * 3, (4, 4, 4)),
-        # A diamond: its ends have all, its two sides half.
+        # A diamond: its ends get all threads, its two sides a half each.
         (4, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (4, 2, 2, 4)),
         (5, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (5, 2, 2, 5)),
         (1, [(), (0,), (0,), (1, 2)], "AABA", (None,) * 4, (1, 1, 1, 1)),
@@ -237,7 +237,7 @@ def draw_graph(seed: int) -> tuple[list[tuple[int, ...]], list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_stages_are_concurrent_where_no_path_joins_two_lanes(seed: int) -> None:
+def test_stages_of_two_unconnected_lanes_are_concurrent(seed: int) -> None:
     predecessors, lanes = draw_graph(seed)
     reach = [{index} for index in range(len(lanes))]
     for index, before in enumerate(predecessors):
@@ -267,7 +267,7 @@ def test_threads_of_running_stages_never_exceed_the_budget(seed: int, budget: in
         running.append(index)
         sums.append(sum(shares[stage] for stage in running))
         assert len({lanes[stage] for stage in running}) == len(running)
-        # A thread that comes to help while this stage runs: every stage that may start beside it does, within this call.
+        # Acts as a helper thread while this stage runs: each stage that may be concurrent starts within this call.
         flow._work()
         running.remove(index)
         ran.append(index)

@@ -259,7 +259,7 @@ def test_hetero_may_stand_in_hetero(core: Core, read: Callable[..., Network]) ->
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
 
 
-def test_pin_to_an_inner_hetero_is_settled_by_the_outer_one(core: Core, read: Callable[..., Network]) -> None:
+def test_pin_to_an_inner_hetero_is_settled_by_the_outer_hetero(core: Core, read: Callable[..., Network]) -> None:
     network = read(DIAMOND).with_affinity({"*": "CPU", "Exp_3": "HETERO:TEMPLATE,CPU"})
     loaded = core.load_network(network, "HETERO:(HETERO:TEMPLATE,CPU),CPU")
     assert [device for device, _ in loaded.get_metric("HETERO_SUBGRAPHS")].count("HETERO:TEMPLATE,CPU") == 1
@@ -294,7 +294,7 @@ def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network
             assert subject in str(caught.value)
 
 
-def test_part_whose_device_cannot_export_travels_as_a_network(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
+def test_part_of_a_device_without_export_travels_as_a_network(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     core.register_plugin("WHOLE", Whole())
     network = read("g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) c = Exp(b) y = Abs(c) }")
     loaded = core.load_network(network, "HETERO:WHOLE,CPU")

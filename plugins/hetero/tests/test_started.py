@@ -1,4 +1,4 @@
-"""HETERO over devices that start runs by themselves, have a memory of their own and no `run`: the next stages begin from `done`."""
+"""HETERO over devices that start runs asynchronously, with separate memory and without `run`: later stages begin from `done`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Started(Executable):
 
 
 class Inline(Queue):
-    """Calls `done` before `start` returns, as a driver with little work does."""
+    """Calls `done` before `start` returns, as a driver may do for a short run."""
 
     def begin(self, work: Callable[[], None]) -> None:
         work()
@@ -138,7 +138,7 @@ def test_ten_requests_overlap_without_a_thread_of_the_core(core: Core) -> None:
     def meet_first(count: int) -> None:
         threads.update(list_core_threads())
         if count == 4:
-            # Four requests have left the first device; the first of them is held by the second device.
+            # Four requests have left the first device; the second device holds the first request.
             behind.set()
 
     def meet_second(count: int) -> None:
@@ -176,7 +176,7 @@ def test_computing_stage_runs_on_a_thread_of_the_core(core: Core) -> None:
     assert all(name.startswith("hetero-HETERO:PLAIN-stages") for name in names)
 
 
-def test_cancelled_request_ends_at_once_and_leaves_the_others(core: Core) -> None:
+def test_cancelled_request_ends_at_once_and_the_rest_continue(core: Core) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold(count: int) -> None:
@@ -218,7 +218,7 @@ def test_error_of_a_stage_names_it_and_the_request_works_on(core: Core) -> None:
 
 
 def test_run_that_has_ended_is_not_ended_again() -> None:
-    """The thread that notes the last end may come after the thread that tells of it."""
+    """Two threads may both see the end of the run; only the first may report it."""
     ends: list[BaseException | None] = []
     flow = StartedFlow(plan_schedule([()], ["A"], threads=[1], budget=1), lambda index, end: end(None), CancelToken(), ends.append)
     flow.go_on()
@@ -229,7 +229,7 @@ def test_run_that_has_ended_is_not_ended_again() -> None:
 def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> None:
     loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
     gc.collect()
-    # Runs of earlier tests that their devices never ended.
+    # Contexts of earlier tests with runs that never ended.
     earlier = {id(thing) for thing in gc.get_objects() if type(thing) is RunContext}
     gc.disable()
     try:
@@ -243,7 +243,7 @@ def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> Non
 
 
 def test_ends_within_start_do_not_nest(core: Core) -> None:
-    """600 stages of devices that end runs within `start` take no more of the stack than a single stage."""
+    """600 stages that end within `start` need no more stack than a single stage."""
     count = 600
     nodes = " ".join(f"v{index + 1} = Neg (v{index})" for index in range(count))
     text = f"long (float[2] v0) => (float[2] v{count}) {{ {nodes} }}"

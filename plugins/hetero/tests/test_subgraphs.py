@@ -1,4 +1,4 @@
-"""The subgraphs of every policy: their promises on any graph, and the optimum on graphs that a search over all orders can solve."""
+"""The subgraphs of every policy: their guarantees on any graph, and the optimum on graphs small enough for exhaustive search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 Graph = tuple[list[list[int]], list[str]]
 
 CONNECTED = ("LARGEST_FIRST", "LEVELS")
-# LITERAL refuses some graphs; its tests are in test_literal.py.
+# LITERAL refuses some graphs; its tests are in test_largest_first.py.
 SOUND = tuple(policy for policy in POLICIES if policy != "LITERAL")
 DIAMOND = {1: [], 2: [1], 3: [2], 4: [2], 5: [3, 4], 6: [5], 7: [6]}
 DEVICE_IN_DIAMOND = {node: "B" if node == 4 else "A" for node in DIAMOND}
@@ -203,7 +203,7 @@ def test_nodes_without_edges(policy: str) -> None:
     assert parts == (apart if policy in CONNECTED else [Subgraph("B", (0, 2)), Subgraph("A", (1,))])
 
 
-def test_priority_decides_who_is_served_first() -> None:
+def test_priority_decides_the_first_device() -> None:
     devices = ["A", "A", "B", "B"]
     assert Subgraph("A", (0, 1)) in select_subgraphs(CROSSING, devices, ["A", "B"])
     assert Subgraph("B", (3, 2)) in select_subgraphs(CROSSING, devices, ["B", "A"])

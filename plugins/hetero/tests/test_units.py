@@ -30,7 +30,7 @@ def name_nodes(network: Network, indices: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(network.nodes[index].name for index in indices)
 
 
-def test_unit_is_an_operator_with_what_quantizes_around_it(read: Callable[..., Network]) -> None:
+def test_unit_is_an_operator_with_its_quantization(read: Callable[..., Network]) -> None:
     network = read(QUANTIZED)
     assert [name_nodes(network, unit) for unit in find_quantized_units(network)] == [UNIT]
 
@@ -42,22 +42,20 @@ def test_unit_is_an_operator_with_what_quantizes_around_it(read: Callable[..., N
         ("[d] a = DequantizeLinear (q, s, z) [op] b = Relu (a) [e] y = QuantizeLinear (b, s, z) [o] p = Neg (b)", []),
         # The result is an output of the network.
         ("[d] a = DequantizeLinear (q, s, z) [op] p = Neg (a) [e] y = QuantizeLinear (p, s, z)", []),
-        # Two operators share the input; it belongs to neither of them.
+        # Two operators share the input, so it belongs to neither unit.
         (
             "[d] a = DequantizeLinear (q, s, z) [dd] aa = DequantizeLinear (q, s, z) [op] b = Add (a, aa) "
             "[e] y = QuantizeLinear (b, s, z) [o] p = Neg (a)",
             [("dd", "op", "e")],
         ),
-        # A scale that a node makes could come from behind the unit.
+        # A scale that a node computes could depend on nodes after the unit.
         (
             "[d] a = DequantizeLinear (q, s, z) [op] b = Neg (a) [k] t = Exp (s) [e] y = QuantizeLinear (b, t, z) [o] p = Neg (t)",
             [],
         ),
     ],
 )
-def test_what_else_reads_the_values_is_no_part_of_a_unit(
-    read: Callable[..., Network], body: str, units: list[tuple[str, ...]]
-) -> None:
+def test_additional_readers_are_no_part_of_a_unit(read: Callable[..., Network], body: str, units: list[tuple[str, ...]]) -> None:
     network = read(f"g (uint8[2] q, float s) => (uint8[2] y, p) <uint8 z = {{3}}> {{ {body} }}")
     assert [name_nodes(network, unit) for unit in find_quantized_units(network)] == units
 
@@ -92,7 +90,7 @@ def test_unit_that_no_device_takes_whole_is_split(core: Core, read: Callable[...
     assert {name for name, device in result.supported.items() if device == "B"} == {"gemm"}
 
 
-def test_nodes_go_by_priority_alone_where_units_are_not_kept(
+def test_nodes_go_by_priority_alone_if_units_are_off(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     add_device("A", refused=["MatMul", "Reshape"])
@@ -132,7 +130,7 @@ def test_unit_that_a_device_refuses_beside_its_nodes_stays_away(
 
 @pytest.mark.parametrize("policy", ["LARGEST_FIRST", "LEVELS", "FEWEST"])
 def test_no_cut_goes_through_a_unit(core: Core, read: Callable[..., Network], add_device: Callable[..., Any], policy: str) -> None:
-    # The way over B leads from the producer of `da` back to the unit's operator: a subgraph with both would depend on itself.
+    # The path over B leads from the producer of `da` back to the unit's operator: a subgraph with both would depend on itself.
     network = read("""g (float[2] x) => (float[2] y) <float s = {0.5}, uint8 z = {3}> {
         [n0] a0 = Abs (x) [n1] a1 = Abs (a0) [n2] a2 = Abs (a1) [n3] a3 = Abs (a2) [n4] b = Abs (a3)
         [qa] c = QuantizeLinear (b, s, z) [da] d = DequantizeLinear (c, s, z)
@@ -158,7 +156,7 @@ RESHAPE = """g (float[n, 4] x, float[m] z) => (float[k, 2] y) <int64[1] first = 
 CONE = {"shape", "rows", "all", "target"}
 
 
-def test_shape_nodes_are_those_whose_results_only_steer(read: Callable[..., Network]) -> None:
+def test_shape_nodes_feed_only_shape_inputs(read: Callable[..., Network]) -> None:
     network = read(RESHAPE)
     assert set(name_nodes(network, find_shape_nodes(network))) == CONE
 
@@ -200,11 +198,11 @@ def test_shapes_go_to_the_device_that_reads_them(core: Core, read: Callable[...,
 def test_shape_node_moves_only_with_its_tensor(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
     add_device("A", refused=["Reshape"])
     add_device("B")
-    # `b` goes to B as the data of the Reshape: nothing more crosses.
+    # `b` goes to B as the data of the Reshape; no further value crosses.
     plan = core.query_network(read(RESHAPE), "HETERO:A,B").plan
     assert plan is not None
     assert {boundary.value for boundary in plan.boundaries} == {"x", "b"}
-    # Here the Reshape is of another tensor: a small shape crosses, not its large tensor.
+    # Here the Reshape has another input: the small shape crosses, instead of the large tensor `b`.
     network = read(RESHAPE.replace("Reshape (b, t)", "Reshape (z, t)"))
     plan = core.query_network(network, "HETERO:A,B").plan
     assert plan is not None

@@ -1,4 +1,4 @@
-"""Custom operators of libraries, such as onnxruntime-extensions: run, split, exported, and refused without their library."""
+"""Custom operators of a library, here onnxruntime-extensions: run, split, exported, and refused without their library."""
 
 from __future__ import annotations
 

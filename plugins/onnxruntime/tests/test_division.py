@@ -1,4 +1,4 @@
-"""A division of the least integer by -1, at which the processor raises a signal in ONNX Runtime 1.32, wraps around in every place."""
+"""Integer division of the least integer by -1 wraps around in every place; ONNX Runtime 1.32 dies of a signal there."""
 
 from __future__ import annotations
 

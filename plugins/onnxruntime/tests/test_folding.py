@@ -1,4 +1,4 @@
-"""The engine computes constants ahead within the limit of a load, and the rest in each run."""
+"""The engine folds constants at load within a limit; the rest is computed in each run."""
 
 from __future__ import annotations
 

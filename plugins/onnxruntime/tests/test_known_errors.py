@@ -1,4 +1,4 @@
-"""Known errors and corrections: each row refuses a small model and takes its neighbour, and drawn neighbours are right."""
+"""Known errors and corrections: each row refuses a small model and accepts a similar model; random similar models are right."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_neighbours_with_open_sizes_are_right_or_refused(core: Core, name: str) 
     check_neighbours(core, "ORT", EXAMPLES[name], {})
 
 
-def test_probe_tells_what_the_engine_computes() -> None:
+def test_probe_reports_the_engines_behaviour() -> None:
     assert saturates_products() in (False, True)
     assert saturates_products.cache_info().currsize == 1
 
@@ -181,7 +181,7 @@ def test_large_8_bit_products_do_not_saturate(core: Core, title: str, is_constan
 
 @pytest.mark.parametrize("saturates", [True, False])
 def test_corrected_products_hold_on_every_processor(core: Core, monkeypatch: pytest.MonkeyPatch, saturates: bool) -> None:
-    # Small numbers saturate nowhere, so both ways are right here on every processor.
+    # Small numbers never saturate, so both settings are right on every processor.
     monkeypatch.setattr(session, "saturates_products", lambda: saturates)
     rng = np.random.default_rng(3)
     a, b = rng.integers(0, 128, (3, 16)).astype(np.uint8), rng.integers(-60, 60, (16, 4)).astype(np.int8)

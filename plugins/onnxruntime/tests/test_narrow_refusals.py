@@ -66,7 +66,7 @@ def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
 
 
 def test_withdrawn_operator_runs_in_the_last_opset_that_has_it(core: Core) -> None:
-    # Upsample-9 has the text of Upsample-10, with which ONNX withdrew it.
+    # Upsample-10 has the same text as Upsample-9, but ONNX deprecated it there.
     text = """<ir_version: 4, opset_import: ["": 9]> g (float[N,1,H,W] x) => (float[a,b,c,d] y) <float[4] s = {1, 1, 2, 2}>
     { y = Upsample <mode = "nearest"> (x, s) }"""
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
@@ -114,7 +114,7 @@ def test_squeeze_in_a_body_with_possibly_empty_axes_is_refused(core: Core) -> No
     assert "(Squeeze): the engine takes an empty list of axes" in refused["If_0"]
 
 
-def test_part_of_constants_that_nobody_reads_is_loaded(core: Core) -> None:
+def test_part_of_unread_constants_is_loaded(core: Core) -> None:
     graph = "g (float[2] x) => (float[2] y) <float[2] w = {1, -2}> { [a] y = Neg (x) [b] r = Relu (w) }"
     text = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
     network = core.read_network(onnx.parser.parse_model(text)).with_affinity({"a": "CPU", "b": "ORT"})

@@ -65,13 +65,13 @@ def test_operator_without_kernel_is_refused_by_query_and_load(core: Core, read: 
         ("g (bool x) => (int64[a, b] y) { y = NonZero (x) }", "one coordinate in NonZero"),
     ],
 )
-def test_what_the_engine_computes_in_another_way_is_refused(core: Core, read: Read, text: str, reason: str) -> None:
+def test_nonstandard_computation_of_the_engine_is_refused(core: Core, read: Read, text: str, reason: str) -> None:
     (refusal,) = core.query_network(read(text), "ORT").refused.values()
     assert reason in refusal
 
 
 def test_absent_input_at_the_end_does_not_end_the_process(core: Core, read: Read) -> None:
-    """ONNX Runtime 1.32 dies of SIGSEGV when it loads this model as it is written."""
+    """ONNX Runtime 1.32 dies of SIGSEGV if it loads this model unchanged."""
     network = read(
         "g (float[2, 3, 4] x, float[3, 4] w) => (float[2, 3, 4] y, float[2, 1, 1] m, float[2, 1, 1] i) "
         '{ y, m, i = LayerNormalization <axis = -2> (x, w, "") }'
@@ -88,7 +88,7 @@ def test_log_sum_exp_of_floats_and_places_of_vectors_are_taken(core: Core, read:
 
 @pytest.mark.parametrize("operator", ["Cast <to = 12, saturate = 2> (x)", "CastLike <saturate = 2147483648> (x, z)"])
 def test_cast_with_nonstandard_saturate_is_refused(core: Core, read: Read, operator: str) -> None:
-    """The engine leaves the result unwritten, so that it may hold anything."""
+    """The engine leaves the result unwritten, with arbitrary memory content."""
     network = read(f"g (float[1] x, uint32[1] z) => (uint32[1] y, uint32[1] n) {{ n = Identity (z) y = {operator} }}", 21)
     (reason,) = core.query_network(network, "ORT").refused.values()
     assert "returns memory that it has not written from a Cast" in reason
@@ -117,7 +117,7 @@ def test_equal_versions_are_stamped_into_an_opset_of_the_engine(core: Core, read
 
 
 def test_operator_changed_after_the_newest_opset_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Which opset is the newest depends on the engine's version; this opset is lower, as that of older versions.
+    # The newest opset depends on the engine's version; this test pretends an older version with a lower opset.
     monkeypatch.setattr(OrtEngine, "newest_opset", lambda _, domain: 26 if domain == "" else 0)
     model = onnx.parser.parse_model(
         '<ir_version: 11, opset_import: ["": 28]> g (uint8[2] x, uint8[2] s) => (uint8[2] y, uint8[2] z) '
@@ -173,7 +173,7 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
 
 
 def test_arrays_that_move_between_runs_are_read_and_written(core: Core, read: Read) -> None:
-    """A request keeps its bindings: arrays of more than 16 KiB, in and out, the same, new, and of another request."""
+    """A request keeps its bindings: input and output arrays of more than 16 KiB, repeated, new, and from another request."""
     loaded = core.load_network(
         read("g (float[5000] x, float[5000] z) => (float[5000] y, float[5000] w) { y = Sub(x, z) w = Neg(x) }"), "ORT"
     )
@@ -205,7 +205,7 @@ def test_shrunk_preset_is_not_written_beyond_its_end(core: Core, read: Read) -> 
         request.infer({"x": x})
 
 
-def test_part_that_nobody_reads_runs(core: Core, read: Read) -> None:
+def test_unread_part_runs(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { [dead] d = Shape(x) [alive] y = Neg(x) }")
     loaded = core.load_network(network.with_affinity({"dead": "ORT", "alive": "CPU"}), "HETERO:ORT,CPU")
     assert loaded.infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-1, -2]
@@ -353,10 +353,10 @@ print(counts[4], counts[-1])
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted where the system lists them")
 @pytest.mark.parametrize("end", ["closed", "dropped"])
-def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
+def test_threads_end_with_the_network(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
-    # A thread that was told to end may not have ended yet; a thread for each network would be 25 more.
+    # An ending thread may still be alive; a thread for each network would be 25 more.
     assert many - few < 5
 
 
@@ -374,7 +374,7 @@ def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> 
 
 
 def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
-    """The engine drops it from the model before it is given the weights, and then misses it."""
+    """The engine drops the constant from the model before it gets the weights, and then fails to find it."""
     model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg (x) }')
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(5000, np.float32), "unread"))
     loaded = core.load_network(model, "ORT")
@@ -391,6 +391,6 @@ def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
         (11, "g (float[1, 3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }", False),
     ],
 )
-def test_axes_that_may_be_none_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
+def test_possibly_empty_axes_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
     refused = core.query_network(read(text, opset), "ORT").refused
     assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused

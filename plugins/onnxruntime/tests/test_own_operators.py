@@ -1,4 +1,4 @@
-"""ORT and the operators that ONNX Runtime adds to ONNX: opsets that onnx does not know, and operators without a kernel."""
+"""ORT and the operators that ONNX Runtime adds to ONNX: opsets unknown to onnx, and operators without a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORT: a network keeps its opset if that suits its nodes, since the engine may have no kernel of a newer version that means the same."""
+"""ORT: a network keeps its opset if that suits its nodes, since the engine may lack a kernel of a newer version with equal meaning."""
 
 from __future__ import annotations
 

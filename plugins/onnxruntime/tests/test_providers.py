@@ -28,7 +28,7 @@ SECOND = "OpenVINOExecutionProvider"
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> OrtDevice:
-    """A device of an engine with a pretended second provider; the CPU provider answers for it."""
+    """A device of an engine with a simulated second provider, backed by the CPU provider."""
     engine = OrtEngine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
     monkeypatch.setitem(vars(engine), "_fault_of_provider", {SECOND: None})
     monkeypatch.setattr(probing, "make_options", lambda module, provider, **more: make_options(module, CPU_PROVIDER, **more))
@@ -142,7 +142,7 @@ def test_sizes_and_positions_are_taken_by_openvinos_provider(device: OrtDevice, 
 
 
 def test_missing_kernel_beside_more_providers_is_worded(device: OrtDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime 1.24 with OpenVINO ends the process when it is asked for that list."""
+    """ONNX Runtime 1.24 with OpenVINO kills the process if it is asked for its list of kernels."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [SECOND, CPU_PROVIDER])
     monkeypatch.setattr(probing, "_kernel_versions", lambda: pytest.fail("asked for the list"))
     network = read("(int16[2] x) => (int16[2] y) { y = Min(x, x) }")
@@ -150,7 +150,7 @@ def test_missing_kernel_beside_more_providers_is_worded(device: OrtDevice, monke
     assert reason == f"ONNX Runtime {onnxruntime.__version__} has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2])"
 
 
-def test_library_that_is_none_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_library_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, absent = tmp_path / "text.so", tmp_path / "absent.so"
     text.write_text("no library")
     monkeypatch.setenv(LIBRARY_VARIABLE, os.pathsep.join(map(str, (text, absent))))
@@ -174,7 +174,7 @@ def test_library_that_is_none_is_named_with_the_reason(tmp_path: Path, monkeypat
         ("WebGpuExecutionProvider", None, "g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }", None),
     ],
 )  # fmt: skip
-def test_provider_is_not_given_what_it_gets_wrong(provider: str, fault: str | None, text: str, reason: str | None) -> None:
+def test_provider_gets_no_node_that_it_computes_wrong(provider: str, fault: str | None, text: str, reason: str | None) -> None:
     head = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
     network = read_network(onnx.parser.parse_model(f"{head} {text}"))
     assert find_provider_error(network.nodes[0], network, provider, fault) == reason

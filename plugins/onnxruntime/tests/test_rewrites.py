@@ -1,4 +1,4 @@
-"""Rewrites of ONNX Runtime that change a result are left out; the rest are not."""
+"""ONNX Runtime's rewrites that change a result are switched off; the remaining rewrites stay on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pairs (float[4] x) => (float[4] y) <float s1 = {0.02}, uint8 z1 = {115}, float s
 @pytest.mark.parametrize("opset", [19, 21])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_dequantized_numbers_are_turned(opset: int, dtype: str) -> None:
-    """The engine fails to load this at opset 21, but for uint8: it moves the pair behind the Transpose, and forgets its type."""
+    """At opset 21 the engine fails to load this, except for uint8: it moves the pair after the Transpose and loses the pair's type."""
     if dtype == "int16" and opset < 21:
         pytest.skip("int16 is quantized from opset 21 on")
     text = f'<ir_version: 8, opset_import: ["": {opset}]> turned ({dtype}[2,3] x) => (float[3,2] y)'
@@ -32,7 +32,7 @@ def test_dequantized_numbers_are_turned(opset: int, dtype: str) -> None:
 @pytest.mark.parametrize("opset", [13, 18, 21])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
 def test_dequantized_numbers_without_a_zero_point_are_moved(opset: int, dtype: str, move: str) -> None:
-    """The engine moves the pair, too, with a QuantizeLinear to uint8 before it unless a zero point has another type."""
+    """The engine also moves this pair, and adds a QuantizeLinear to uint8 unless a zero point has another type."""
     text = f'<ir_version: 8, opset_import: ["": {opset}]> moved ({dtype}[2,3] x) => (float[3,2] y)'
     text += f" <float s = {{0.5}}, int64[2] turned = {{3, 2}}> {{ a = DequantizeLinear (x, s) y = {move} }}"
     numbers = np.array([[100, 2, 3], [4, 5, 120]]) if dtype == "uint8" else np.array([[-100, 2, -3], [4, 70000, -6]])

@@ -1,4 +1,4 @@
-"""Faults of the engine that are refused or put right, and their neighbours that run; expected values are exact integers and formulas."""
+"""Refused or corrected faults of the engine, and similar models that run; expected values are exact integers and formulas."""
 
 from __future__ import annotations
 

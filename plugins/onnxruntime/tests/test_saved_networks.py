@@ -1,4 +1,4 @@
-"""Networks that ONNX Runtime has saved with all optimizations: convolutions of blocked channels run on every device, as before saving."""
+"""Networks saved by ONNX Runtime with all optimizations: convolutions of blocked channels run on every device, as before saving."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHAPES = {
 }
 RESIZED = """<ir_version: 8, opset_import: ["": %d]> g (float[N,3,H,W] x) => (float[N,A,B,C] y) <float[0] e = {}, float[4] s = {1,1,2,2}> {
     a = Conv <kernel_shape = [3,3]> (x, w0, b0) b = Resize <%s> (a, e, s) y = Conv <kernel_shape = [1,1]> (b, w2) }"""
-# Its channels lie last, twenty of them, so that the network is transposed and padded on its way in.
+# Its twenty channels lie last, so the network input is transposed and padded.
 LAST = """<ir_version: 8, opset_import: ["": %d]> g (float[N,H,W,C] x) => (float[N,20,A,B] y, float[N,D,E,20] z) {
     a = Relu (x) b = Transpose <perm = [0,3,1,2]> (a) c = Conv <kernel_shape = [1,1]> (b, w6) y = Conv <kernel_shape = [2,2]> (c, w5)
     z = Transpose <perm = [0,2,3,1]> (y) }"""

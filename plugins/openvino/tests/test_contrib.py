@@ -23,7 +23,7 @@ def read(core: Core, text: str) -> Network:
     return core.read_network(onnx.parser.parse_model(HEAD + text))
 
 
-def test_product_is_right_where_no_batch_is_moved(core: Core) -> None:
+def test_product_without_moved_batch_is_right(core: Core) -> None:
     network = read(
         core,
         """g (float[2, 4, 3] a, float[2, 5, 4] b) => (float[2, 3, 5] y)
@@ -47,7 +47,7 @@ def test_product_that_moves_a_batch_is_refused(core: Core, attribute: str) -> No
 
 
 @pytest.mark.parametrize(("is_causal", "is_padded", "is_refused"), [(0, True, False), (1, False, False), (1, True, True)])
-def test_attention_whose_rows_may_lose_all_keys_is_refused(core: Core, is_causal: int, is_padded: bool, is_refused: bool) -> None:
+def test_attention_with_possibly_empty_rows_is_refused(core: Core, is_causal: int, is_padded: bool, is_refused: bool) -> None:
     mask, named = (", int32[2, 4] m", ", bias, m") if is_padded else ("", "")
     network = read(
         core,

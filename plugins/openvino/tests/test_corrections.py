@@ -1,4 +1,4 @@
-"""OPENVINO: operations that the engine loses or misreads are put right or refused, each with its smallest graph."""
+"""OPENVINO: operations that the engine loses or misreads are corrected or refused, each with its smallest graph."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_reshape_behind_a_reduction_is_not_lost(core: Core, read: Read, operator
 
 @pytest.mark.parametrize("repeat", ["Concat <axis = 1> (p, p, p, p)", "Tile (p, repeats)", "Expand (p, sizes)", "Expand (p, four)"])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
-def test_one_channel_is_repeated_where_channels_are_last(core: Core, read: Read, repeat: str, dtype: str) -> None:
+def test_single_channel_is_repeated_if_channels_are_last(core: Core, read: Read, repeat: str, dtype: str) -> None:
     x = draw(3, 1, 17, 17, dtype=HALF if dtype == "float16" else np.float32)
     specs = f"{dtype}[3,1,17,17] x" + (", int64[4] four" if "four" in repeat else "")
     constants = "<int64[4] repeats = {1, 4, 1, 1}, int64[3] sizes = {4, 1, 9}>"
@@ -107,7 +107,7 @@ BODY = "If (c) <then_branch = t () => ({to} a) {{ {body} }}, else_branch = e () 
         ("v = Div (seven, two) w = Cast <to = 1> (v) a = Add (x, w)", (1,), "float[1]", lambda x: x - 3),
     ],
 )
-def test_what_is_put_right_in_a_network_is_put_right_in_a_body(
+def test_corrections_apply_in_a_body_too(
     core: Core, read: Read, body: str, source: tuple[int, ...], to: str, compute: Callable[[Any], Any]
 ) -> None:
     sizes = ",".join(map(str, source))

@@ -28,7 +28,7 @@ def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> 
     assert np.abs(outputs["y"] - expected).max() < 1e-3
 
 
-def test_compress_from_before_there_was_one_is_refused(core: Core, read: Read) -> None:
+def test_compress_before_its_first_opset_is_refused(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (y) { y = Compress (x) }", 6)
     (reason,) = core.query_network(network, "OPENVINO").refused.values()
     assert "the type of 'y' is not known" in reason

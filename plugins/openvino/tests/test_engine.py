@@ -1,4 +1,4 @@
-"""The engine that is absent, broken or too old: OPENVINO says so, everything else goes on. In real processes with real folders."""
+"""An absent, broken or old engine: OPENVINO names the fault, and all other devices keep working. In real processes with real folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIST = (
 
 
 def list_devices(folder: Path) -> str:
-    """Returns the output of a program that imports from this folder first, or only from it if it holds the site's packages."""
+    """Returns the output of a program that imports from this folder first, or only from this folder if it holds the site's packages."""
     code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
     arguments = [sys.executable, "-S", "-c", code] if (folder / "numpy").exists() else [sys.executable, "-c", code]
     return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=900).stdout
@@ -36,7 +36,7 @@ def find_row(printed: str, device: str) -> str:
 
 @pytest.fixture
 def site_without_engine(tmp_path: Path) -> Path:
-    """A folder with links to everything that is installed but the engine."""
+    """A folder with links to all installed packages but the engine."""
     for folder in [Path(entry) for entry in sys.path if entry.endswith("site-packages")]:
         for entry in folder.iterdir():
             if not entry.name.lower().startswith("openvino") and not (tmp_path / entry.name).exists():

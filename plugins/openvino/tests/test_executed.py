@@ -1,4 +1,4 @@
-"""The executed graph of OPENVINO: the engine's steps with the nodes that they stand for, their layouts and times."""
+"""The executed graph of OPENVINO: the engine's steps with their nodes, layouts and times."""
 
 from __future__ import annotations
 

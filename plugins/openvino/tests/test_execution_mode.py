@@ -25,7 +25,7 @@ def test_precision_follows_the_mode_unless_it_is_given(
     loaded = core.load_network(read("g (float[4, 4] x) => (float[4, 4] y) { y = MatMul (x, x) }"), "OPENVINO", config)
     assert loaded.get_config("EXECUTION_MODE_HINT") == mode
     answer = str(loaded.executable.compiled.get_property("INFERENCE_PRECISION_HINT").to_string())  # type: ignore[attr-defined]  # OPENVINO's
-    # The engine's own default, asked without the plugin.
+    # The engine's own default, read without the plugin.
     x = openvino.opset13.parameter([4, 4], openvino.Type.f32)
     alone = openvino.Core().compile_model(openvino.Model([openvino.opset13.matmul(x, x, False, False)], [x]), "CPU")
     assert answer == ("f32" if is_exact else str(alone.get_property("INFERENCE_PRECISION_HINT").to_string()))

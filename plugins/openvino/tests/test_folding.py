@@ -1,4 +1,4 @@
-"""Constants that the engine would multiply when it loads a network are refused."""
+"""Nodes that the engine would compute ahead at load, beyond the limit of constants, are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-op
 
 
 def test_nodes_beyond_the_limit_of_constants_are_refused(core: Core) -> None:
-    """Without it 600 of these take 70 s and 770 MB, more if they are larger."""
+    """Without the limit, a load of 600 such nodes takes 70 s and 770 MB, and more with larger constants."""
     content, _ = build_many_constants(130)
     refused = core.query_network(core.read_network(content), "OPENVINO").refused
     excess = {

@@ -1,4 +1,4 @@
-"""Fuzzed nodes at which the engine ends the process or returns unwritten memory are refused; similar nodes are taken."""
+"""Fuzzed nodes that crash the engine or return unwritten memory are refused; similar nodes are accepted."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ def test_node_beside_it_is_taken(core: Core, read: Read, text: str) -> None:
         (11, "g (float[1, 3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }", False),
     ],
 )
-def test_axes_that_may_be_none_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
+def test_possibly_empty_axes_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
     refused = core.query_network(read(text, opset), "OPENVINO").refused
     assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused

@@ -1,4 +1,4 @@
-"""OPENVINO: the memory of a blob lives as long as a network that was imported from it; in a process of its own, as the fault is a crash."""
+"""OPENVINO: the memory of a blob lives as long as a network imported from it; in a process of its own, as the fault is a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that OPENVINO refuses or puts right: the reason, the neighbours that are taken, and the engine, which is still wrong."""
+"""Nodes that OPENVINO refuses or corrects: the reason, similar accepted nodes, and the fault, which the engine still has."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def find_mismatch(core: Core, case: BackendCase) -> str | None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_case_of_a_row_is_refused_and_still_wrong(core: Core, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A row can go when this fails."""
+    """If this fails, the engine is fixed and the row can go."""
     case = find_case(name)
     assert core.query_network(case.model, "OPENVINO").refused
     monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
@@ -123,7 +123,7 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
         ),
     ],
 )
-def test_what_no_case_of_the_suite_covers_is_refused(core: Core, read: Read, text: str, opset: int, reason: str) -> None:
+def test_faults_outside_the_suite_are_refused(core: Core, read: Read, text: str, opset: int, reason: str) -> None:
     (answer,) = core.query_network(read(text, opset), "OPENVINO").refused.values()
     assert reason in answer
 
@@ -155,7 +155,7 @@ def test_scales_of_channels_are_refused_and_still_wrong(core: Core, read: Read, 
 
 @pytest.mark.parametrize(("sizes", "shape"), [("2,0", (2, 0)), ("N,M", (2, 0)), ("N,M", (2, 2)), ("2,2", (2, 2))])
 def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tuple[int, int]) -> None:
-    """The engine alone reads beyond them, in some runs until a signal comes."""
+    """The engine alone reads beyond the values, in some runs until a signal kills it."""
     graph = f"g (float[{sizes}] x, int64[1] k) => (float[A,B] v, int64[A,B] i) {{ v, i = TopK(x, k) }}"
     model = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
     script = (
@@ -169,8 +169,10 @@ def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tu
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float"])
 @pytest.mark.parametrize("limits", [(1, -3, 2), (1, 3, -1), (3, 3, 1), (1, 8, 2), (8, 1, -3), (1, 4, 0)])
-def test_range_whose_step_leads_away_has_no_elements(core: Core, read: Read, dtype: str, limits: tuple[int, int, int]) -> None:
-    """The engine alone makes elements on the way back, and divides by a step of 0, which ends the process."""
+def test_range_with_a_step_in_the_wrong_direction_is_empty(
+    core: Core, read: Read, dtype: str, limits: tuple[int, int, int]
+) -> None:
+    """The engine alone returns elements for a step in the wrong direction, and a step of 0 ends the process by a division."""
     network = read(f"g ({dtype} a, {dtype} b, {dtype} c) => ({dtype}[N] y) {{ y = Range(a, b, c) }}")
     inputs = {name: np.array(number, dtype.replace("float", "float32")) for name, number in zip("abc", limits, strict=True)}
     answer = core.load_network(network, "OPENVINO").infer(inputs)["y"]

@@ -1,4 +1,4 @@
-"""OPENVINO: integers that are too large for the engine are refused by the query or looked at in a run; casts that it drops are refused."""
+"""OPENVINO: integers too large for the engine are refused by the query or checked in a run; casts that the engine drops are refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_large_value_is_refused_with_reason_and_version(core: Core, read: Read, 
         ("s = Shape (x) n = Gather (s, i) y = Add (x, n)", 2**30 - 1),
     ],
 )
-def test_input_is_limited_so_that_what_is_made_of_it_fits(core: Core, read: Read, text: str, limit: int) -> None:
+def test_input_is_limited_so_that_results_fit(core: Core, read: Read, text: str, limit: int) -> None:
     network = read(f"g (int64[N] x) => (int64[M] y) <int64 k = {{1000}}, int64 i = {{0}}> {{ {text} }}")
     assert not core.query_network(network, "OPENVINO").refused
     loaded, expected = core.load_network(network, "OPENVINO"), core.load_network(network, "CPU")
@@ -133,7 +133,7 @@ def draw_values(dtype: str) -> Any:
 
 @pytest.mark.parametrize("middle", TYPES)
 def test_casts_in_a_row_are_right_or_refused(core: Core, middle: str) -> None:
-    """Expected is NumPy's cast, which is C's; a float that an integer type does not hold is defined by neither."""
+    """Expected values are NumPy's casts, which are C's; a float outside the range of an integer type is undefined in both."""
     compared = 0
     for source in ("float32", "int8", "uint16", "int32", "int64"):
         for target in ("float32", "uint16", "int64", "bool"):

@@ -206,7 +206,7 @@ def test_profile_names_the_nodes_of_the_model_and_fused_nodes(core: Core, read: 
 
 
 def test_times_of_a_short_run_behind_a_long_one_are_its_own(core: Core, read: Read) -> None:
-    # The engine tells means over all runs so far, in which the long run outweighs the short runs.
+    # The engine reports means over all runs so far, in which the long run outweighs the short runs.
     network = read("g (float[N,256] x, float[256,256] w) => (float[N,256] y) { y = MatMul(x, w) }")
     request = core.load_network(network, "OPENVINO", {"PERF_COUNT": True}).create_infer_request()
     w = np.ones((256, 256), np.float32)
@@ -269,7 +269,7 @@ def test_model_too_large_for_a_message_goes_through_a_file(core: Core, monkeypat
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     network = core.read_network(model)
     monkeypatch.setattr(conversion, "_LARGEST_IN_MEMORY", 1000)
-    monkeypatch.setattr(conversion, "network_to_bytes", None)  # it would end at 2 GiB
+    monkeypatch.setattr(conversion, "network_to_bytes", None)  # it would fail at 2 GiB
     loaded = core.load_network(network, "OPENVINO")
     assert loaded.infer({"x": np.ones(4096, np.float32)})["y"].tolist() == (weights + 1).tolist()
 
@@ -331,7 +331,7 @@ def test_types_of_stored_constants_are_not_taken_as_inputs(core: Core, dtype: st
 
 
 def test_logits_of_squeezenet_of_the_suite_are_right(core: Core) -> None:
-    """The case ends in front of the softmax, which the rounding of its logits would decide."""
+    """The case ends before the softmax, since the rounding of the logits would decide its result."""
     case = next(iterate_backend_cases("^test_squeezenet$", kinds=("real",)))
     (((value,), (expected,)),) = case.runs
     network = core.load_network(case.model, "OPENVINO")
@@ -340,7 +340,7 @@ def test_logits_of_squeezenet_of_the_suite_are_right(core: Core) -> None:
 
 
 def test_elementwise_outputs_of_several_shapes_are_right(core: Core, read: Read) -> None:
-    """OpenVINO 2026.4 fuses them, and the group is wrong in some loads of ten, depending on the addresses of the arrays."""
+    """OpenVINO 2026.4 fuses these nodes, and the group is wrong in some of ten loads, depending on the addresses of the arrays."""
     network = read(
         "g (float[4,6] b, float[2,3,4,6] q) => (float[4,6] c, float[2,3,4,6] s, float[4,1] m) "
         "{ i = Identity(b) c = Cast <to = 1> (i) d = Cast <to = 1> (q) a = Add(d, c) s = Softmax(a) m = ReduceMax <axes = [1]> (c) }"
@@ -361,7 +361,7 @@ def test_elementwise_outputs_of_several_shapes_are_right(core: Core, read: Read)
 
 
 def test_axes_of_a_length_that_is_only_declared_are_refused(core: Core, read: Read) -> None:
-    """The engine converts no reduction over axes of a length that it does not know, and a declared length is no proof."""
+    """The engine converts no reduction over axes of unknown length, and a declared length is no proof."""
     network = read(
         "g (float[3,4] x, int64 first) => (float[3,1] y) <int64 two = {2}, int64 one = {1}, int64[1] a> "
         "{ a = Range(first, two, one) y = ReduceMean <keepdims = 1> (x, a) }",

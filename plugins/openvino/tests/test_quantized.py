@@ -1,4 +1,4 @@
-"""Quantized models: refused unless asked for by name, then right up to a step; operators of com.microsoft that are wrong stay refused."""
+"""Quantized models: refused unless a key allows them, then right up to a step; wrong operators of com.microsoft stay refused."""
 
 from __future__ import annotations
 

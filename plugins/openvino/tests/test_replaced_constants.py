@@ -1,4 +1,4 @@
-"""OPENVINO: constants that are inputs, too, fed and not fed: loaded, cut beside another device, and from a blob."""
+"""OPENVINO: constants that are also inputs, fed and not fed: loaded, split with another device, and from a blob."""
 
 from __future__ import annotations
 

@@ -147,8 +147,8 @@ print(counts[4], counts[-1])
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted where the system lists them")
 @pytest.mark.parametrize("end", ["closed", "dropped"])
-def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
+def test_threads_end_with_the_network(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
-    # A thread that was told to end may not have ended yet; a thread for each network would be 25 more.
+    # An ending thread may still be alive; a thread for each network would be 25 more.
     assert many - few < 5

@@ -1,4 +1,4 @@
-"""Recurrent nodes with a second reader of their turned input are refused; similar nodes are taken and right."""
+"""Recurrent nodes with a second reader of their transposed input are refused; similar nodes are accepted and right."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ def test_input_read_turned_is_refused_and_still_wrong(
 
 
 @pytest.mark.parametrize(("nodes", "outputs", "sizes"), RIGHT.values(), ids=RIGHT)
-def test_input_that_nobody_else_reads_turned_is_taken_and_right(
-    core: Core, read: Read, nodes: str, outputs: str, sizes: str
-) -> None:
+def test_transposed_input_with_a_single_reader_is_right(core: Core, read: Read, nodes: str, outputs: str, sizes: str) -> None:
     network = write(read, nodes, outputs, sizes)
     assert not core.query_network(network, "OPENVINO").refused
     assert find_mismatch(core, network) is None

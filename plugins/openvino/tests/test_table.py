@@ -1,4 +1,4 @@
-"""The rows of known errors: each refuses its example and takes its neighbour; corrections are right."""
+"""The rows of known errors: each refuses its example and accepts a similar model; corrections are right."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "product_between_codes": (Q.format("0.25", "0.5", "1,2,3,4,5,6"), Q.format("0.013", "0.7", "1,2,3,4,5,6")),
     "saturating_pairs": (PAIR.format("127,127,127,127,127,127"), PAIR.format("64,64,64,-64,64,64")),
-    # Rows of attributes and shapes; an opset other than 17 stands before the text.
+    # Rows of attributes and shapes; the text begins with the opset unless it is 17.
     "attention_window": (
         "25 g (float[1,2,3,4] q) => (y) { y = Attention <left_window_size = 1> (q, q, q) }",
         "23 g (float[1,2,3,4] q) => (y) { y = Attention (q, q, q) }",

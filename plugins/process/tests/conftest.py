@@ -129,7 +129,7 @@ _BREAKING = dedent(
 
 
 def install_breaking(folder: Path) -> None:
-    """Writes the device into a folder, as pip would have installed it."""
+    """Writes the device into a folder, as an installation by pip would."""
     (folder / "breaking_device.py").write_text(_BREAKING)
     installed = folder / "breaking_device-1.0.dist-info"
     installed.mkdir()
@@ -139,7 +139,7 @@ def install_breaking(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def breaking_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the device BREAKING, as pip would have installed it."""
+    """A folder with the device BREAKING, as an installation by pip would leave it."""
     folder = tmp_path_factory.mktemp("site")
     install_breaking(folder)
     return folder

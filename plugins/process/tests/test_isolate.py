@@ -41,7 +41,7 @@ def test_isolate_of_a_device_holds_in_a_list_with_its_other_keys(core: Core, neg
     require_right(split)
 
 
-def test_isolate_for_all_devices_isolates_the_outermost_one(core: Core, negation: Network) -> None:
+def test_isolate_for_all_devices_isolates_the_outermost_device(core: Core, negation: Network) -> None:
     core.set_config({"ISOLATE": "YES"})
     network = core.load_network(negation, "HETERO:BREAKING,CPU")
     assert str(network.device) == "PROCESS:HETERO:BREAKING,CPU"

@@ -117,7 +117,7 @@ def test_crash_ends_the_run_and_the_next_run_has_a_new_process(load: Callable[..
 
 
 @pytest.mark.parametrize("config", [{"PERF_COUNT": "YES", "DEADLINE": 60}, {"DEADLINE": 60}, {"MEMORY_LIMIT": 1 << 30}])
-def test_crash_names_the_last_node_where_runs_have_limits(load: Callable[..., Any], config: dict[str, Any]) -> None:
+def test_crash_names_the_last_node_if_runs_have_limits(load: Callable[..., Any], config: dict[str, Any]) -> None:
     network = load(BREAKING_HOW="ABORT", **config)
     require_right(network)
     with pytest.raises(
@@ -243,7 +243,7 @@ def test_other_loads_are_repeated_after_a_hanging_load_is_ended(core: Core, nega
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(core.load_network, negation, "PROCESS:BREAKING", {**config, "DEADLINE": 0.3})
         assert wait_for(Path(f"{sign}.second").exists)
-        # Hangs beside the first load, in the same process; a process without the sign does not.
+        # The second load hangs beside the first in the same process; in a process started without the sign it does not hang.
         second = pool.submit(core.load_network, negation, "PROCESS:BREAKING", config)
         with pytest.raises(DeadlineExceededError):
             first.result()

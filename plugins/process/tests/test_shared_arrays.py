@@ -50,7 +50,7 @@ def count_maps(pid: int) -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("memfd:hetero")
 
 
-def test_only_what_lies_elsewhere_is_copied(network: ExecutableNetwork) -> None:
+def test_only_arrays_outside_shared_memory_are_copied(network: ExecutableNetwork) -> None:
     shared, plain = fill(0, create_shared_array((ROWS, COLUMNS))), fill(1, np.empty((ROWS, COLUMNS), np.float32))
     request = network.create_infer_request()
     copied = []
@@ -132,7 +132,7 @@ def test_a_child_that_is_started_again_is_given_the_array_again(network: Executa
 
 @pytest.mark.parametrize("shape", [(), 0, (0, 4), 3, (2, 3, 4)])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex128"])
-def test_a_shared_array_is_an_ordinary_one(shape: Any, dtype: str) -> None:
+def test_shared_array_is_an_ordinary_array(shape: Any, dtype: str) -> None:
     array = create_shared_array(shape, dtype)
     assert (array.shape, array.dtype) == (np.empty(shape).shape, np.dtype(dtype))
     assert array.flags.writeable

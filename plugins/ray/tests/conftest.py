@@ -13,7 +13,7 @@ import pytest
 
 from hetero_core import Core
 
-# A node on a busy machine takes longer than the half minute that Ray waits for it.
+# On a busy machine a node takes longer to start than Ray's default half minute.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "240")
 ray = pytest.importorskip("ray")
 

@@ -12,7 +12,7 @@ from hetero_core.conformance.runner import FAILED, make_target, run_checks
 
 
 @pytest.mark.parametrize("level", ["contract", "concurrency", "export", "models"])
-def test_device_does_what_every_device_owes(cluster: Any, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_keeps_the_contract(cluster: Any, level: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["conformance", "RAY:CPU", "--level", level])
     assert status == 0, capsys.readouterr().out
 

@@ -19,7 +19,7 @@ with Core() as core:
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
-def test_program_without_a_cluster_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stale: bool) -> None:
+def test_program_without_a_cluster_gets_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stale: bool) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:

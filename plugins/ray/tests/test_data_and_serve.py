@@ -78,7 +78,7 @@ def serve(cluster: Any) -> Iterator[Any]:
     serve.shutdown()
 
 
-def test_served_requests_are_batches_and_a_wrong_one_is_alone(serve: Any) -> None:
+def test_served_requests_form_batches_without_wrong_requests(serve: Any) -> None:
     from hetero_ray.serving import HeteroDeployment
 
     config = {"max_batch_size": 8, "batch_wait_timeout_s": 0.2}

@@ -91,7 +91,7 @@ def test_split_over_two_nodes_keeps_inner_values_on_the_nodes(core: Core, mixed:
         inputs, before = draw(rows), read_traffic(core)
         outputs = network.infer(inputs)
         for name, value in whole.infer(inputs).items():
-            # Each CPU goes from NumPy to machine code at its own time.
+            # Each CPU switches from NumPy to machine code at its own time.
             np.testing.assert_allclose(outputs[name], value, rtol=1e-6)
         np.testing.assert_array_equal(
             read_traffic(core) - before, [sum(value.nbytes for value in side.values()) for side in (inputs, outputs)]
@@ -104,7 +104,7 @@ def test_texts_travel_with_the_message(core: Core) -> None:
     assert network.infer({"x": np.array(["a", "ü"], object), "c": np.array(True)})["y"].tolist() == ["a", "ü"]
 
 
-def test_tokens_with_states_on_two_nodes_are_those_of_one_device(core: Core) -> None:
+def test_tokens_with_states_on_two_nodes_equal_a_single_device(core: Core) -> None:
     zeros = {name: np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32) for name in ties_of_decoder().values()}
     network = core.read_network(decoder_model()).with_state(ties_of_decoder(), initial=zeros)
     names = [node.name for node in network.nodes]
@@ -135,14 +135,14 @@ def test_network_is_put_into_the_store_once_for_all_nodes(core: Core, mixed: Net
     network = core.load_network(model, "MULTI:RAY.a:CPU,RAY.b:CPU,RAY.c:CPU")
     again = core.load_network(onnx.ModelProto.FromString(model.SerializeToString()), "RAY.b:CPU")
     put.append(core.get_metric("RAY", "NETWORK_BYTES_PUT"))
-    # The weights and the model without them, once.
+    # The weights once, and the model without them once.
     assert weights.nbytes < put[1] - put[0] < weights.nbytes + 4000
     x = np.ones_like(weights)
     for each in (network, again):
         np.testing.assert_array_equal(each.infer({"x": x})["y"], x + weights)
 
 
-def test_gpu_is_sought_on_nodes_that_have_one(core: Core, mixed: Network, extra: Callable[..., Any]) -> None:
+def test_gpu_is_sought_on_nodes_with_a_gpu(core: Core, mixed: Network, extra: Callable[..., Any]) -> None:
     with pytest.raises(DeviceUnavailableError, match="no living node of the Ray cluster has a free GPU for GPU; 3 nodes live"):
         core.load_network(mixed, "RAY:GPU")
     with pytest.raises(DeviceUnavailableError, match="node A of the Ray cluster has no free GPU for device GPU"):
@@ -178,7 +178,7 @@ def wait_until(holds: Callable[[], bool]) -> bool:
 
 
 class Load:
-    """Requests from several threads until `stop` is set."""
+    """Runs requests on several threads until it is told to end."""
 
     def __init__(self, network: ExecutableNetwork, threads: int) -> None:
         self.count = 0

@@ -103,7 +103,7 @@ def test_every_border_of_the_device_is_a_transfer(core: Core, read: Read) -> Non
 
 
 def start(executable: TemplateExecutable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, Any, threading.Thread]:
-    """Returns outputs, error and thread of a run that was started."""
+    """Returns outputs, error and thread of a started run."""
     ends: list[tuple[Any, Any, threading.Thread]] = []
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""TORCH: memory, constants, its table beside the toolkit's, refusals, and divisions that processors trap."""
+"""TORCH: memory, constants, its table against the toolkit's, refusals, and divisions that trap on processors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_array_is_a_tensor_of_the_same_memory_and_back(dtype: Any, shape: tuple[
 
 
 def test_read_only_array_becomes_a_tensor_without_a_warning(core: Core) -> None:
-    core.get_metric("TORCH", "AVAILABLE_DEVICES")  # the device is made
+    core.get_metric("TORCH", "AVAILABLE_DEVICES")  # creates the device
     array = np.ones(2, np.float32)
     array.flags.writeable = False
     assert to_tensor(array, CPU).tolist() == [1, 1]
@@ -116,7 +116,7 @@ def test_division_that_a_processor_traps_is_computed(load: Load, bits: int) -> N
     network = load(f"g (int{bits}[N] a, int{bits}[N] b) => (int{bits}[N] q, int{bits}[N] r) {{ q = Div (a, b) r = Mod (a, b) }}")
     a, b = (np.array(values, f"int{bits}") for values in ([lowest, 7, -7, 7, 5], [-1, 0, 2, -2, -1]))
     outputs = network.infer({"a": a, "b": b})
-    # The lowest number has no opposite and stays itself; a division by 0 is 0, as with CPU.
+    # The least integer has no opposite and stays itself; a division by 0 is 0, as with CPU.
     assert outputs["q"].tolist() == [lowest, 0, -3, -3, -5]
     assert outputs["r"].tolist() == [0, 0, 1, -1, 0]
 
@@ -178,7 +178,7 @@ def test_function_has_attributes_and_defaults_of_the_toolkit(op_type: str, since
     try:
         parameters = inspect.signature(entry.function).parameters.values()
     except ValueError:
-        parameters = {}.values()  # a function of PyTorch, which has inputs alone
+        parameters = {}.values()  # a built-in function of PyTorch, without attributes
     if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
         return
     refused = {"output_shape"} if op_type == "ConvTranspose" else set()

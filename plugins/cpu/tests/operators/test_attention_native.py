@@ -121,7 +121,7 @@ def test_large_scores_do_not_overflow(native: NativeRun) -> None:
     ],
     ids=["causal", "capped", "shared heads, packed", "shared heads"],
 )
-def test_attention_beyond_the_formula_is_left_to_others(native: NativeRun, attributes: Any, shapes: Any) -> None:
+def test_native_step_refuses_attention_beyond_the_formula(native: NativeRun, attributes: Any, shapes: Any) -> None:
     from hetero_cpu.operators.attention import plan_native_attention
 
     images = {name: draw_array(1, *shape) for name, shape in zip("qkv", shapes, strict=True)}
@@ -129,7 +129,7 @@ def test_attention_beyond_the_formula_is_left_to_others(native: NativeRun, attri
     assert plan_native_attention(native.make_site([node], images, {}, shapes[0])) is None
 
 
-def test_sizes_that_do_not_lie_side_by_side_are_left_to_others(native: NativeRun) -> None:
+def test_native_step_refuses_strided_head_sizes(native: NativeRun) -> None:
     from hetero_cpu.operators.attention import plan_native_attention
 
     images = {name: draw_array(1, 1, 2, 4, 8) for name in "qkv"}
@@ -209,7 +209,7 @@ def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begi
     ],
     ids=["more queries than a block has", "no outputs for caches", "one cache", "sizes that do not go together"],
 )
-def test_other_caches_are_left_to_others(native: NativeRun, queries: int, inputs: Any, outputs: Any) -> None:
+def test_native_step_refuses_unsupported_caches(native: NativeRun, queries: int, inputs: Any, outputs: Any) -> None:
     from hetero_cpu.operators.steps import choose_step
 
     images = {name: draw_array(1, 1, 2, queries, 8) for name in "qk"}

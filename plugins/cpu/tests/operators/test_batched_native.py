@@ -101,7 +101,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(native: NativeRun) -> N
 
 
 @pytest.mark.parametrize("broken", ["strides", "rank", "batches"])
-def test_operands_without_neighbours_or_rows_are_left_to_others(native: NativeRun, broken: str) -> None:
+def test_native_step_refuses_operands_without_dense_rows(native: NativeRun, broken: str) -> None:
     from hetero_cpu.operators.batched import plan_native_batched_mat_mul
 
     a = draw_array(1, 4, 12)[:, ::2] if broken == "strides" else draw_array(1, 6)

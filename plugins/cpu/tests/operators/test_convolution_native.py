@@ -125,7 +125,7 @@ def test_winograd_convolution_equals_the_formula(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_halos_are_zero_for_every_run_where_memory_is_shared(threads: int) -> None:
+def test_halos_in_shared_memory_are_zero_in_every_run(threads: int) -> None:
     """A chain that shares memory, read by windows of several sizes through a concatenation."""
     x = draw(1, 2, 24, 17, 19)
     weights = {"a": draw(2, 32, 24, 1, 1), "b": draw(3, 16, 32, 5, 5), "c": draw(4, 40, 32, 3, 3), "d": draw(5, 8, 56, 3, 3)}

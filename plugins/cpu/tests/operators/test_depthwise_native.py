@@ -99,7 +99,7 @@ def test_depthwise_convolution_of_planes_copies_them_first(native: NativeRun) ->
     check(native, recipe, {"x": x}, Lay(), exact, 12 * HALF_ULP * size_of_terms)
 
 
-def test_depthwise_convolution_keeps_what_is_not_a_number(native: NativeRun) -> None:
+def test_depthwise_convolution_keeps_nan_and_infinity(native: NativeRun) -> None:
     from hetero_cpu.operators.depthwise import plan_depthwise
 
     x = np.ones((1, 3, 4, 4), np.float32)

@@ -23,7 +23,7 @@ SPECIAL = np.array(
 
 
 def draw_everywhere() -> Array:
-    """Returns finite numbers of every exponent, and many of -100 to 100."""
+    """Returns finite numbers of every exponent, and many between -100 and 100."""
     bits = np.arange(0, 1 << 32, 40009, dtype=np.uint64).astype(np.uint32).view(np.float32)
     rng = np.random.default_rng(5)
     near = rng.standard_normal(1 << 17) * rng.choice([0.01, 0.3, 1, 5, 30], 1 << 17)

@@ -49,7 +49,7 @@ def run_site(site: Site, arrays: Mapping[str, Array], y: Array, width: int) -> R
 
 
 def draw_array(seed: int, shape: Sequence[int], layout: str = "C") -> Array:
-    """Returns numbers in C order, or an image channels last: dense, inside a halo, or a slice of more channels."""
+    """Returns random numbers in C order, or as an image channels last: dense, inside a halo, or a slice of more channels."""
     array = np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
     if layout == "C":
         return array
@@ -88,7 +88,7 @@ def test_sum_of_images_channels_last_equals_numpy(case: Any) -> None:
     assert recipe.is_channels_last
     run_site(site, {"x": x, "other": addend}, y, case["width"])
     np.testing.assert_array_equal(y, np.maximum(x + addend, 0))
-    # Beside the image nothing is written.
+    # No element outside the image is written.
     assert np.isnan(y.base).sum() == y.base.size - y.size
 
 
@@ -212,7 +212,7 @@ def read_groups(body: str, *, shape: str = "2, 40") -> tuple[Group, ...]:
         ("a = Softmax (x) b = Relu (a) y = Softmax (b)", [["Softmax"], ["Relu"], ["Softmax"]]),
     ],
 )
-def test_nodes_between_which_nothing_is_read_are_one_group(body: str, expected: list[list[str]]) -> None:
+def test_nodes_without_readers_between_them_form_one_group(body: str, expected: list[list[str]]) -> None:
     assert [[node.op_type for node in group.members] for group in read_groups(body)] == expected
 
 

@@ -53,7 +53,7 @@ def test_gather_equals_numpy(shape: tuple[int, ...], count: int, axis: int, widt
 
 
 @pytest.mark.parametrize("index", [3, -4])
-def test_index_that_is_none_of_the_axis_raises(index: int) -> None:
+def test_index_out_of_range_raises(index: int) -> None:
     with pytest.raises(IndexError, match=f"index {index} is out of bounds for axis 0 with size 3"):
         run(np.zeros((3, 4), np.float32), np.array([0, index]), 0, WIDTHS[-1])
 

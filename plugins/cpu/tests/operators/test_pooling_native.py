@@ -78,7 +78,7 @@ def test_pooling_of_any_geometry_equals_the_formula(
     assert chunks >= place["batch"] * outputs[0] // 2
 
 
-def test_max_pool_keeps_what_is_not_a_number(native: NativeRun) -> None:
+def test_max_pool_keeps_nan_and_infinity(native: NativeRun) -> None:
     from hetero_cpu.operators.pooling import plan_max_pool
 
     x = draw_array(1, 1, 5, 8, 8)
@@ -111,7 +111,7 @@ def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) ->
 
 
 @pytest.mark.parametrize("change", ["indices", "every other column", "few channels", "large window"])
-def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, change: str) -> None:
+def test_max_pool_step_refuses_unsupported_nodes(native: NativeRun, change: str) -> None:
     from hetero_cpu.operators.pooling import plan_max_pool
 
     x = draw_array(1, 1, 4, 16, 16)
@@ -160,7 +160,7 @@ def test_reduction_of_whole_images_equals_the_formula(
     assert chunks == 2 * -(-channels // (4 * native.width))
 
 
-def test_reduction_over_other_axes_is_left_to_others(native: NativeRun) -> None:
+def test_reduction_step_refuses_other_axes(native: NativeRun) -> None:
     from hetero_cpu.operators.pooling import plan_global_mean
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}

@@ -52,7 +52,7 @@ def test_long_sums_of_any_sizes_equal_the_formula(native: NativeRun, rows: int, 
         nodes.append(Node("n", "Relu", ("y1",), ("y2",), since_version=14))
         exact = np.maximum(exact, 0)
     output = run_product(native, nodes, images, {"w": w}, outputs)
-    # No sum is longer than 1024 products and a few pieces.
+    # No sum is longer than 1024 products and the sums of the pieces.
     assert np.all(abs(output - exact) <= 1040 * HALF_ULP * size_of_terms)
     assert abs(output - exact).max() <= 2e-6 * abs(size_of_terms).max()
 

@@ -35,7 +35,7 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 @pytest.mark.parametrize(("size", "group"), [(1, 1), (3, 1), (1, 4), (3, 4), (3, 64)])
-def test_convolution_of_what_is_added_to_it_equals_the_formula(size: int, group: int) -> None:
+def test_convolution_with_its_input_added_equals_the_formula(size: int, group: int) -> None:
     x, w = draw_array(1, 1, 64, 20, 20), draw_array(2, 64, 64 // group, size, size)
     border = size // 2
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (border, border), (border, border)))

@@ -75,7 +75,7 @@ def test_group_transpose_is_a_view_if_only_a_reshape_reads_it(native: NativeRun)
             np.testing.assert_array_equal(choice.make[0](x), x.transpose(perm))
 
 
-def test_network_with_a_shuffle_computes_what_numpy_computes() -> None:
+def test_network_with_a_shuffle_equals_numpy() -> None:
     from hetero_cpu.machine.compiler import find_width
 
     if not find_width():

@@ -72,7 +72,7 @@ def test_transposed_convolution_side_by_side_equals_the_formula(native: NativeRu
         {"strides": (2, 2), "auto_pad": "SAME_UPPER", "output_padding": (1, 1)},
     ],
 )
-def test_transposed_convolution_that_overlaps_is_left_to_others(native: NativeRun, attributes: dict[str, Any]) -> None:
+def test_native_step_refuses_overlapping_transposed_convolution(native: NativeRun, attributes: dict[str, Any]) -> None:
     from hetero_cpu.operators.transposed import plan_transposed_convolution
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 5, 5))[1]}

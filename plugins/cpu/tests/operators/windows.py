@@ -67,7 +67,7 @@ def count_outputs(size: tuple[int, int], geometry: Any, *, ceil: bool = False) -
         begin, end = geometry[3][axis], geometry[3][axis + 2]
         room = size[axis] + begin + end - (kernel - 1) * dilation - 1
         count = (-(-room // stride) if ceil else room // stride) + 1
-        # No window starts behind the image and its first pad.
+        # No window starts after the end of the image with its first pad.
         counts.append(count - (ceil and (count - 1) * stride >= size[axis] + begin))
     return counts[0], counts[1]
 
