@@ -31,16 +31,16 @@ from hetero_core.network.writer import network_to_bytes, pack_network, unpack_ne
 Mutate = Callable[[Random, bytes], bytes]
 
 LARGEST = 1 << 22
-"""Bytes of all values together of a network that is loaded and run."""
+"""The largest total bytes of all values of a network that is loaded and run."""
 UNBOUNDED = frozenset(("Loop", "Scan", "If", "SequenceMap"))
-"""Operators that may compute for ever, or on values whose sizes are not declared."""
+"""Operators that may compute forever, or on values of undeclared sizes."""
 
 BLOB_TEXT = "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { a = Mul(x, w) b = Neg(a) y = Relu(b) }"
 X = np.array([3, -4], np.float32)
 HOLE = 10 << 30
-"""Bytes of the file without content that some hostile models name as their weights."""
+"""Bytes of the sparse file that some hostile models name as their weights."""
 LARGEST_READ, LONGEST_READ, LARGEST_LOAD = 10**9, 20.0, 2 * 10**9
-"""Bytes and seconds of the processor that a hostile model of 1 MB may take."""
+"""The limits of a hostile model of 1 MB: bytes and processor seconds of its reading, and bytes of its load."""
 
 
 @dataclass(frozen=True)

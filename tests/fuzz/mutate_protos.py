@@ -98,7 +98,7 @@ def is_repeated(field: FieldDescriptor) -> bool:
 
 
 def mutate_field(random: Random, message: Message, field: FieldDescriptor, slots: list[Slot]) -> None:
-    """Changes one field in place."""
+    """Changes a field in place."""
     if is_repeated(field):
         mutate_list(random, message, field, slots)
     elif field.type == FieldDescriptor.TYPE_MESSAGE:

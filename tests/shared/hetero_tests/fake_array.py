@@ -39,7 +39,7 @@ class HostAccessError(TypeError):
 
 
 Allocate = Callable[..., np.ndarray[Any, Any]]
-"""Gives an array its memory: returns the array, or a copy of it."""
+"""Allocates memory for an array: returns the array or a copy of it."""
 
 
 class FakeArray:

@@ -37,7 +37,7 @@ class FakeCard:
         self._lock = threading.RLock()
         self._roots: set[int] = set()
         self.allocations = 0
-        """The number of arrays that got memory of their own so far."""
+        """The number of allocations so far."""
         self._home = Home(self.memory, self._allocate)
         self.xp = FakeNamespace(self._home)
 
