@@ -1,4 +1,4 @@
-"""`hetero compare` and `hetero reduce`: a device with a wrong operator is found by name and by a model of a single node."""
+"""`hetero compare` and `hetero reduce`: find the wrong operator of a device by name, and as a model of a single node."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ TRIED = range(GROUPS if IS_WHOLE else 2)
 WITHOUT_REFERENCE = ("test_gradient_of_add", "test_gradient_of_add_and_mul")
 """The cases of Gradient, an operator without a kernel in the reference evaluator."""
 
-# The suite's own scripts and the reference evaluator divide by zero, overflow and cast NaN on purpose.
+# The suite and the reference evaluator divide by zero, overflow and cast NaN on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 
 

@@ -1,4 +1,4 @@
-"""Checks of untrusted models, blobs and cache entries: hetero raises one of its own errors or runs the network; nothing else passes.
+"""Checks of untrusted models, blobs and cache entries: hetero must raise its own error or run the network.
 
 Each check returns the outcome of a case and the kind of its mutation: random bytes, or a field with the digest computed again. A valid
 model may ask for a giant computation, so only small models are loaded and run. A hostile model of at most 1 MB asks for all memory or time.
@@ -62,7 +62,7 @@ def check_model(case: Case) -> str:
 
 
 def check_hostile(case: Case) -> str:
-    """Reads a hostile model with at most one more gigabyte, and loads it on every device with at most two."""
+    """Reads a hostile model with at most LARGEST_READ more bytes, and loads it on every device with at most LARGEST_LOAD more bytes."""
     name, make = list(list_models().items())[case.index]
     content = make()
     assert len(content) <= 10**6, f"{name} has {len(content)} bytes"

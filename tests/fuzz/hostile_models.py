@@ -24,7 +24,6 @@ MAKERS: list[Maker] = []
 
 
 def hostile(maker: Maker) -> Maker:
-    """Adds a maker to the list."""
     MAKERS.append(maker)
     return maker
 

@@ -70,7 +70,7 @@ def mutate_bytes(random: Random, content: bytes) -> bytes:
 
 
 def mutate_model(random: Random, content: bytes) -> bytes:
-    """Returns the model with one to four fields changed."""
+    """Returns the model with up to four changed fields."""
     model = onnx.ModelProto.FromString(content)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         slots = list(iterate_slots(model))
@@ -93,7 +93,6 @@ def iterate_slots(message: Message) -> Iterator[Slot]:
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Says whether a field is a list."""
     return bool(field.is_repeated)
 
 
@@ -145,7 +144,6 @@ def mutate_list(random: Random, message: Message, field: FieldDescriptor, slots:
 
 
 def copy_of(message: Message) -> Message:
-    """Returns a copy of a message."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy

@@ -18,7 +18,7 @@ from hetero_tests.fake_array import FakeArray, FakeNamespace, Home, HostAccessEr
 
 
 class FakeOutOfMemoryError(MemoryError):
-    """The card has no room."""
+    """An allocation exceeds the memory of the card."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(f"out of memory allocating {nbytes} bytes")
@@ -58,7 +58,7 @@ class FakeCard:
         return array
 
     def _keep(self, root: Any, nbytes: int) -> None:
-        """Counts a piece of memory until it is freed."""
+        """Tracks an allocation until its array is freed."""
         with self._lock:
             self._roots.add(id(root))
         weakref.finalize(root, self._free, id(root), nbytes)
