@@ -56,7 +56,7 @@ nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in
 
 
 def with_extras(name: str, *asked: str) -> str:
-    """Returns a requirement of a plugin with its declared extras among these; the extra `test` installs an engine for most plugins."""
+    """Returns a plugin with its declared extras among `asked`; the extra `test` installs an engine for most plugins."""
     extras = ",".join(extra for extra in asked if extra in read_project(name)["project"].get("optional-dependencies", {}))
     return f"{name}[{extras}]" if extras else name
 

@@ -1,4 +1,4 @@
-"""Refused loads of ONNX's cases on engines: each error names device strings that support the network, with correct outputs."""
+"""Refused loads of ONNX's cases on engines: each error suggests device strings, which run the network with correct outputs."""
 
 from __future__ import annotations
 

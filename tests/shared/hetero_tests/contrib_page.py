@@ -1,4 +1,4 @@
-"""Generates the reference page of ONNX Runtime's own operators: each name of its CPU provider, with support or the reason for none.
+"""Generates the reference page of ONNX Runtime's own operators: each name of its CPU provider, with its support or the reason against it.
 
 `PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md` regenerates it;
 a test fails if the page is out of date.

@@ -1,4 +1,4 @@
-"""Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Proves the places of values, no speed.
+"""Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Shows the memory of each value, not speed.
 
 The plugin's own code runs here; only the implementation of `runtime.Card` is replaced.
 """
@@ -26,7 +26,7 @@ class FakeOutOfMemoryError(MemoryError):
 
 
 class FakeCard:
-    """A card with a memory of its own of `memory_bytes`, without a limit if None."""
+    """A card with its own memory of `memory_bytes`; the default is unlimited."""
 
     def __init__(self, index: int, *, memory_bytes: int | None = None, capability: str = "0.0") -> None:
         self.memory = f"ext:{index}"
