@@ -1,4 +1,4 @@
-"""Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Shows the memory of each value, not speed.
+"""Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Shows the place of values, not speed.
 
 The plugin's own code runs here; only the implementation of `runtime.Card` is replaced.
 """
