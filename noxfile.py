@@ -25,7 +25,7 @@ sys.path.append(str(ROOT / "tests" / "shared"))
 
 from hetero_tests.processor import describe_processor  # noqa: E402  # found by the line above
 
-# The first line of every run.
+# Printed as the first line of every run.
 sys.stderr.write(f"{describe_processor()}\n")
 
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -46,7 +46,7 @@ def read_project(name: str) -> dict[str, Any]:
 
 
 def find_heavy_extra(name: str) -> str | None:
-    """Returns the extra that a plugin's tests need and the default sessions do without, as its pyproject.toml says."""
+    """Returns the extra of a plugin that is too heavy for the default sessions, as declared in its pyproject.toml."""
     extra: str | None = read_project(name).get("tool", {}).get("hetero", {}).get("heavy_extra")
     return extra
 
@@ -56,7 +56,7 @@ nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in
 
 
 def with_extras(name: str, *asked: str) -> str:
-    """Returns a requirement of a plugin with its declared extras among these; the extra `test` installs an engine for most plugins."""
+    """Returns a plugin with its declared extras among `asked`; the extra `test` installs an engine for most plugins."""
     extras = ",".join(extra for extra in asked if extra in read_project(name)["project"].get("optional-dependencies", {}))
     return f"{name}[{extras}]" if extras else name
 
@@ -97,7 +97,7 @@ def run_tests(session: nox.Session, *folders: str) -> None:
 
 @nox.session
 def core(session: nox.Session) -> None:
-    """Runs the core's own tests."""
+    """Runs the tests of the core."""
     install_workspace(session, PLUGINS)
     run_tests(session, "tests/core")
 
@@ -169,7 +169,7 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def webgpu(session: nox.Session) -> None:
-    """Runs ONNX Runtime's provider of WebGPU on the software Vulkan that comes with Debian's chromium."""
+    """Runs ONNX Runtime's WebGPU provider on the software Vulkan of Debian's chromium."""
     install_workspace(session, [with_extras("onnxruntime", "cpu"), *COMPANIONS], "onnxruntime-ep-webgpu>=0.4,<0.5")
     chromium = Path("/usr/lib/chromium")
     if not (chromium / "vk_swiftshader_icd.json").exists():
@@ -200,7 +200,7 @@ def models(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")  # see engines
 def real(session: nox.Session) -> None:
-    """Runs trained models by the pipelines of the packages that ship them, beside ONNX Runtime; downloads them."""
+    """Runs trained models in the pipelines of their packages, compared with ONNX Runtime; downloads the packages."""
     plugins = ["cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
     # The packages' own requirements, except a second ONNX Runtime and a different torch.
     needed = ["opencv-python-headless", "pillow", "pyclipper", "shapely", "six", "pyyaml", "tqdm", "python-dotenv", "click", TORCH]
@@ -225,14 +225,14 @@ def authors(session: nox.Session) -> None:
 
 @nox.session
 def process(session: nox.Session) -> None:
-    """Runs all operators and graphs of the kit in a child process, which the default session samples; minutes."""
+    """Runs all operators and graphs of the kit in a child process (the default session runs a sample); minutes."""
     install_workspace(session, [*COMPANIONS, "process"])
     run_tests(session, "plugins/process/tests/whole_kit.py")
 
 
 @nox.session
 def kit(session: nox.Session) -> None:
-    """Runs the whole kit, long generations and whole models, which the default sessions sample; many minutes."""
+    """Runs the whole kit, long generations and whole models (the default sessions run samples); many minutes."""
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
     flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py", "tests/flow/test_halves.py")
     core = ("tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "tests/core/test_writer.py")
@@ -280,14 +280,12 @@ SCRIPTS = {
 
 
 def run_script(session: nox.Session, script: Script) -> None:
-    """Installs the plugins of a script and runs it."""
     install_workspace(session, script.plugins)
     for arguments in [tuple(session.posargs)] if session.posargs else script.arguments:
         session.run("python", script.path, *arguments, env=isolate(session), success_codes=script.codes)
 
 
 def add_script(name: str, script: Script) -> None:
-    """Adds a session for a script."""
 
     def run(session: nox.Session) -> None:
         run_script(session, script)
@@ -352,7 +350,7 @@ EMULATED = {
 def processors(session: nox.Session) -> None:
     """Runs tests as an Intel Haswell (AVX2, no AVX-512, no VNNI) and as a Nehalem (no AVX2), both emulated by qemu-x86_64.
 
-    Every child that is started by sys.executable is emulated, console scripts are not.
+    Children started by sys.executable are emulated, console scripts are not.
     """
     if shutil.which("qemu-x86_64") is None:
         session.skip("there is no qemu-x86_64 here; apt-get install qemu-user")

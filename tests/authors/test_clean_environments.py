@@ -119,7 +119,7 @@ def read_blocks(page: Path, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_new_plugin_is_green_in_an_environment_of_its_own(environment: Environment, kind: str) -> None:
+def test_new_plugin_is_green_in_its_own_environment(environment: Environment, kind: str) -> None:
     environment.install("hetero-core")
     environment.run("hetero", "new-plugin", f"new-{kind}", "--kind", kind)
     project = environment.folder / f"hetero-new-{kind}"
@@ -134,7 +134,7 @@ def test_new_plugin_is_green_in_an_environment_of_its_own(environment: Environme
     print(f"\n{kind}: {printed.strip().splitlines()[-1]}; lines {lines}")
 
 
-def test_page_on_publishing_is_right_command_by_command(environment: Environment) -> None:
+def test_every_command_of_the_page_on_publishing_works(environment: Environment) -> None:
     environment.install("hetero-core")
     (commands,) = read_blocks(ROOT / "docs" / "how-to" / "publish-a-device.md", "console")
     lines = [line.removeprefix("$ ") for line in commands.splitlines()]
@@ -147,7 +147,7 @@ def test_page_on_publishing_is_right_command_by_command(environment: Environment
     assert '"schemaVersion"' in (project / "docs" / "badge.json").read_text()
 
 
-def test_pages_for_authors_run_where_wheels_are_installed(environment: Environment) -> None:
+def test_pages_for_authors_run_on_installed_wheels(environment: Environment) -> None:
     environment.install("hetero-core[test]", "hetero-cpu", "hetero-hetero", "hetero-template")
     for page in PAGES:
         folder = environment.folder / page.replace("/", "-")

@@ -55,7 +55,7 @@ def list_cases() -> tuple[str, ...]:
 
 
 def write_case(case: Case, folder: Path) -> None:
-    """Writes the files that a measuring process reads, so that it builds no model."""
+    """Writes the files of a case for a measuring process, which builds no models."""
     (folder / "model.onnx").write_bytes(case.model.SerializeToString())
     np.savez(
         folder / "inputs.npz", **{f"{index}/{name}": array for index, run in enumerate(case.runs) for name, array in run.items()}

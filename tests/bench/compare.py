@@ -33,7 +33,7 @@ from cases import list_cases, make_case, write_case
 MEASURE = Path(__file__).with_name("measure.py")
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CHOOSING = ("GOMP_", "KMP_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
-"""Beginnings of variables that choose kernels, say how threads wait, or make imports compile."""
+"""Prefixes of environment variables that choose kernels, set how threads wait, or affect imports."""
 
 
 def make_environment(threads: int, cache: str) -> dict[str, str]:

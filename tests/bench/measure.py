@@ -20,9 +20,9 @@ import numpy as np
 
 Run = Callable[[dict[str, Any]], dict[str, Any]]
 LONGEST_WAIT = 300.0
-"""Seconds that kernels may take to be compiled."""
+"""The longest wait for the compilation of kernels, in seconds."""
 PINNED = 20
-"""Nodes that follow one another on the same device where a plan is timed."""
+"""The number of consecutive nodes on the same device when a plan is timed."""
 
 
 def open_onnxruntime(path: Path, threads: int) -> tuple[Run, Callable[[], bool]]:

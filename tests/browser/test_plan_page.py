@@ -53,7 +53,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """DenseNet-121 on a split in which one device refuses Concat: more than a hundred subgraphs."""
+    """DenseNet-121 on a split in which a device refuses Concat: more than a hundred subgraphs."""
     with Core() as core:
         network = core.read_network(light_model("densenet121"))
         drawn_plan = core.query_network(network, "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Concat"}).plan

@@ -22,7 +22,7 @@ def test_every_check_of_the_page_is_in_the_kit() -> None:
     assert [name for name in named if f"`{name}`" not in kit] == []
 
 
-def test_every_clause_has_a_state_and_where_it_works_a_test() -> None:
+def test_every_clause_has_a_state_and_a_test() -> None:
     rows = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| clause")]
     assert len(rows) > 30
     assert [row[0] for row in rows if len(row) != 5 or not row[3].strip()] == []

@@ -75,12 +75,12 @@ def test_python_blocks_of_page_run(page: Path, tmp_path: Path) -> None:
     assert ended.returncode == 0, f"{page.relative_to(ROOT)}: a block fails\n{ended.stdout}\n{ended.stderr}"
 
 
-def test_pages_that_lead_newcomers_have_code() -> None:
+def test_readme_and_first_tutorial_have_code() -> None:
     leading = {"README.md", "docs/tutorial/first-device.md"}
     assert leading <= {page.relative_to(ROOT).as_posix() for page in PAGES_WITH_CODE}
 
 
-def test_python_is_marked_as_such_and_in_the_first_column() -> None:
+def test_python_blocks_are_marked_and_in_the_first_column() -> None:
     # A block with a different fence or an indentation would never run.
     wrong = [
         f"{page.relative_to(ROOT)}, line {number}: {line.strip()}"

@@ -48,7 +48,7 @@ def test_every_hook_has_a_section_with_its_arguments(hook: str) -> None:
     assert re.findall(r"`(\w+)`", arguments[1]) == list(inspect.signature(getattr(hookspecs, hook)).parameters)
 
 
-def test_hooks_page_has_no_hook_that_is_gone() -> None:
+def test_hooks_page_has_no_removed_hook() -> None:
     assert re.findall(r"^### `(\w+)`$", (REFERENCE / "hooks.md").read_text(), re.MULTILINE) == HOOKS
 
 
@@ -77,7 +77,7 @@ def test_configuration_and_metrics_pages_match_the_device(device: str, core: Cor
     assert missing == []
 
 
-def test_metrics_page_lists_what_a_split_network_has(core: Core, read: Callable[[str], Network]) -> None:
+def test_metrics_page_lists_the_metrics_of_a_split_network(core: Core, read: Callable[[str], Network]) -> None:
     network = core.load_network(read("net (float[4] x) => (float[4] y) { y = Neg (x) }"), "HETERO:TEMPLATE,CPU")
     text = (REFERENCE / "metrics.md").read_text()
     assert [name for name in network.get_metric("SUPPORTED_METRICS") if f"`{name}`" not in text] == []
@@ -107,7 +107,7 @@ def test_command_line_page_has_each_command_with_its_options(command: str) -> No
     assert [names for names in options if "--help" not in names and not any(name in text for name in names)] == []
 
 
-def test_conformance_page_is_what_the_checks_say() -> None:
+def test_conformance_page_matches_the_checks() -> None:
     page = "docs/reference/conformance.md"
     is_fresh = (ROOT / page).read_text() == format_conformance_page()
     assert is_fresh, f"{page} is out of date: PYTHONPATH=tests/shared python -m hetero_tests.conformance_page {page}"
@@ -154,7 +154,7 @@ AUTHORS_PAGES = [
 
 
 @pytest.mark.parametrize("path", [*AUTHORS_FILES, *AUTHORS_PAGES], ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_devices_to_copy_use_public_names_alone(path: Path) -> None:
+def test_devices_to_copy_use_only_public_names(path: Path) -> None:
     public = {**list_public_names(), "hetero_core": set(hetero_core.__all__)}
     text = path.read_text()
     if path.suffix == ".md":

@@ -44,7 +44,10 @@ class Faults:
 
 
 class FaultyExecutable(Executable):
-    """Runs the wrapped executable after an injected fault or delay; skips the delay if the run is cancelled."""
+    """Runs the wrapped executable, with an injected delay before it and injected faults before and after it.
+
+    A cancelled run skips the delay.
+    """
 
     def __init__(self, inner: Executable, faults: Faults) -> None:
         self.inner, self.faults = inner, faults
@@ -91,12 +94,12 @@ class FaultyFactory:
 
     def __init__(self, kind: str, faults: Faults) -> None:
         self._kind, self._faults = kind, faults
-        self.made, self.closed = Counter[str](), Counter[str]()
+        self.created, self.closed = Counter[str](), Counter[str]()
 
     @hookimpl
     def create_device(self, name: str) -> object:
         self._faults.strike("create_device")
-        self.made[name] += 1
+        self.created[name] += 1
         return FaultyDevice(name, self._kind, self._faults, on_close=lambda: self.closed.update((name,)))
 
 

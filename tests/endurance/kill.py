@@ -103,7 +103,7 @@ def run_lane(random: Random, arguments: argparse.Namespace, folder: Path) -> Non
         alone = [run_child(Random(f"{number}"), arguments.networks, Path(apart), "load", 60.0)[1] for number in range(3)]
     patience_of_place = {place: WHOLE * min(told[place] for told in alone) for place in ("load", "write")}
     for _ in range(arguments.compiles):
-        # The write is a small part of a load but the most vulnerable, so a third of the kills aim at it.
+        # The write is a small but the most critical part of a load, so a third of the kills aim at it.
         place = random.choice(("load", "load", "write"))
         ending, told = run_child(random, arguments.networks, folder, place, random.uniform(0.0, patience_of_place[place]))
         if ending not in (0, -signal.SIGKILL):

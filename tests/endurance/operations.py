@@ -28,7 +28,7 @@ TEXT = f"""<ir_version: 8, opset_import: ["": 17]> NAME (float[{SIZE}] x) => (fl
     a = Mul(x, w) b = Neg(a) c = Add(b, x) y = Relu(c) }}"""
 KINDS = {"FIRST": "cpu", "SECOND": "template", "THIRD": "starting", "STAYING": "cpu"}
 STAYING = "STAYING"
-"""The device that is never taken away: what a device piles up is seen in one that stays."""
+"""The device that is never unregistered, to detect resources that accumulate in a device."""
 TAKEN = tuple(name for name in KINDS if name != STAYING)
 DEVICES = (*KINDS, "HETERO:FIRST,SECOND,THIRD,STAYING")
 

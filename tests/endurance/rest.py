@@ -115,7 +115,7 @@ def count_threads() -> int:
 
 
 def count_pipes() -> int:
-    """Returns the number of open pipe ends; the compiler process holds two of them while it has orders."""
+    """Returns the number of open pipe ends; two of them lead to the compiler process while it has orders."""
     return sum(link.startswith("pipe:") for link in list_files())
 
 

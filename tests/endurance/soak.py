@@ -2,8 +2,8 @@
 
     python tests/endurance/soak.py --minutes 10 --seed 1
 
-Every hook call fails with a probability of 1 %. Exit code 1: a wrong result, an error that is neither injected nor of hetero, or a leak.
-Exit code 3, with the stacks of all threads: a hang.
+Every hook call and run of a device fails with a probability of 1 %. Exit code 1: a wrong result, an error that is neither injected nor
+of hetero, or a leak. Exit code 3, with the stacks of all threads: a hang.
 
 After each part of the time the threads pause between two operations, all networks are released, and resources are counted; see rest.py.
 """
@@ -74,7 +74,7 @@ class Soak:
 
     def count_open(self) -> int:
         """Returns the number of open devices, without the permanent device STAYING."""
-        return sum(self.factories[name].made[name] - self.factories[name].closed[name] for name in TAKEN)
+        return sum(self.factories[name].created[name] - self.factories[name].closed[name] for name in TAKEN)
 
     def count_done(self) -> int:
         """Returns the number of successful operations."""
@@ -216,10 +216,10 @@ def main() -> int:
     for title, counts in (("done", soak.done), ("injected", soak.faults.counts), ("errors", soak.errors)):
         print_counts(title, counts)
     for name, factory in soak.factories.items():
-        made, closed = factory.made[name], factory.closed[name]
-        sys.stdout.write(f"{name}: {made} devices made, {closed} closed\n")
-        if made != closed:
-            findings.append(f"of {made} devices {name} {closed} were closed")
+        created, closed = factory.created[name], factory.closed[name]
+        sys.stdout.write(f"{name}: {created} devices made, {closed} closed\n")
+        if created != closed:
+            findings.append(f"of {created} devices {name} {closed} were closed")
     for finding in findings:
         sys.stdout.write(f"FINDING: {finding}\n")
     sys.stdout.write(f"{len(findings)} findings\n")

@@ -24,10 +24,10 @@ from hetero_core.errors import UnsupportedNodesError
 DEVICES = ("OPENVINO", "ORT", "CPU")
 WIDTH, HEADS, LAYERS, VOCABULARY, BUCKETS = 32, 4, 2, 61, 8
 SIZES = ((1, 5, 7), (2, 25, 3), (1, 3, 25))
-"""Batch, length of the decoder and of the encoder; the first set has one row."""
+"""Batch, length of the decoder and length of the encoder; the first set has a batch of 1."""
 TOLERANCE = 1e-4
 REPEATED = 1e-6
-"""What two runs may differ by: CPU may go from NumPy to machine code between them, which rounds in another order."""
+"""The tolerance between two runs: CPU may switch from NumPy to machine code, which sums in a different order."""
 
 _HEAD = f"""<ir_version: 8, opset_import: ["": 17]>
 decoder (int64[batch, length] tokens, int64[batch, length] mask, float[batch, source, {WIDTH}] encoded, int64[batch, source] encoded_mask)

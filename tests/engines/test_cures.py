@@ -1,4 +1,4 @@
-"""Refused loads of ONNX's cases on engines: each error names device strings that support the network, with correct outputs."""
+"""Refused loads of ONNX's cases on engines: each error suggests device strings, which run the network with correct outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetero_core.testing.compare import describe_mismatch
 SPARSE = 1 if os.environ.get("WHOLE_KIT") else 12
 DEVICES = ("OPENVINO", "ORT")
 ROUNDING = 2e-2
-"""Functions of bfloat16 that are written out round after each operator."""
+"""The tolerance of bfloat16: an expanded function rounds after each operator."""
 
 
 pytest.importorskip("openvino", reason="needs OpenVINO: pip install 'hetero-openvino[test]'")
@@ -55,7 +55,7 @@ def find_fault(core: Core, case: BackendCase, device: str) -> str | None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_cure_of_a_refused_case_is_right(core: Core, cases: list[BackendCase], device: str) -> None:
+def test_cure_of_a_refused_case_gives_correct_outputs(core: Core, cases: list[BackendCase], device: str) -> None:
     faults, count = [], 0
     for number, case in enumerate(cases):
         if number % SPARSE:

@@ -26,6 +26,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.parametrize("device", ["CPU", "ORT", "OPENVINO", "HETERO:ORT,OPENVINO"])
-def test_forked_child_ends_that_drops_what_was_loaded(device: str) -> None:
+def test_forked_child_that_releases_networks_ends(device: str) -> None:
     ended = subprocess.run([sys.executable, "-c", CHILD, device], check=False, timeout=900, capture_output=True, text=True)
     assert ended.returncode == 7, ended.stderr

@@ -54,7 +54,7 @@ def run_openvino(array: np.ndarray, size: tuple[int, int], describe: Callable[[A
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("given", "size"), [((20, 30), (8, 9)), ((5, 7), (13, 16)), ((12, 12), (12, 5))])
-def test_cubic_resize_is_that_of_openvino(core: Core, device: str, given: tuple[int, int], size: tuple[int, int]) -> None:
+def test_cubic_resize_equals_openvino(core: Core, device: str, given: tuple[int, int], size: tuple[int, int]) -> None:
     image = draw(1, *given, 3)
 
     def describe(tensor: Any, steps: Any) -> None:
@@ -66,7 +66,7 @@ def test_cubic_resize_is_that_of_openvino(core: Core, device: str, given: tuple[
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18])
-def test_cubic_resize_of_an_open_size_is_that_of_a_known_one(core: Core, opset: int) -> None:
+def test_cubic_resize_of_an_open_size_equals_a_known_size(core: Core, opset: int) -> None:
     image = draw(1, 20, 30, 3)
     outputs = [
         prepare(core, "CPU", InputInfo(precision="U8", layout="NHWC", shape=shape, resize="cubic"), (8, 9), image, opset)
@@ -78,7 +78,7 @@ def test_cubic_resize_of_an_open_size_is_that_of_a_known_one(core: Core, opset: 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("order", ["RGB", "BGR"])
 @pytest.mark.parametrize("form", ["NV12", "I420"])
-def test_planes_of_cameras_become_what_openvino_makes_of_them(core: Core, device: str, form: str, order: str) -> None:
+def test_conversion_of_camera_planes_equals_openvino(core: Core, device: str, form: str, order: str) -> None:
     plane = draw(1, 36, 30, 1)
 
     def describe(tensor: Any, steps: Any) -> None:
@@ -94,7 +94,7 @@ def test_planes_of_cameras_become_what_openvino_makes_of_them(core: Core, device
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", ["NV12", "I420"])
-def test_all_steps_come_in_the_order_of_the_page(core: Core, device: str, form: str) -> None:
+def test_all_steps_run_in_the_order_of_the_page(core: Core, device: str, form: str) -> None:
     plane = draw(1, 36, 32, 1)
 
     def describe(tensor: Any, steps: Any) -> None:

@@ -101,7 +101,7 @@ def test_digits_are_prepared_as_the_formula_says(core: Core, device: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "area"])
-def test_onnx_runtime_runs_the_written_steps_alike(core: Core, mode: str) -> None:
+def test_written_steps_give_equal_outputs_on_onnx_runtime(core: Core, mode: str) -> None:
     image = read_photographs()[0]
     network = describe(image, mode, is_turned=True)
     session = onnxruntime.InferenceSession(network_to_bytes(network), providers=["CPUExecutionProvider"])
@@ -115,7 +115,7 @@ def test_onnx_runtime_runs_the_written_steps_alike(core: Core, mode: str) -> Non
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed; nox -s engines installs it")
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 @pytest.mark.parametrize("index", [0, 1])
-def test_openvino_prepares_alike(core: Core, mode: str, index: int) -> None:
+def test_preprocessing_equals_openvino(core: Core, mode: str, index: int) -> None:
     expected = run_openvino(read_photographs()[index], mode)
     network = describe(read_photographs()[index], mode, is_turned=True)
     for device in DEVICES:

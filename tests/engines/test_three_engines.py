@@ -63,7 +63,7 @@ def check_case(core: Core, case: BackendCase, network: Network, device: str) -> 
 
 
 @pytest.mark.parametrize(("device", "least"), [("OPENVINO", 1350), ("ORT", 1700), (ALL, 2007)], ids=["openvino", "ort", "three"])
-def test_every_case_that_is_taken_is_right(
+def test_every_supported_case_is_right(
     core: Core, cases: list[BackendCase], capsys: pytest.CaptureFixture[str], device: str, least: int
 ) -> None:
     wrong, refused, passed = {}, [], 0

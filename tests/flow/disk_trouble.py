@@ -84,7 +84,7 @@ TROUBLES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] =
 
 
 class Writer:
-    """Writes a network into `folder` in every way: each public method is a way of writing."""
+    """Writes a network into `folder` in every way: each public method except `run_command` is a way of writing."""
 
     def __init__(self, core: Core, folder: Path, model: onnx.ModelProto) -> None:
         self.core, self.folder, self.network = core, folder, core.read_network(model)

@@ -50,7 +50,7 @@ def test_engines_alternate_and_their_values_are_files_of_pyperf(tmp_path: Path) 
     assert 0 <= difference < 1e-6
 
 
-def test_interval_of_the_median_is_that_of_order_statistics() -> None:
+def test_interval_of_the_median_follows_order_statistics() -> None:
     from compare import find_interval
 
     # Source: Conover, Practical Nonparametric Statistics, table A3 (binomial, p = 0.5).
@@ -59,7 +59,7 @@ def test_interval_of_the_median_is_that_of_order_statistics() -> None:
     assert find_interval([float(value) for value in range(1, 11)]) == (2, 9)
 
 
-def test_light_model_for_more_images_answers_image_by_image() -> None:
+def test_widened_light_model_equals_image_by_image_runs() -> None:
     from cases import make_case
 
     # The channel shuffles of shufflenet are Reshapes to constant sizes.

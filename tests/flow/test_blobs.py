@@ -66,7 +66,7 @@ def test_blob_of_another_plugin_version_is_read_by_its_payload(
         assert [spec.name for spec in imported.outputs] == [spec.name for spec in core.import_network(blob).outputs]
 
 
-def test_blob_says_what_it_holds(core: Core, read: Callable[..., Network]) -> None:
+def test_blob_header_describes_the_blob(core: Core, read: Callable[..., Network]) -> None:
     network = read(TEXT)
     header, payload = read_blob(export(core, network, "HETERO:TEMPLATE,CPU"))
     assert (header.device, header.distribution, header.network) == ("HETERO", "hetero-hetero", "g")
@@ -77,7 +77,7 @@ def test_blob_says_what_it_holds(core: Core, read: Callable[..., Network]) -> No
     assert inner.device == "TEMPLATE"
 
 
-def test_blob_of_another_network_is_refused_where_one_is_given(core: Core, read: Callable[..., Network]) -> None:
+def test_blob_of_another_network_than_the_given_is_refused(core: Core, read: Callable[..., Network]) -> None:
     network, other_network = read(TEXT), read(TEXT.replace("{1, 2}", "{1, 3}"))
     blob = export(core, network, "CPU")
     core.import_network(blob, "CPU", network=network)
@@ -117,7 +117,7 @@ def test_run_time_keys_of_import_override_those_of_set_config(
     assert core.import_network(blob).get_config("PERF_COUNT") is False
 
 
-def test_import_takes_run_time_keys_of_an_id_for_that_id_alone(core: Core, read: Callable[..., Network]) -> None:
+def test_run_time_keys_of_an_id_hold_for_its_imports_only(core: Core, read: Callable[..., Network]) -> None:
     blob = export(core, read(TEXT), "TEMPLATE")
     core.set_config({"PERF_COUNT": True}, "TEMPLATE.1")
     assert core.import_network(blob, "TEMPLATE").get_config("PERF_COUNT") is False
@@ -131,7 +131,7 @@ def test_run_time_value_of_the_blob_is_the_default_of_the_import(core: Core, rea
     assert core.import_network(stream.getvalue()).get_config("PERF_COUNT") is True
 
 
-def test_key_that_shapes_the_compilation_stays_that_of_the_blob(core: Core, read: Callable[..., Network]) -> None:
+def test_compile_time_key_of_the_blob_cannot_be_changed(core: Core, read: Callable[..., Network]) -> None:
     blob = export(core, read(TEXT), "TEMPLATE")
     core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE")
     assert core.import_network(blob, "TEMPLATE").get_config("TEMPLATE_REFUSED_OPERATORS") == ()
@@ -217,7 +217,7 @@ class Acme(PlainDevice):
 CHAIN = "g (float[2] x) => (float[2] y) { a = Neg(x) y = Relu(a) }"
 
 
-def test_blob_is_imported_on_ids_of_its_architecture_alone(core: Core, read: Callable[..., Network]) -> None:
+def test_blob_is_imported_only_on_ids_of_its_architecture(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("ACME", Acme())
     values = {"x": np.array([1, -2], np.float32)}
     blob = export(core, read(CHAIN), "ACME.0")
@@ -261,7 +261,7 @@ class Newer(Acme):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_blob_of_the_format_before_is_imported(core: Core, read: Callable[..., Network], device: str) -> None:
+def test_blob_of_the_previous_format_is_imported(core: Core, read: Callable[..., Network], device: str) -> None:
     blob = export(core, read(TEXT), device)
     assert core.import_network(to_format_2(blob)).infer({"x": X})["y"].tolist() == [[3, 2], [0, 2.5]]
     with pytest.raises(BlobDamagedError, match="it has the fields architecture, which the format does not have"):
@@ -293,7 +293,7 @@ def test_payload_of_another_version_is_refused(core: Core, read: Callable[..., N
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_device_is_that_of_the_blob_where_none_is_given(core: Core, read: Callable[..., Network], device: str) -> None:
+def test_default_device_of_an_import_is_that_of_the_blob(core: Core, read: Callable[..., Network], device: str) -> None:
     imported = core.import_network(export(core, read(TEXT), device))
     assert str(imported.device) == device
     assert imported.infer({"x": X})["y"].tolist() == [[3, 2], [0, 2.5]]

@@ -100,7 +100,7 @@ def test_devices_stand_side_by_side(model: str, shape: list[str], capsys: pytest
     assert "hetero: CPU has no configuration key TEMPLATE_REFUSED_OPERATORS and ran without" in printed.err
 
 
-def test_json_has_every_round_and_what_was_counted(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_round_and_all_counts(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     answer = run_json(capsys, model, "-d", "CPU", "-d", "TEMPLATE", *TWICE, *shape)
     assert (answer["model"], answer["api"], answer["warmup"], answer["interrupted"]) == (model, "sync", 1, False)
     cpu, template = answer["devices"]
@@ -224,7 +224,7 @@ def test_device_that_ends_its_process_costs_its_own_row(
 INTERRUPTIBLE = ["env", "--default-signal=INT", sys.executable, "-m", "hetero_core", "bench"]
 
 
-def test_interrupt_prints_what_was_measured(model: str, shape: list[str], tmp_path: Path, odd: Any) -> None:
+def test_interrupt_prints_the_rounds_so_far(model: str, shape: list[str], tmp_path: Path, odd: Any) -> None:
     # The second process of the device interrupts the whole process group, as Ctrl-C does.
     flag = tmp_path / "flag"
     odd(f"flag = Path({str(flag)!r}); os.killpg(0, signal.SIGINT) if flag.exists() else (self.inner.count == 5 and flag.touch())")
@@ -286,7 +286,7 @@ def test_variables_that_choose_kernels_are_removed_and_named(
         (["MODEL"], 2, "the following arguments are required: -d/--device"),
     ],
 )
-def test_wrong_call_is_an_error_as_of_any_command(
+def test_wrong_call_is_an_error(
     arguments: list[str], code: int, message: str, model: str, shape: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     placed = [text for each in arguments for text in (shape if each == "SHAPE" else [model if each == "MODEL" else each])]
@@ -299,7 +299,7 @@ def test_wrong_call_is_an_error_as_of_any_command(
 
 
 @pytest.mark.parametrize("option", [["-c", "PERF_COUNTS=1"], ["--pin", "op:Relu=CPU"]], ids=["key", "pin"])
-def test_option_of_no_device_is_said_before_a_round(
+def test_option_of_no_device_is_an_error_before_any_round(
     option: list[str], model: str, shape: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []

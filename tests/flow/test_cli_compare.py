@@ -1,4 +1,4 @@
-"""`hetero compare` and `hetero reduce`: a device with a wrong operator is found by name and by a model of a single node."""
+"""`hetero compare` and `hetero reduce`: find the wrong operator of a device by name, and as a model of a single node."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_first_different_value_is_named_and_its_node_tried_alone(model: str, sit
         (["-d", "CPU", "-d", "TEMPLATE", "-c", "NO_SUCH=1"], "none of the devices CPU, TEMPLATE has such a configuration key"),
     ],
 )
-def test_comparison_that_is_asked_for_wrongly_is_an_error(
+def test_wrong_options_of_a_comparison_are_an_error(
     model: str, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["compare", model, "--shape", "x=2,3", *arguments]) == 2
@@ -205,7 +205,7 @@ def test_text_about_a_plan_says_how_to_reduce_it(joined: str, site: Path) -> Non
 
 
 @pytest.mark.parametrize(("runs", "code"), [("1", 0), ("2", 1)])
-def test_fault_of_a_later_run_is_seen_when_there_is_one(joined: str, site: Path, runs: str, code: int) -> None:
+def test_comparison_finds_a_fault_of_a_later_run(joined: str, site: Path, runs: str, code: int) -> None:
     exit_code, answer = run_hetero(site, "compare", joined, "-d", "TEMPLATE", "-d", "PLANNED", "--outputs", "--runs", runs)
     assert (exit_code, answer["values"]) == (code, [])
 
@@ -228,7 +228,7 @@ def test_fault_of_a_plan_is_reduced_by_its_outputs(joined: str, site: Path, tmp_
         (["--check", "false", "--shape", "x=2,3"], "-i and --shape have a meaning only with --record or -d"),
     ],
 )
-def test_reduction_that_is_asked_for_wrongly_is_an_error(
+def test_wrong_options_of_a_reduction_are_an_error(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["reduce", model, "-o", str(tmp_path / "small.onnx"), *arguments]) == 2

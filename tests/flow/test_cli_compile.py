@@ -33,7 +33,7 @@ def blob(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return path
 
 
-def test_compile_says_what_it_wrote(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compile_reports_the_written_file(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cpu.blob"
     assert main(["compile", model, "-d", "CPU", "-o", str(path), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -83,7 +83,7 @@ def test_damaged_blob_is_an_error(blob: str, capsys: pytest.CaptureFixture[str])
         assert "is damaged: the digest of its section 'stage/0' differs from its content" in capsys.readouterr().err
 
 
-def test_inspect_shows_the_header_and_those_of_the_parts(blob: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_the_headers_of_blob_and_parts(blob: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "--inspect", blob, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["device"], answer["distribution"], answer["network"]) == ("HETERO", "hetero-hetero", "sandwich")

@@ -45,7 +45,7 @@ def test_failure_is_exit_code_1_with_the_name_and_the_reason(
     assert "operators.test_abs  onnx's reference evaluator ran, and the device does not say so" in shown
 
 
-def test_device_is_checked_with_the_keys_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_is_checked_with_the_given_keys(capsys: pytest.CaptureFixture[str]) -> None:
     # TEMPLATE refuses this operator by configuration, so the report counts it as refused.
     options = ["-c", "TEMPLATE_REFUSED_OPERATORS=Softmax"]
     assert main(["conformance", "TEMPLATE", *SOME, "--check", "properties.keys_have*", *options, "--json"]) == 0
@@ -93,6 +93,6 @@ def test_matrix_has_operators_by_versions_and_types(tmp_path: Path) -> None:
         (["CPU", "--check", "cancel.cancel_of_an*", "--html", "no/such/folder/x.html"], 2, "cannot write 'no/such/folder/x.html'"),
     ],
 )
-def test_wrong_usage_is_told(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str) -> None:
+def test_wrong_usage_is_an_error(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str) -> None:
     assert main(["conformance", *arguments]) == code
     assert complaint in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_demo_splits_and_is_right() -> None:
     assert list(answer["refusals"]) == ["pool1", "gemm", "softmax"]
 
 
-def test_demo_says_what_ran_where_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_shows_the_split_with_reasons_and_the_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("360 handwritten digits that the network was not trained on, on HETERO:TEMPLATE,CPU\n")

@@ -40,7 +40,7 @@ def read_rows(text: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(text)["devices"]}
 
 
-def test_names_are_one_a_line_and_sorted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_sorted_one_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--names"]) == 0
     names = capsys.readouterr().out.splitlines()
     assert names == sorted(names)
@@ -127,7 +127,7 @@ def test_plugin_whose_metric_fails_is_a_row_with_the_reason(tmp_path: Path) -> N
     assert run_hetero("devices", "-v", path=tmp_path).returncode == 0
 
 
-def test_no_device_at_all_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_device_is_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(registry, "read_announcements", lambda _: {})
     assert main(["devices"]) == 0
     assert capsys.readouterr().out == "no device is installed; install one, as in: pip install hetero-cpu\n"

@@ -29,7 +29,7 @@ RIVALS = [
     ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
     ("openvino", "openvino-dev", "openvino-nightly"),
 ]
-"""A package, and two distributions that install it."""
+"""Packages, each with two distributions that install it."""
 
 
 def run_doctor(path: Path, **variables: str) -> tuple[int, list[dict[str, Any]]]:
@@ -109,7 +109,7 @@ def test_libraries_of_the_process_are_listed(tmp_path: Path) -> None:
         (["/a/libomp.so.5", "/b/libtbb.so.12"], 0),
     ],
 )
-def test_runtimes_of_openmp_fight_only_where_their_makers_differ(paths: list[str], cures: int) -> None:
+def test_openmp_runtimes_conflict_only_between_vendors(paths: list[str], cures: int) -> None:
     findings = check_libraries(paths)
     assert sum(bool(finding.cure) for finding in findings) == cures
     if cures:
@@ -129,7 +129,7 @@ def test_runtimes_of_openmp_fight_only_where_their_makers_differ(paths: list[str
         ("SkylakeX", ["avx512f"], {}, ""),
     ],
 )
-def test_setting_that_keeps_blas_below_the_processor_is_found(
+def test_setting_that_limits_the_kernels_of_blas_is_found(
     kernels: str, flags: list[str], environment: dict[str, str], cure: str
 ) -> None:
     blas = {"internal_api": "openblas", "version": "0.3.30", "architecture": kernels, "num_threads": 2}
@@ -164,7 +164,7 @@ def test_driver_and_its_library_belong_together(driver: str | None, fault: str |
     assert (finding.text, bool(finding.cure)) == (text, has_cure)
 
 
-def test_what_the_system_says_is_read_from_its_files(tmp_path: Path) -> None:
+def test_driver_and_processor_flags_are_read_from_files(tmp_path: Path) -> None:
     (tmp_path / "version").write_text("NVRM version: 570.1\nGCC version: 12\n")
     (tmp_path / "cpuinfo").write_text("processor : 0\nflags : sse2 avx512f\nflags : none\n")
     assert read_driver(tmp_path / "version") == "NVRM version: 570.1"

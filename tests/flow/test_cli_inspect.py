@@ -79,7 +79,7 @@ def test_devices_that_run_the_model_together_are_named_and_do(core: Core) -> Non
     assert core.query_network(network, advice["device"]).refused == {}
 
 
-def test_custom_operator_is_told_with_what_makes_it_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_operator_is_reported_with_its_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "odd.onnx")
     onnx.save(onnx.parser.parse_model(CUSTOM), path)
     assert main(["inspect", path]) == 0

@@ -156,7 +156,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["devices", "--names"]], ids=" ".join)
-def test_reader_that_left_ends_the_command_in_silence(arguments: list[str]) -> None:
+def test_closed_pipe_ends_the_command_in_silence(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -173,7 +173,7 @@ def test_reader_that_left_ends_the_command_in_silence(arguments: list[str]) -> N
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
 @pytest.mark.parametrize("command", ["run", "query", "inspect"])
-def test_pipe_in_place_of_a_model_is_refused_and_not_waited_for(command: str, tmp_path: Path) -> None:
+def test_pipe_as_a_model_is_refused_without_waiting(command: str, tmp_path: Path) -> None:
     pipe = tmp_path / "model.onnx"
     os.mkfifo(pipe)
     ended = run_hetero(command, str(pipe), *([] if command == "inspect" else ["-d", "CPU"]))

@@ -49,7 +49,7 @@ def test_nothing_is_left_of_the_template(kind: str, tmp_path: Path) -> None:
             compile(text, path, "exec")
 
 
-def test_memory_and_queue_are_left_out_of_kernels_alone(tmp_path: Path) -> None:
+def test_plugin_of_kind_kernels_has_no_memory_and_queue(tmp_path: Path) -> None:
     for kind in KINDS:
         assert main(["new-plugin", "mine", "--kind", kind, "--folder", str(tmp_path / kind)]) == 0
     texts = {kind: (tmp_path / kind / "hetero_mine" / "device.py").read_text() for kind in KINDS}

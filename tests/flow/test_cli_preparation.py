@@ -43,7 +43,7 @@ def read_saved(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
-def test_photograph_runs_through_the_steps_that_were_asked_for(device: str, model: str, picture: str, tmp_path: Path) -> None:
+def test_photograph_runs_through_the_requested_steps(device: str, model: str, picture: str, tmp_path: Path) -> None:
     target = tmp_path / "out.npz"
     steps = ["--resize", "area", "--mean", "200,190,180", "--scale", "2", "--color", "BGR->RGB", "--output", "inner"]
     assert main(["run", model, "-d", device, "-i", picture, *steps, "--save-outputs", str(target)]) == 0
@@ -55,7 +55,7 @@ def test_photograph_runs_through_the_steps_that_were_asked_for(device: str, mode
     np.testing.assert_allclose(saved["inner"][0], expected, rtol=0, atol=1e-4)
 
 
-def test_array_in_another_layout_and_precision_is_taken(model: str, tmp_path: Path) -> None:
+def test_array_in_another_layout_and_precision_is_accepted(model: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", PIXELS[None, :4, :6])
     target = tmp_path / "out.npz"
     arguments = ["-i", f"x={tmp_path / 'x.npy'}", "--layout", "x=NHWC", "--precision", "U8", "--output", "inner"]
@@ -63,7 +63,7 @@ def test_array_in_another_layout_and_precision_is_taken(model: str, tmp_path: Pa
     assert read_saved(target)["inner"].tolist() == (-PIXELS[None, :4, :6].transpose(0, 3, 1, 2).astype(np.float32)).tolist()
 
 
-def test_shape_and_batch_are_those_of_the_run(model: str, lines: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shape_and_batch_options_hold_for_the_run(model: str, lines: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", model, "-d", "CPU", "--random", "--shape", "x=1,3,9,5", "--batch", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"][0]["shape"] == [2, 3, 9, 5]
     assert main(["run", lines, "-d", "CPU", "--random", "--batch", "7", "--json"]) == 0
@@ -82,20 +82,20 @@ def test_shape_and_batch_are_those_of_the_run(model: str, lines: str, capsys: py
         (["--precision", "w=FP31"], "input 'w' of network 'lines': there is no precision 'FP31', did you mean"),
     ],
 )
-def test_option_that_cannot_be_ends_with_2(
-    arguments: list[str], message: str, lines: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_option_ends_with_2(arguments: list[str], message: str, lines: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", lines, "-d", "CPU", "--random", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_image_that_is_not_there_is_said(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_image_is_an_error(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("PIL")
     assert main(["run", model, "-d", "CPU", "-i", str(tmp_path / "no.png"), "--resize", "nearest"]) == 2
     assert "no.png': No such file or directory" in capsys.readouterr().err
 
 
-def test_exported_network_is_as_it_was_compiled(lines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_change_an_exported_network_are_refused(
+    lines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     blob = str(tmp_path / "blob")
     assert main(["compile", lines, "-d", "CPU", "-o", blob]) == 0
     for arguments, message in (
@@ -113,7 +113,7 @@ f (float[n,3] x, float[2] w) => (float[m,3] y) <float[2] w = {1, 2}, float[3] b 
 <domain: "own", opset_import: ["": 17]> twice (x) => (y) { y = Add(x, x) }"""
 
 
-def test_inspect_lists_what_is_in_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_lists_the_contents_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "f.onnx")
     onnx.save(onnx.parser.parse_model(FUNCTION), path)
     assert main(["inspect", path, "--json"]) == 0
@@ -127,7 +127,7 @@ def test_inspect_lists_what_is_in_a_model(tmp_path: Path, capsys: pytest.Capture
     assert {row["device"] for row in fields["devices"]} >= {"CPU", "TEMPLATE"}
 
 
-def test_inspect_asks_each_device_that_is_named(lines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_queries_each_named_device(lines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = str(tmp_path / "odd.onnx")
     onnx.save(
         onnx.parser.parse_model(

@@ -97,7 +97,7 @@ def test_pins_decide(model: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", [["query"], ["run", "--random"], ["compile", "-o", "out.blob"]])
-def test_pins_of_a_file_decide_where_no_pin_has_the_same_pattern(
+def test_pin_option_overrides_the_same_pattern_of_a_file(
     command: list[str], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

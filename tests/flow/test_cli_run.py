@@ -246,7 +246,7 @@ def test_replaceable_constant_may_be_an_input(tmp_path: Path, is_exported: bool)
 
 
 @pytest.mark.parametrize("name", ["steps.html", "steps.onnx"])
-def test_executed_graph_is_written_where_it_is_asked_for(
+def test_executed_graph_is_written_on_request(
     model: str, input_options: list[str], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (

@@ -141,7 +141,7 @@ def test_second_value_of_any_single_option_is_refused(model: str, capsys: pytest
     assert "--seed is given twice: 1 and 2; leave one out" in capsys.readouterr().err
 
 
-def test_pins_of_bench_are_for_the_devices_that_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pins_of_bench_apply_only_to_devices_that_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     quick = ["--iterations", "1", "--rounds", "1", "--warmup", "0", "--shape", "x=1,2"]
     devices = ["-d", "CPU", "-d", "HETERO:TEMPLATE,CPU"]
     assert main(["bench", model, *devices, "--pin", "op:Cast=CPU", *quick]) == 0
@@ -170,7 +170,7 @@ def test_later_inferences_are_timed_apart_from_the_first(model: str, capsys: pyt
         ["visualize", "-d", "CPU", "-o", "missing/x.svg"],
     ],
 )
-def test_file_that_cannot_be_written_is_said_before_the_work(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_file_is_an_error_before_the_work(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([arguments[0], "no-model.onnx", *arguments[1:]]) == 2
     assert "there is no folder missing" in capsys.readouterr().err
 

@@ -24,7 +24,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_tables_are_printed_and_the_result_is_kept(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_printed_and_the_result_is_stored(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["tune", model, "-d", "HETERO:TEMPLATE,CPU", "--shape", "n=4", "--budget", "60"]
     assert main([*command, "--write", str(tmp_path / "pins.toml")]) == 0
     text = capsys.readouterr().out

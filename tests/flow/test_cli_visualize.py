@@ -45,14 +45,14 @@ def test_page_is_one_file_with_the_nodes_and_reasons(model: str, tmp_path: Path,
     )
 
 
-def test_picture_text_and_languages_are_told_by_the_ending(model: str, tmp_path: Path) -> None:
+def test_format_follows_the_file_extension(model: str, tmp_path: Path) -> None:
     assert ElementTree.fromstring(draw(model, tmp_path / "plan.svg")).tag.endswith("svg")
     assert draw(model, tmp_path / "plan.DOT").startswith('digraph "diamond" {')
     assert draw(model, tmp_path / "plan.mmd").startswith("flowchart TB\n")
     assert f"far (Exp-13), TEMPLATE: {REASON}" in draw(model, tmp_path / "plan.txt")
 
 
-def test_json_has_what_query_prints(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_equals_the_output_of_query(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawn = json.loads(draw(model, tmp_path / "plan.json"))
     capsys.readouterr()
     assert main(["query", model, *SPLIT, "--json"]) == 0

@@ -100,7 +100,7 @@ def test_engine_fills_the_array_of_the_caller_in_place(core: Core, read: Callabl
     np.testing.assert_array_equal(mine, ZERO)
 
 
-def test_engine_runs_asynchronously_by_itself(core: Core, read: Callable[..., Network]) -> None:
+def test_engine_runs_asynchronously_on_its_own_threads(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("ENGINE", probes.EngineDevice())
     request = core.load_network(read(CHAIN), "ENGINE").create_infer_request()
     seen: list[Any] = []
@@ -156,7 +156,7 @@ def test_state_of_another_device_crosses_the_host_once_per_run(core: Core, read:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_states_go_through_an_engine_that_works_by_itself(core: Core, read: Callable[..., Network], threads: int) -> None:
+def test_states_work_on_an_asynchronous_engine(core: Core, read: Callable[..., Network], threads: int) -> None:
     core.register_plugin("ENGINE", probes.EngineDevice(threads))
     network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { present = Add(x, past) y = Neg(present) }")
     request = core.load_network(network.with_state({"present": "past"}), "ENGINE").create_infer_request()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="capabilities, l
 
 PROGRAM = Path(__file__).with_name("disk_trouble.py")
 NAMESPACE = ("unshare", "--map-root-user", "--mount")
-"""Root over mounts of its own, which end with it; most systems let any user have that."""
+"""Runs a command as root of a private mount namespace, which ends with the command; most systems allow it for every user."""
 REASON_OF_TROUBLE = {
     "full": "No space left on device",
     "limit": "File too large",
@@ -36,7 +36,7 @@ FILE_OF_WAY = {
     "save_folder": "outputs",
 }
 FOUND_BEFORE = ("compile", "visualize", "visualize_model")
-"""Ways of the command line, which looks for the folder before it works."""
+"""The command-line ways that check for the folder before they start."""
 MESSAGE_OF_WAY = {
     "export": "BlobError: cannot write the exported network 'new' to '{path}': {reason}",
     "write_inside": r"(OS|Permission|FileNotFound)Error: \[Errno \d+\] {reason}: '{path}'",

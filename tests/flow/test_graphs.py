@@ -9,7 +9,7 @@ import pytest
 from hetero_core.cli.main import main
 
 
-def test_command_line_draws_as_many_graphs_as_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_draws_the_given_number_of_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", "TEMPLATE", "--level", "graphs", "--cases", "3", "--seed", "5", "--json"]) == 0
     counts = json.loads(capsys.readouterr().out)["levels"]["graphs"]
     assert counts["failed"] == 0

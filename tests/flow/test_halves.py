@@ -26,11 +26,11 @@ from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 
 GROUPS = 8
 TRIED = range(GROUPS if IS_WHOLE else 2)
-"""The session `kit` tries all groups."""
+"""The tested groups: all groups in the session `kit`."""
 WITHOUT_REFERENCE = ("test_gradient_of_add", "test_gradient_of_add_and_mul")
-"""Their operator, Gradient, has no kernel in the reference evaluator."""
+"""The cases of Gradient, an operator without a kernel in the reference evaluator."""
 
-# The suite's own scripts and the reference evaluator divide by zero, overflow and cast NaN on purpose.
+# The suite and the reference evaluator divide by zero, overflow and cast NaN on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 
 
@@ -46,7 +46,7 @@ def test_suite_has_some_four_hundred_multi_node_models(multi_node_cases: list[tu
 
 
 @pytest.mark.parametrize("group", TRIED)
-def test_halves_one_after_the_other_equal_the_whole(multi_node_cases: list[tuple[BackendCase, Network]], group: int) -> None:
+def test_halves_in_sequence_equal_the_whole(multi_node_cases: list[tuple[BackendCase, Network]], group: int) -> None:
     failures = []
     for case, network in multi_node_cases[group::GROUPS]:
         names = [node.name for node in network.nodes]
@@ -95,17 +95,17 @@ def _run_parts(network: Network, parts: list[list[str]], feeds: Mapping[str, Any
     return values
 
 
-def _assert_same(output: Any, expected: Any, what: str) -> None:
+def _assert_same(output: Any, expected: Any, subject: str) -> None:
     if expected is None:
-        assert output is None, what
+        assert output is None, subject
     elif isinstance(expected, list):
-        assert isinstance(output, list), what
-        assert len(output) == len(expected), what
+        assert isinstance(output, list), subject
+        assert len(output) == len(expected), subject
         for index, (item, expected_item) in enumerate(zip(output, expected, strict=True)):
-            _assert_same(item, expected_item, f"{what}, element {index}")
+            _assert_same(item, expected_item, f"{subject}, element {index}")
     else:
         output, expected = np.asarray(output), np.asarray(expected)
-        assert output.dtype == expected.dtype, what
-        assert output.shape == expected.shape, what
+        assert output.dtype == expected.dtype, subject
+        assert output.shape == expected.shape, subject
         same = output.tolist() == expected.tolist() if output.dtype == object else output.tobytes() == expected.tobytes()
-        assert same, what
+        assert same, subject

@@ -21,7 +21,7 @@ from hetero_core.testing.models import dynamic_batch_model, if_model, light_inpu
 
 LIGHT = ("resnet50", "squeezenet", "shufflenet", *(("densenet121", "inception_v1", "vgg19") if IS_WHOLE else ()))
 LEFT_WHOLE = () if IS_WHOLE else ("resnet50",)
-"""Networks that are split alternately and not randomly."""
+"""Networks that only have the alternating split, not the random split."""
 SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
     "if": if_model,
     "loop": loop_model,
@@ -101,7 +101,7 @@ def test_one_loaded_network_takes_any_batch(core: Core, device: str) -> None:
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
-def test_old_form_of_a_model_runs_as_it_is(core: Core, name: str, device: str) -> None:
+def test_old_form_of_a_model_runs_unchanged(core: Core, name: str, device: str) -> None:
     """The form of the published models: opset 9, IR 3, initializers listed as inputs."""
     model = light_model(name, opset=None)
     inputs = light_inputs(model)

@@ -94,7 +94,7 @@ def test_plugin_wheel_announces_devices_and_holds_one_package(folder: Path, whee
     assert "Requires-Dist: hetero-core<0.3,>=0.2" in read_metadata(wheel, "METADATA")
 
 
-def test_wheel_of_the_gpu_holds_no_card_of_make_believe(wheels: dict[str, Path]) -> None:
+def test_wheel_of_the_gpu_holds_no_simulated_card(wheels: dict[str, Path]) -> None:
     names = list_names(wheels["hetero-cupy"])
     assert "hetero_cupy/device.py" in names
     assert [name for name in names if "fake" in name] == []

@@ -48,7 +48,7 @@ def check(core: Core, network: Network, device: str, feeds: dict[str, Any], expe
 
 
 def split(network: Network) -> Network:
-    """Pins every tenth node to TEMPLATE, whose convolutions are slow."""
+    """Pins only every tenth node to TEMPLATE, because its convolutions are slow."""
     return network.with_affinity({node.name: "TEMPLATE" if index % 10 == 9 else "CPU" for index, node in enumerate(network.nodes)})
 
 
@@ -57,7 +57,7 @@ def resnet() -> onnx.ModelProto:
     return open_resnet()
 
 
-def test_network_for_images_takes_smaller_ones(core: Core, resnet: onnx.ModelProto) -> None:
+def test_network_for_images_accepts_smaller_images(core: Core, resnet: onnx.ModelProto) -> None:
     name = "gpu_0/data_0"
     feeds = {name: np.random.default_rng(0).standard_normal((1, 3, 160, 160)).astype(np.float32)}
     fixed_model = onnx.ModelProto()

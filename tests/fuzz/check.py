@@ -1,4 +1,4 @@
-"""Checks of untrusted models, blobs and cache entries: hetero raises one of its own errors or runs the network; nothing else passes.
+"""Checks of untrusted models, blobs and cache entries: hetero must raise its own error or run the network.
 
 Each check returns the outcome of a case and the kind of its mutation: random bytes, or a field with the digest computed again. A valid
 model may ask for a giant computation, so only small models are loaded and run. A hostile model of at most 1 MB asks for all memory or time.
@@ -31,16 +31,16 @@ from hetero_core.network.writer import network_to_bytes, pack_network, unpack_ne
 Mutate = Callable[[Random, bytes], bytes]
 
 LARGEST = 1 << 22
-"""Bytes of all values together of a network that is loaded and run."""
+"""The largest total bytes of all values of a network that is loaded and run."""
 UNBOUNDED = frozenset(("Loop", "Scan", "If", "SequenceMap"))
-"""Operators that may compute for ever, or on values whose sizes are not declared."""
+"""Operators that may compute forever, or on values of undeclared sizes."""
 
 BLOB_TEXT = "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { a = Mul(x, w) b = Neg(a) y = Relu(b) }"
 X = np.array([3, -4], np.float32)
 HOLE = 10 << 30
-"""Bytes of the file without content that some hostile models name as their weights."""
+"""Bytes of the sparse file that some hostile models name as their weights."""
 LARGEST_READ, LONGEST_READ, LARGEST_LOAD = 10**9, 20.0, 2 * 10**9
-"""Bytes and seconds of the processor that a hostile model of 1 MB may take."""
+"""The limits of a hostile model of 1 MB: bytes and processor seconds of its reading, and bytes of its load."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def check_model(case: Case) -> str:
 
 
 def check_hostile(case: Case) -> str:
-    """Reads a hostile model with at most one more gigabyte, and loads it on every device with at most two."""
+    """Reads a hostile model with at most LARGEST_READ more bytes, and loads it on every device with at most LARGEST_LOAD more bytes."""
     name, make = list(list_models().items())[case.index]
     content = make()
     assert len(content) <= 10**6, f"{name} has {len(content)} bytes"

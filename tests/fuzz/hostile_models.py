@@ -24,7 +24,6 @@ MAKERS: list[Maker] = []
 
 
 def hostile(maker: Maker) -> Maker:
-    """Adds a maker to the list."""
     MAKERS.append(maker)
     return maker
 
@@ -37,7 +36,7 @@ def make_model(
     constants: dict[str, Any] | None = None,
     functions: list[onnx.FunctionProto] | None = None,
 ) -> onnx.ModelProto:
-    """Returns a model with one output; without `inputs` it has the input `x` of one float."""
+    """Returns a model with a single output; by default its only input is `x`, a single float."""
     initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
     listed = [make_input("x", FLOAT, 1)] if inputs is None else inputs
     graph = helper.make_graph(nodes, "hostile", listed, [helper.make_empty_tensor_value_info(output)], initializers)
@@ -75,7 +74,7 @@ def make_sparse(name: str, size: int) -> onnx.SparseTensorProto:
 
 
 def make_loop(trips: int, body: list[onnx.NodeProto], start: str, result: str, *, scanned: str = "") -> onnx.NodeProto:
-    """Returns a Loop whose body turns the value s into the value t."""
+    """Returns a Loop with a body that computes the value t from the value s."""
     outputs = ["d", "t", *([scanned] if scanned else [])]
     inputs = [make_input("i", INT64), make_input("c", BOOL), helper.make_tensor_value_info("s", FLOAT, None)]
     nodes = [helper.make_node("Identity", ["c"], ["d"]), *body]
@@ -92,7 +91,7 @@ def grow(op_type: str, constants: Constants, **attributes: Any) -> bytes:
 
 
 def fill(op_type: str, shapes: list[list[int]], **attributes: Any) -> bytes:
-    """Returns a model of one node over constants that are filled by ConstantOfShape."""
+    """Returns a model of a single node over constants from ConstantOfShape."""
     nodes = [helper.make_node("ConstantOfShape", [f"s{index}"], [f"c{index}"]) for index in range(len(shapes))]
     nodes.append(helper.make_node(op_type, [f"c{index}" for index in range(len(shapes))], ["e"], **attributes))
     nodes.append(helper.make_node("ReduceMax", ["e"], ["m"], keepdims=0))

@@ -120,13 +120,12 @@ def write_with_table(random: Random, fields: dict[str, Any], sections: dict[str,
 
 
 def write(fields: Any, sections: dict[str, bytes]) -> bytes:
-    """Returns a container of the fields and sections."""
     table, body = lay_out(sections)
     return assemble({**fields, "sections": table} if isinstance(fields, dict) else fields, body)
 
 
 def lay_out(sections: dict[str, bytes]) -> tuple[list[dict[str, Any]], bytes]:
-    """Returns the table and the aligned bytes."""
+    """Returns the table of sections and their bytes, aligned to 64."""
     table, body = [], b""
     for name, section in sections.items():
         table.append({"name": name, "offset": len(body), "size": len(section), "digest": digest_section(section)})
@@ -135,7 +134,7 @@ def lay_out(sections: dict[str, bytes]) -> tuple[list[dict[str, Any]], bytes]:
 
 
 def assemble(fields: Any, body: bytes) -> bytes:
-    """Returns head, header and body as a whole container."""
+    """Returns a valid container of head, header and body."""
     text = json.dumps(fields, sort_keys=True).encode()
     start = align(HEAD.size + len(text))
     prefix = (HEAD.pack(MAGIC, 2, 0, len(text), start + len(body) + 32) + text).ljust(start, b"\0")

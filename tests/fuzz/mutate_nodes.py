@@ -11,7 +11,7 @@ from operator_models import INTEGERS, NAMES, SIZES, TEXTS, list_schemas, make_op
 
 
 def mutate_nodes(random: Random, content: bytes) -> bytes:
-    """Returns the model with one to three nodes or values changed."""
+    """Returns the model with up to three changed nodes or values."""
     model = onnx.ModelProto.FromString(content)
     for _ in range(random.choice((1, 1, 2, 3))):
         if model.graph.node:

@@ -70,7 +70,7 @@ def mutate_bytes(random: Random, content: bytes) -> bytes:
 
 
 def mutate_model(random: Random, content: bytes) -> bytes:
-    """Returns the model with one to four fields changed."""
+    """Returns the model with up to four changed fields."""
     model = onnx.ModelProto.FromString(content)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         slots = list(iterate_slots(model))
@@ -93,12 +93,11 @@ def iterate_slots(message: Message) -> Iterator[Slot]:
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Says whether a field is a list."""
     return bool(field.is_repeated)
 
 
 def mutate_field(random: Random, message: Message, field: FieldDescriptor, slots: list[Slot]) -> None:
-    """Changes one field in place."""
+    """Changes a field in place."""
     if is_repeated(field):
         mutate_list(random, message, field, slots)
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -145,7 +144,6 @@ def mutate_list(random: Random, message: Message, field: FieldDescriptor, slots:
 
 
 def copy_of(message: Message) -> Message:
-    """Returns a copy of a message."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy

@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 
 IDLE = 60.0
-"""Seconds of the clock after which it does: a machine may be busy with others. Before its first case a worker has twice as many."""
+"""The longest silence of a worker, in seconds of the clock, because a machine may be busy; twice as long before its first case."""
 
 
 def main() -> int:

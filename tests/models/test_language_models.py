@@ -49,7 +49,7 @@ AXES = {
     **{name: {0: "batch", 2: "past"} for name in CACHES},
 }  # fmt: skip
 SIZES = ((2, 3, 5), (1, 1, 9))
-"""Texts, new words and words in the caches of each call."""
+"""The texts, new words and cached words of each call."""
 
 
 class Flat(nn.Module):

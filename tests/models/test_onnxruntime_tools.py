@@ -20,7 +20,7 @@ pytest.importorskip("onnx_ir")
 
 DEVICES = ("CPU", "TEMPLATE", "HETERO:ORT,CPU")
 STEPS = 0.03
-"""What a value on the border between two codes of 8 bits may do to a result: a few steps of a 255th."""
+"""The tolerance: a value on the border between two 8-bit codes may change an output by a few steps of 1/255."""
 
 CONVOLUTIONS = """<ir_version: 10, opset_import: ["": 17]> convolutions (float[N,3,16,16] x) => (float[N,10] y) {
     [conv_a] a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, weight_a, bias_a)

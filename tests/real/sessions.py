@@ -21,9 +21,9 @@ from hetero_core.testing.compare import describe_mismatch
 
 DIVIDED = ("OPENVINO", "ORT", "CPU")
 LONGEST_PIECE = 20
-"""Nodes in a row that a random division gives to one device, at most."""
+"""The largest number of consecutive nodes on the same device in a random division."""
 SECONDS = 300.0
-"""How long machine code is waited for."""
+"""The longest wait for machine code, in seconds."""
 TOLERANCE = 1e-3
 OnnxRuntimeSession = onnxruntime.InferenceSession
 

@@ -24,7 +24,7 @@ def find_advice() -> Iterator[tuple[str, str, str]]:
                     yield f"{path.relative_to(ROOT)}:{number}", match[3], extra
 
 
-def test_extras_that_are_named_exist() -> None:
+def test_recommended_extras_exist() -> None:
     advice = list(find_advice())
     assert len(advice) > 20, "the expression finds what it should"
     wrong = [row for row in advice if row[2] not in PROJECTS[row[1]].get("optional-dependencies", {})]

@@ -61,7 +61,7 @@ def test_versions_of_all_distributions_agree() -> None:
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
-def test_plugin_folder_follows_the_one_shape(folder: Path) -> None:
+def test_plugin_folders_have_the_common_layout(folder: Path) -> None:
     package = f"hetero_{folder.name}"
     project = read_project(folder)
     assert project["name"] == f"hetero-{folder.name}"

@@ -34,32 +34,32 @@ def find_plugins(loaded: set[str]) -> list[str]:
     return sorted(name for name in loaded if name.startswith("hetero_") and name.partition(".")[0] != "hetero_core")
 
 
-def test_importing_the_core_loads_no_plugin_and_nothing_heavy() -> None:
+def test_importing_the_core_loads_no_plugin_or_heavy_module() -> None:
     loaded = list_loaded("import hetero_core")
     assert find_plugins(loaded) == []
     assert find_heavy(loaded) == []
 
 
-def test_naming_devices_loads_no_plugin_and_no_heavy_module() -> None:
+def test_naming_devices_loads_no_plugin_or_heavy_module() -> None:
     loaded = list_loaded("from hetero_core import Core\nwith Core() as core:\n    assert 'CPU' in core.device_names")
     assert find_plugins(loaded) == []
     assert find_heavy(loaded) == []
 
 
-def test_hetero_devices_names_loads_no_plugin_and_nothing_heavy() -> None:
+def test_hetero_devices_names_loads_no_plugin_or_heavy_module() -> None:
     loaded = list_loaded("import sys\nfrom hetero_core.cli.main import main\nassert not main(['devices', '--names'])")
     assert find_plugins(loaded) == []
     assert find_heavy(loaded) == []
 
 
-def test_first_question_to_a_device_loads_that_plugin_alone() -> None:
+def test_first_query_of_a_device_loads_only_its_plugin() -> None:
     loaded = list_loaded("from hetero_core import Core\nwith Core() as core:\n    core.get_metric('HETERO', 'FULL_DEVICE_NAME')")
     assert {name.partition(".")[0] for name in find_plugins(loaded)} == {"hetero_hetero"}
     assert find_heavy(loaded) == []
 
 
 @pytest.mark.parametrize("name", PLUGINS)
-def test_importing_a_plugin_loads_its_first_file_alone(name: str) -> None:
+def test_importing_a_plugin_loads_only_its_first_file(name: str) -> None:
     loaded = list_loaded(f"import {name}", path=PLUGINS[name])
     assert find_plugins(loaded) == [name]
     assert find_heavy(loaded) == []

@@ -1,4 +1,4 @@
-"""Generates the reference page of ONNX Runtime's own operators: each name of its CPU provider, with support or the reason for none.
+"""Generates the reference page of ONNX Runtime's own operators: each name of its CPU provider, with its support or the reason against it.
 
 `PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md` regenerates it;
 a test fails if the page is out of date.
@@ -21,11 +21,11 @@ LACKING: Mapping[str, str] = {
     "SparseToDenseMatMul": "its first input is a sparse tensor, which a network here has only as a constant, made dense at read; "
     "ONNX Runtime refuses the operator with such a constant, so there is nothing to compare with",
 }
-"""Operator of com.microsoft that has a kernel in ONNX Runtime's CPU provider and none here -> the reason."""
+"""Operator of com.microsoft with a kernel in ONNX Runtime's CPU provider but not here -> the reason."""
 NOTES: Mapping[str, str] = {"MatMulNBits": "`accuracy_level=4` allows 8-bit activations, and the product is computed in float32"}
 """Operator -> a difference from ONNX Runtime that the operator's definition allows."""
 LEFT_OUT = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
-"""Generation of text as one operator, with the model as its attribute; not counted."""
+"""Operators that generate a whole text, with the model as an attribute; not counted."""
 
 _HEAD = """# Operators of ONNX Runtime's own
 

@@ -16,12 +16,12 @@ from hetero_core.network.operators import OPERATORS, Operator
 
 SIZES = (1, 1, 2, 3, 4, "N")
 LISTED = ("Reshape", "Squeeze", "Unsqueeze", *(name for name in OPERATORS if name.startswith("Reduce")))
-"""The operators whose second input is a list of numbers."""
+"""The operators with a list of numbers as second input."""
 WITH_CONSTANTS = (
     *("ConvTranspose", "DepthToSpace", "Expand", "InstanceNormalization", "Pad", "RMSNormalization", "Resize", "Slice"),
     *("SpaceToDepth", "Split", "Tile"),
 )
-"""The operators whose further inputs are drawn as constants that fit."""
+"""The operators with random but compatible constants as further inputs."""
 UNDRAWN = (
     *(
         *("ConstantOfShape", "DynamicQuantizeLinear", "GRU", "GroupNormalization", "LRN", "LSTM", "OneHot", "QLinearConv"),
@@ -29,7 +29,7 @@ UNDRAWN = (
     ),
     *("RNN", "Range", "TopK", "Upsample"),
 )
-"""Operators that demand more than the draws know."""
+"""The operators with requirements that the random draws do not meet."""
 WINDOWS = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 
 

@@ -20,9 +20,9 @@ from hetero_core.testing.compare import describe_mismatch
 from hetero_core.transforms.constants import RANDOM_OPERATORS
 
 Example = tuple[str, str]
-"""The graph that a row refuses, and the neighbour that is taken."""
+"""The graph that a row refuses, and its supported neighbour."""
 _LARGEST = 64
-"""The largest size that is opened; rows about sums of many elements look at larger ones."""
+"""The largest size that becomes open; rows about sums of many elements check larger sizes."""
 
 
 def read_graph(core: Core, text: str, rng: np.random.Generator | None = None) -> Network:

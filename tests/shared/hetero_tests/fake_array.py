@@ -39,7 +39,7 @@ class HostAccessError(TypeError):
 
 
 Allocate = Callable[..., np.ndarray[Any, Any]]
-"""Gives an array its memory: returns the array, or a copy of it."""
+"""Allocates memory for an array: returns the array or a copy of it."""
 
 
 class FakeArray:
@@ -147,7 +147,7 @@ for _operator in ["lt", "le", "gt", "ge", "neg", "abs", "invert", "pos"]:
 
 
 class Home:
-    """A simulated memory: wraps arrays that are created in it, and unwraps its own arrays; unwrapped arrays stay in this module."""
+    """A simulated memory: wraps new arrays, and unwraps its own arrays for use inside this module only."""
 
     def __init__(self, memory: str, allocate: Allocate) -> None:
         self.memory = memory

@@ -1,4 +1,4 @@
-"""Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Proves the places of values, no speed.
+"""Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Shows the place of values, not speed.
 
 The plugin's own code runs here; only the implementation of `runtime.Card` is replaced.
 """
@@ -18,7 +18,7 @@ from hetero_tests.fake_array import FakeArray, FakeNamespace, Home, HostAccessEr
 
 
 class FakeOutOfMemoryError(MemoryError):
-    """The card has no room."""
+    """An allocation exceeds the memory of the card."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(f"out of memory allocating {nbytes} bytes")
@@ -26,7 +26,7 @@ class FakeOutOfMemoryError(MemoryError):
 
 
 class FakeCard:
-    """A card with a memory of its own of `memory_bytes`, without a limit if None."""
+    """A card with its own memory of `memory_bytes`; the default is unlimited."""
 
     def __init__(self, index: int, *, memory_bytes: int | None = None, capability: str = "0.0") -> None:
         self.memory = f"ext:{index}"
@@ -37,7 +37,7 @@ class FakeCard:
         self._lock = threading.RLock()
         self._roots: set[int] = set()
         self.allocations = 0
-        """The number of arrays that got memory of their own so far."""
+        """The number of allocations so far."""
         self._home = Home(self.memory, self._allocate)
         self.xp = FakeNamespace(self._home)
 
@@ -58,7 +58,7 @@ class FakeCard:
         return array
 
     def _keep(self, root: Any, nbytes: int) -> None:
-        """Counts a piece of memory until it is freed."""
+        """Tracks an allocation until its array is freed."""
         with self._lock:
             self._roots.add(id(root))
         weakref.finalize(root, self._free, id(root), nbytes)

@@ -164,7 +164,7 @@ _BUILDERS: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "vit_tiny": vit_tiny_model,
 }
 LARGER_MODELS: tuple[str, ...] = tuple(_BUILDERS)
-"""The names that `larger_model` takes."""
+"""The valid names for `larger_model`."""
 
 
 def larger_model(name: str, batch: int = 1) -> onnx.ModelProto:

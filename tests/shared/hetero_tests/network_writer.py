@@ -46,7 +46,6 @@ class NetworkWriter:
         return outputs[0] if count == 1 else tuple(outputs)
 
     def add_constant(self, array: np.ndarray[Any, Any]) -> str:
-        """Adds a constant."""
         import onnx  # only builders need it
 
         name = f"constant_{len(self._initializers)}"
@@ -81,7 +80,6 @@ class NetworkWriter:
         return self.add_constant(generator.standard_normal(shape, np.float32) * np.float32(spread) + np.float32(mean))
 
     def build_model(self) -> onnx.ModelProto:
-        """Returns the model."""
         import onnx  # only builders need it
 
         graph = onnx.helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._initializers)

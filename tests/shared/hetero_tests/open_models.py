@@ -32,7 +32,7 @@ class Builder:
         return name
 
     def add(self, op_type: str, *inputs: str, name: str = "", **attributes: object) -> str:
-        """Adds a node with a single output."""
+        """Adds a node with a single output, and returns its name."""
         self._count += 1
         output = name or f"{op_type}_{self._count}"
         self._nodes.append(helper.make_node(op_type, inputs, [output], name=f"node_{self._count}", **attributes))

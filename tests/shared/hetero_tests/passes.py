@@ -45,5 +45,4 @@ def check(core: Core, model: onnx.ModelProto, transform: Callable[[Network], Net
 
 
 def list_operators(network: Network) -> list[str]:
-    """Returns the operators of the nodes in order."""
     return [node.op_type for node in network.nodes]

@@ -126,7 +126,7 @@ class Labels:
         self._labels = np.full(len(self._borders) - 1, label, np.int32)
 
     def find(self, runs: Runs) -> Places:
-        """Returns the positions of the labels of a set; it must be one of the sets of the constructor."""
+        """Returns the positions of the labels of a set, which the constructor must have received."""
         low, high = np.searchsorted(self._borders, runs.begins), np.searchsorted(self._borders, runs.ends)
         if len(low) == 1:
             return slice(int(low[0]), int(high[0]))
@@ -358,7 +358,7 @@ def _list_strides(strides: Sequence[int], array: Array) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A step and its bytes."""
+    """A step with its accesses."""
 
     name: str
     step: PlannedStep
