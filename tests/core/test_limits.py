@@ -1,4 +1,4 @@
-"""MEMORY_LIMIT: what counts, for how long, and who is named; on every device, at load and at run."""
+"""MEMORY_LIMIT: which arrays count, their lifetimes and the node in the error, on every device, at load and at run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
 
 
 class Unwatchable:
-    """An array that no weak reference can point at."""
+    """An array without weak references."""
 
     __slots__ = ("nbytes",)
 
@@ -100,7 +100,7 @@ def test_growing_node_is_named_on_every_device(
             run({"x": ONE, "s": np.array([2**60])})
         title, _, held = str(caught.value).partition(" bytes, beside ")
         assert title == f"network 'g' on {device}: node 'grow' (Expand-13) needs {4 * 2**60}"
-        # The value of 4 bytes before it; CPU may have that in its arena, for which it asked before it began.
+        # The input of the node takes 4 bytes; on CPU they may lie in the arena, which was counted before the run.
         assert int(held.partition(" that are held")[0]) in (0, 4)
     request = network.create_infer_request()
     request.start_async({"x": ONE, "s": np.array([2**60])})
@@ -110,7 +110,7 @@ def test_growing_node_is_named_on_every_device(
 
 
 def test_parts_of_a_split_network_share_one_limit(core: Core, read: Callable[..., Network]) -> None:
-    # Three arrays of 400 KB live at once on two devices, copies in the other memory among them; each device alone never has more than two.
+    # Both devices together hold three arrays of 400 KB, transferred copies included; each device alone holds at most two.
     text = "g (float[100000] x) => (float[100000] y) { a = Exp (x) b = Neg (a) c = Exp (b) d = Sum (a, b, c) y = Relu (d) }"
     config = {"TEMPLATE_REFUSED_OPERATORS": "Neg, Sum"}
     x = np.zeros(100_000, np.float32)

@@ -1,4 +1,4 @@
-"""LOG_LEVEL: the level of the loggers of the core and of a device's package, and that it is given back."""
+"""LOG_LEVEL sets the loggers of the core and of the device's package; the end of the Core restores them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps on their way: through the door, from one device to the next, into a blob and out of it."""
+"""Maps as inputs and outputs, in transfers between devices, and in blobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetero_core.network.subnetwork import cut_subnetwork
 
 
 def make_model(key: int = TensorProto.STRING, value: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    """x -> DictVectorizer -> Add itself -> ZipMap."""
+    """Returns the model x -> DictVectorizer -> Add(row, row) -> ZipMap."""
     spec = helper.make_value_info("x", helper.make_map_type_proto(key, helper.make_tensor_type_proto(value, [])))
     words = {"string_vocabulary": ["a", "b"]} if key == TensorProto.STRING else {"int64_vocabulary": [1, 2]}
     nodes = [

@@ -1,4 +1,4 @@
-"""with_inputs and with_outputs: what the steps compute, by formulas in NumPy, on every device; where they stand; what is refused."""
+"""with_inputs and with_outputs: results against NumPy formulas on every device, the order of the added steps, and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (2, 11, 13, 3), dtype=np.uint
 
 
 def resample(x: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
-    """Resizes axes 2 and 3 in float64. nearest: halves go down; bilinear: between half-pixel centers; area: means."""
+    """Resizes axes 2 and 3 in float64. nearest: rounds halves down; bilinear: half-pixel centers; area: means."""
     for axis, size in ((2, height), (3, width)):
         step = x.shape[axis] / size
         matrix = np.zeros((size, x.shape[axis]))

@@ -1,4 +1,4 @@
-"""with_shapes and with_batch: other sizes at the inputs, inferred through the network, and what a model cannot take."""
+"""with_shapes and with_batch: new input sizes are inferred through the network, and impossible sizes are refused."""
 
 from __future__ import annotations
 
@@ -191,6 +191,6 @@ def test_reshaped_model_runs_as_the_model_does(core: Core, build: Callable[[], A
 
 
 def test_huge_size_of_a_vector_is_not_followed_element_by_element(read: Read) -> None:
-    # onnx's strict inference would note each of two thousand million elements that nobody knows.
+    # The strict inference of onnx would list two thousand million unknown elements.
     network = read("g (int32[n,4] x) => (int64[m] y) <int64[1] flat = {-1}> { f = Reshape(x, flat) y = Cast<to=7>(f) }")
     assert describe(network.with_shapes({"x": (500_000_000, 4)})) == ["x: int32[500000000,4]", "y: int64[2000000000]"]

@@ -1,4 +1,4 @@
-"""What is no plain file, wherever a path is taken: it is refused with its kind, and nothing waits for it."""
+"""Pipes, folders and other special files are refused with their kind, without blocking, by every function that opens a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins that break the contract: each is an error that names device, distribution and version, and hides no other."""
+"""A plugin that breaks the contract raises an error with device, distribution and version; other plugins stay usable."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def describe_v2(group: str, limits: Mapping[str, str]) -> dict[str, str]:
         (describe_v2("/", {"": "250000 100000\n"}), 2.5),
         (describe_v2("/user.slice/a.scope", {"user.slice/a.scope/": "max 100000\n", "user.slice/": "150000 100000\n"}), 1.5),
         (describe_v2("/user.slice/a.scope", {"user.slice/a.scope/": "50000 100000\n", "user.slice/": "400000 100000\n"}), 0.5),
-        # A container that is shown its own group as the root, and one that sees the path of the machine outside.
+        # A container may see its own group as the root, or the path of its group on the host.
         (describe_v2("/docker/1f", {"": "200000 100000\n"}), 2.0),
         (describe_v2("/../../outside", {"": "300000 100000\n"}), 3.0),
         (describe_v2("/docker/1f", {"": "garbage\n"}), None),

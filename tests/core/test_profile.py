@@ -1,4 +1,4 @@
-"""The times of one run: when each node, subgraph and transfer began, where it belongs, how long the run waited. No times are judged."""
+"""The profile of a run: begin, subgraph and order of nodes and transfers, and the time in the queue. No duration is asserted."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_split_networks_inside_a_split_network_are_told_apart(core: Core, read: 
         ("join", (2, 0), "TEMPLATE", 2),
         ("tail", (2, 0), "TEMPLATE", 2),
     ]
-    # An inner subgraph ends before the one that holds it.
+    # An inner subgraph ends before its outer subgraph.
     assert [stage.path for stage in profile.stages] == [(0, 0), (0, 1), (0,), (1,), (2, 0), (2,)]
     device_of_path = {stage.path: stage.device for stage in profile.stages}
     assert device_of_path[2,] == "HETERO:TEMPLATE,CPU"
@@ -107,7 +107,7 @@ def test_wait_of_a_request_ends_when_a_thread_of_the_device_is_free(
 ) -> None:
     loaded = core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "HAND", ON)
     requests = [loaded.create_infer_request() for _ in range(2)]
-    # One stream, so the second run has to wait.
+    # The device has a single stream, so the second run waits.
     for request in requests:
         request.start_async(feed(1))
     first = hand.next_run()
@@ -126,7 +126,7 @@ def test_wait_of_a_request_ends_when_a_thread_of_the_device_is_free(
 
 
 class SelfStarting(Executable):
-    """Runs on a thread of its own; says itself when a run begins where it is told to."""
+    """Runs on its own thread; reports the begin of a run if `says_when`."""
 
     def __init__(self, network: Network, *, says_when: bool) -> None:
         self.inputs, self.outputs, self._says_when = network.inputs, network.outputs, says_when

@@ -1,4 +1,4 @@
-"""AsyncInferQueue: idle requests are found, errors are raised once, callbacks may start more, nothing waits for itself."""
+"""AsyncInferQueue: idle requests are reused, errors are raised once, callbacks may start runs, no call deadlocks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_start_waits_for_an_idle_request(hand: Any, by_hand: ExecutableNetwork, 
     starter = threading.Thread(target=lambda: queue.start_async(feed(2)))
     starter.start()
     hand.next_run().end()
-    # Only the thread that waited can have started this one.
+    # Only the waiting thread can have started this run.
     hand.next_run().end()
     starter.join(60)
     queue.wait_all()

@@ -1,4 +1,4 @@
-"""Refusals of the reader: each message names the object, what was found and what to do."""
+"""Refusals of the reader: each message names the object, the wrong value and the remedy."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_initializer_that_contradicts_its_declared_input_is_refused() -> None:
 
 
 def test_bodies_nested_too_deep_for_protobuf_are_refused() -> None:
-    # Written by hand, length by length: protobuf itself cannot make such a message.
+    # The bytes are composed here, because protobuf cannot serialize such a message.
     def field(number: int, content: bytes) -> bytes:
         size, length = b"", len(content)
         while length > 127:

@@ -1,4 +1,4 @@
-"""Limits that change on a loaded network."""
+"""Configuration keys that change on a loaded network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reducing a network: what is left fails, is as small as it can be, and takes few questions."""
+"""A reduced network still fails, is minimal, and needs few evaluations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FORK = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y,
 
 
 def test_failure_that_an_inner_value_as_output_hides_is_reduced_with_that_value_hidden() -> None:
-    """A plan's fault: it is there where `second` and `third` run together and what is between them is no output."""
+    """The failure of a planner: `second` and `third` are in the same part, and `b` between them is no output of the part."""
     import onnx.parser
 
     def fails(part: Network) -> bool:

@@ -1,4 +1,4 @@
-"""Discovery: entry points of real distribution metadata on the path, good and bad ones beside each other."""
+"""Plugin discovery from entry points in distribution metadata on the path, with valid and broken plugins side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a distribution with one module and entry points on the path, as pip would."""
+    """Installs a distribution of a module and entry points on the path, in the layout of pip."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def put(distribution: str, module: str, code: str, entry_points: str, version: str = "1.0") -> None:

@@ -1,4 +1,4 @@
-"""Constants and outputs that a model lists twice: what ONNX Runtime answers is answered, whatever the device."""
+"""Models that list a constant or an output twice give the results of ONNX Runtime on every device."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ONES = np.ones((1, 2), np.float32)
 
 
 class Gate:
-    """A device whose runs wait until the test opens the gate, and fail when it says so."""
+    """A device whose runs wait for `open`, then fail if `fails` is set."""
 
     def __init__(self) -> None:
         self.entered, self.open, self.fails = threading.Semaphore(0), threading.Event(), False
@@ -265,7 +265,7 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
     request = core.load_network(network, device, {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": np.ones(2, np.float32)})
     nodes = [entry for entry in request.perf_counts if not entry.targets]
-    # Machine code runs both as one step, which has both names.
+    # Machine code fuses both nodes into a single step, which has both names.
     assert [name for entry in nodes for name in entry.node.split("+")] == ["Abs_0", "Neg_1"]
     assert all(entry.seconds > 0 for entry in request.perf_counts)
     if ":" in device:

@@ -91,7 +91,7 @@ def test_node_of_another_opset_is_inferred_by_its_own() -> None:
 
 
 def test_body_of_a_node_of_another_opset_is_typed() -> None:
-    # If-1 of opset 9 in a model of opset 21.
+    # The function uses If-1 of opset 9 in a model of opset 21.
     network = read("""g (bool c, float[1,2] x) => (y) { [call] y = f.old(c, x) }
         <domain: "f", opset_import: ["": 9]> old (c, a) => (b) {
             b = If(c) <then_branch = t () => (p) { m = Squeeze<axes = [0]>(a) p = Neg(m) },

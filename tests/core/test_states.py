@@ -1,4 +1,4 @@
-"""States: outputs that a request keeps for the inputs of its next run, on devices of all kinds."""
+"""States: outputs that a request keeps as inputs of its next run, on several devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hetero_core.network.writer import network_to_bytes, pack_network, unpack_ne
 
 DEVICES = ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"]
 Read = Callable[..., Network]
-# A running sum: y is the sum so far, told twice over.
+# A running sum; y is twice the sum.
 SUM = "g (float[2] x, float[2] past) => (float[2] y, float[2] present) { present = Add(x, past) y = Add(present, present) }"
 REVERSED = "g (float[4] x, float[4] past) => (float[4] present) { present = Add(x, past) }"
 X = np.array([1, 2], np.float32)
@@ -128,9 +128,9 @@ def test_failed_run_leaves_the_state_as_it_was(core: Core, read: Read) -> None:
 
 
 class ReusingDevice:
-    """Adds the reverse of its state to x, element by element, into buffers that each context has once: what it returned is overwritten.
+    """Computes x + reverse(state) into a buffer per context, so each run overwrites the output of the last run.
 
-    An element of the state is read after others of the result were written, so a state in the buffer of the same run would be spoilt.
+    It writes elements of the buffer before it has read the whole state, so a state that aliases the buffer gives wrong results.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ def test_cancelled_run_changes_no_state_and_spoils_none(reusing: tuple[ReusingDe
     assert request.states["past"].value.tolist() == [1, 2, 3, 4]
     request.infer({"x": x})
     request.infer({"x": x})
-    # By hand: x + reverse(x) = 5 5 5 5, then x + that.
+    # x + reverse(x) = 5 5 5 5, and then x + 5.
     assert request.states["past"].value.tolist() == [6, 7, 8, 9]
 
 

@@ -1,4 +1,4 @@
-"""The private store: its folder is made private, and refused if anybody else could have put something into it; its entries. Real modes."""
+"""The private store: its folder is private and refused if other users can write to it; its entries. Uses real file modes."""
 
 from __future__ import annotations
 

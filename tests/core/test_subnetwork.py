@@ -44,7 +44,7 @@ def test_inputs_of_the_network_come_first_then_values_by_producer() -> None:
 
 
 def test_outputs_stand_in_the_order_of_their_producers() -> None:
-    # The network returns y, then b; b is made first.
+    # The network lists y before b, but b is computed first.
     assert names(cut_subnetwork(read(DIAMOND), ["a", "b", "c", "d"])) == (["x", "z"], ["a", "b", "c", "d"], ["b", "y"])
 
 

@@ -1,4 +1,4 @@
-"""hetero_core.testing.models: each model is valid, the same on every call, sane in range, and equal in two engines."""
+"""hetero_core.testing.models: each model is valid and deterministic, has sane outputs, and gives equal results in two engines."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from hetero_core.testing import models
 from hetero_core.testing.compare import assert_same
 
 SMALL = ["if_model", "loop_model", "lstm_model", "dynamic_batch_model"]
-# Seconds each; the evaluator takes longer for the others, and is wrong about LRN.
+# The reference evaluator takes seconds for these; it is slower for the rest, and wrong about LRN.
 QUICK_LIGHT = ["shufflenet", "squeezenet"]
 
 

@@ -1,4 +1,4 @@
-"""The device of docs/how-to/wrap-an-engine.md: a third engine on the toolkit, in fewer than 300 lines, held to the kit."""
+"""The device of docs/how-to/wrap-an-engine.md wraps an engine in fewer than 300 lines and passes the conformance kit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) 
 
 @pytest.fixture(scope="module")
 def code() -> dict[str, Any]:
-    """The names of the page's first block of code."""
+    """Executes the first code block of the page and returns its names."""
     (source, *_) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert source.count("\n") < 300
     names: dict[str, Any] = {"__name__": "wrapped_engine"}
@@ -38,7 +38,7 @@ def test_third_engine_passes_the_level(code: dict[str, Any], level: str) -> None
 
 
 def make_compiling_device(code: dict[str, Any], restored: list[dict[str, bytes]]) -> Any:
-    """The same device with a compiled form: what it restores is written down."""
+    """Returns the device of the page with a compiled form; it appends the sections of each restore to `restored`."""
 
     class CompilingDevice(code["EvaluatorDevice"]):  # type: ignore[misc]  # a class of the page
         def store(self, executable: Any) -> dict[str, bytes]:

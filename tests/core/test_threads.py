@@ -1,4 +1,4 @@
-"""The budget of threads: how it is divided by keys and hint, what a device hears of it, and how many runs are under way at once."""
+"""Thread budget: its division by keys and hint, the configuration of the device, and the number of concurrent runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLAIN: Mapping[str, Any] = {
         ({"NUM_STREAMS": "AUTO", "INFERENCE_NUM_THREADS": 4}, 1, 4, 1, 4),
         ({"NUM_STREAMS": 3}, 8, 8, 3, 2),
         ({"NUM_STREAMS": 2, "PERFORMANCE_HINT": "THROUGHPUT"}, 8, 8, 2, 4),
-        # A device whose runs do not keep processors busy may have more streams than there are.
+        # A device that does not compute on the processors may have more streams than processors.
         ({"NUM_STREAMS": 20}, 64, 8, 20, 1),
         ({"PERFORMANCE_HINT": "THROUGHPUT"}, 64, 8, 8, 1),
         ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 8, 8, 2, 4),
@@ -106,7 +106,7 @@ def test_wrong_value_is_refused_at_load(core: Core, read: Callable[..., Network]
 
 
 class Counting:
-    """A device with four streams: notes the configuration of each load, and the most runs that were under way at the same time."""
+    """A device with four streams that records the configuration of each load and the maximum of concurrent runs."""
 
     def __init__(self, streams: int = 4) -> None:
         self.streams = streams
@@ -169,7 +169,7 @@ def wait_all(requests: list[Any]) -> None:
 
 
 def enter(device: Counting, count: int) -> None:
-    """Waits until this many runs have begun; the rest is then behind them in the queue."""
+    """Waits until `count` runs have begun; the remaining runs are queued."""
     for _ in range(count):
         assert device.entered.acquire(timeout=LIMIT)
 
@@ -281,7 +281,7 @@ def test_closing_ends_what_runs_and_drops_what_is_queued_on_every_network(
     networks = [core.load_network(read(TEXT), "COUNTING", {"NUM_STREAMS": count}) for count in (1, 2, 3)]
     networks += [core.load_network(read(TEXT), "COUNTING", {"EXCLUSIVE_ASYNC_REQUESTS": True}) for _ in range(2)]
     requests = start_all(*networks, count=40)
-    # Round by round; the first of each network begin, of the last two one alone.
+    # Requests are started round-robin. Each network runs its number of streams; the two exclusive networks share a single stream.
     running = [requests[turn * len(networks) + place] for place, count in enumerate((1, 2, 3, 1)) for turn in range(count)]
     enter(counting, len(running))
     closing = threading.Thread(target=core.close)

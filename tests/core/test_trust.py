@@ -1,4 +1,4 @@
-"""Code in blobs: marked by the plugin, refused before a plugin sees it unless it is trusted, and never in a cache."""
+"""Code in blobs is marked by the plugin, refused before the plugin reads it unless trusted, and never cached."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ X = np.array([1, 2], np.float32)
 
 
 class NativeDevice(CpuDevice):
-    """CPU that exports a section of code beside the network, and notes what it was given to import."""
+    """CPU with a code section in its blobs; it records the code of each import."""
 
     def __init__(self) -> None:
         super().__init__("NATIVE")
@@ -64,7 +64,7 @@ def export(core: Core, native: NativeDevice, read: Callable[..., Network]) -> Ca
 
 
 def change_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Returns a container with another header and a right digest, as a stranger makes it; the header keeps its size or shrinks."""
+    """Returns a forged container: changed header, valid digest. The header must not grow."""
     size = struct.unpack_from("<Q", content, 16)[0]
     fields = json.loads(content[32 : 32 + size])
     change(fields)

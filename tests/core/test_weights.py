@@ -148,7 +148,7 @@ def test_file_that_became_shorter_is_an_error_not_a_crash(folder: Path) -> None:
 
 
 def test_weights_are_not_touched_by_reading(folder: Path) -> None:
-    # A sparse file of 1 TiB: mapping is lazy, or this fails.
+    # The sparse file has 1 TiB, so a read that is not lazy fails.
     with open(folder / "huge.bin", "wb") as file:
         file.truncate(2**40)
     model = model_with(location="huge.bin")

@@ -45,7 +45,7 @@ def with_weights(*, count: int = 1000) -> Network:
 
 
 def assert_same_network(actual: Graph, expected: Graph, *, opsets: bool) -> None:
-    """Compares all that a network holds, bodies included; `opsets` too, and what only a packed network keeps."""
+    """Compares networks, bodies included; with `opsets` also the opsets and origins, which only a packed network keeps."""
     fields = ("name", "op_type", "domain", "since_version", "inputs", "outputs", "captures")
     fields += ("opset", "origins", "original_name") if opsets else ()
     assert actual.inputs == expected.inputs
@@ -68,7 +68,7 @@ def assert_same_network(actual: Graph, expected: Graph, *, opsets: bool) -> None
 
 
 def list_models_of_all_operators() -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yields the first case of each operator and of each number of inputs that it has; in the session `kit` every case."""
+    """Yields the first case of each pair of operator and number of inputs, or every case if WHOLE_KIT is set."""
     seen: set[tuple[str, int]] = set()
     for case in iterate_backend_cases(kinds=KINDS if os.environ.get("WHOLE_KIT") else ("node", "simple")):
         operators = {(node.op_type, len(node.input)) for node in case.model.graph.node}
@@ -283,7 +283,7 @@ def test_onnxruntime_computes_the_same_from_the_written_model() -> None:
         RICH.replace("<float[2] w", "<float w0 = {9}, float[2] w")
         .replace("com.acme.Twist", "Identity")
         .replace('<alpha = 0.5, mode = "fast", sizes = [1, 2]>', "")
-        # ONNX Runtime refuses two nodes of one name, which the reader renames.
+        # ONNX Runtime refuses nodes with equal names; the reader renames them.
         .replace("[same] d", "d")
     )
     feeds = {"c": np.array(True), "x": np.array([[1, 2], [3, 40]], np.float32)}
