@@ -43,7 +43,7 @@ def make_all(device: str) -> dict[str, Any]:
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
 def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], device: str) -> None:
     held = make_all(device)
-    watched = {kind: weakref.ref(one) for kind, one in held.items()}
+    watched = {kind: weakref.ref(thing) for kind, thing in held.items()}
     for kind in order:
         del held[kind]
         gc.collect()
@@ -51,17 +51,15 @@ def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], dev
             assert held["request"].infer({"x": X})["y"].tolist() == [6], f"a request works without its {kind}"
     # A pool thread may still hold the run for a moment after it has reported the end.
     end = monotonic() + 60
-    while monotonic() < end and any(one() is not None for one in watched.values()):
+    while monotonic() < end and any(reference() is not None for reference in watched.values()):
         gc.collect()
-    assert [kind for kind, one in watched.items() if one() is not None] == []
+    assert [kind for kind, reference in watched.items() if reference() is not None] == []
 
 
 @pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("order", list(itertools.permutations(("core", "network", "request", "plugin"))), ids="-".join)
 @pytest.mark.parametrize(("device", "expected"), [("FLIGHT", 6), ("HETERO:FLIGHT,CPU", 9)])
-def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
-    hand: Any, order: tuple[str, ...], device: str, expected: int
-) -> None:
+def test_run_in_flight_ends_well_in_every_order_of_deletion(hand: Any, order: tuple[str, ...], device: str, expected: int) -> None:
     before, ended = set(threading.enumerate()), list[Any]()
     plugin = type(hand)()
     core = Core()
@@ -76,7 +74,7 @@ def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
     threads = [thread for thread in threading.enumerate() if thread not in before and thread.name != "hetero-cpu-compiler"]
     assert {thread.name.rpartition("_")[0] for thread in threads} >= {f"hetero-{device}"}
     held = {"core": core, "network": network, "request": request, "plugin": plugin}
-    watched = {kind: weakref.ref(one) for kind, one in held.items()}
+    watched = {kind: weakref.ref(thing) for kind, thing in held.items()}
     del core, network, request, plugin
     for kind in order:
         if kind == "plugin" and "core" in held:
@@ -95,7 +93,7 @@ def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
     assert ended == [[expected]]
     assert [thread.name for thread in threads if thread.is_alive()] == []
     gc.collect()
-    assert [kind for kind, one in watched.items() if one() is not None] == []
+    assert [kind for kind, reference in watched.items() if reference() is not None] == []
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("core", "network"))), ids="-".join)
@@ -126,13 +124,13 @@ def test_cancelled_and_failed_runs_hold_no_input(hand: Any, by_hand: ExecutableN
         pass
 
     request = by_hand.create_infer_request()
-    given = np.array([1], np.float32).view(Array)
-    watched = weakref.ref(given)
-    request.start_async({"x": given})
+    array = np.array([1], np.float32).view(Array)
+    watched = weakref.ref(array)
+    request.start_async({"x": array})
     run = hand.next_run()
     request.cancel()
     run.end()
-    del run, given
+    del run, array
     hand.is_free = True
     request.infer({"x": X})
     # The thread releases the cancelled run when it takes the next task from its queue.
@@ -220,7 +218,7 @@ def test_interpreter_ends_with_runs_in_flight(body: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_exports_into_a_folder_of_the_search_path_leave_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_into_a_folder_on_sys_path_leak_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # importlib-metadata caches the listing of a folder for each modification time of the folder.
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -305,6 +303,6 @@ assert request.infer({"x": X})["y"].tolist() == [6]
 """
 
 
-def test_forked_child_gets_an_error_and_no_hang_and_may_make_a_core_of_its_own() -> None:
+def test_forked_child_gets_an_error_and_can_make_its_own_core() -> None:
     ended = run_program(FORK)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -28,9 +28,7 @@ class CountingDevice(PlainDevice):
 
 
 @pytest.mark.parametrize("composer", ["HETERO", "MULTI", "AUTO", "BATCH"])
-def test_questions_to_the_innermost_device_do_not_double_with_each_list(
-    core: Core, read: Callable[[str], Network], composer: str
-) -> None:
+def test_calls_of_the_innermost_device_do_not_double_per_list(core: Core, read: Callable[[str], Network], composer: str) -> None:
     innermost = CountingDevice()
     core.register_plugin("INNERMOST", innermost)
     counts = []

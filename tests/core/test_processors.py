@@ -47,7 +47,7 @@ def test_quota_is_the_smallest_of_the_groups_around_the_process(
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 4), (0.2, 1), (1.0, 1), (1.2, 2), (2.5, 3), (64.0, 4)])
-def test_fraction_of_a_processor_is_rounded_up_and_the_mask_is_never_exceeded(
+def test_quota_is_rounded_up_and_limited_by_the_affinity_mask(
     quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hetero_core.devices.processors._read_quota", lambda: quota)
@@ -70,7 +70,7 @@ with Core() as core:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
-def test_core_takes_no_more_processors_than_the_affinity_mask_has() -> None:
+def test_core_uses_only_processors_of_the_affinity_mask() -> None:
     ended = subprocess.run([sys.executable, "-c", AFFINITY], capture_output=True, text=True, check=False, timeout=900)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.split() == [str(count_processors()), "1", "1", "(1,", "1)", "(1,", "1,", "1)"]

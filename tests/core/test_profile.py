@@ -40,13 +40,13 @@ def test_end_of_a_node_is_the_moment_it_is_recorded() -> None:
     profile.add(node, 0.5)
     after = perf_counter()
     profile.add(node, 0.5, begin=7.0)
-    told, given = profile.entries
-    assert before <= told.begin + 0.5 <= after
-    assert (given.begin, given.seconds) == (7.0, 0.5)
-    assert (told.thread, given.thread) == (threading.get_ident(), 0)
+    implicit, explicit = profile.entries
+    assert before <= implicit.begin + 0.5 <= after
+    assert (explicit.begin, explicit.seconds) == (7.0, 0.5)
+    assert (implicit.thread, explicit.thread) == (threading.get_ident(), 0)
 
 
-def test_parts_write_into_the_profile_of_the_whole_under_their_path() -> None:
+def test_parts_write_into_the_outer_profile_under_their_path() -> None:
     whole = Profile("OUTER")
     inner = whole.of_part("MIDDLE", 3).of_part("INNER", 1)
     inner.add_transfer("v", 24, 0.0, source="INNER", targets=("host",))
@@ -58,7 +58,7 @@ def test_parts_write_into_the_profile_of_the_whole_under_their_path() -> None:
     assert whole.copied_bytes == inner.copied_bytes == 24
 
 
-def test_nodes_lie_within_their_subgraph_and_subgraphs_within_the_run(core: Core, read: Callable[..., Network]) -> None:
+def test_nodes_lie_within_subgraphs_and_subgraphs_within_the_run(core: Core, read: Callable[..., Network]) -> None:
     profile = profile_of(core, read(DIAMOND).with_affinity({"far": "CPU"}), "HETERO:TEMPLATE,CPU")
     assert [(stage.path, stage.device) for stage in profile.stages] == [((0,), "TEMPLATE"), ((1,), "CPU"), ((2,), "TEMPLATE")]
     assert [stage.reads for stage in profile.stages] == [("x",), ("b",), ("c", "d")]
@@ -82,7 +82,7 @@ def test_nodes_lie_within_their_subgraph_and_subgraphs_within_the_run(core: Core
     assert profile.requested <= profile.began <= profile.stages[0].begin
     assert end_of(profile.stages[-1]) <= profile.ended
     for times in (profile.entries, profile.stages):
-        assert all(end_of(one) <= other.begin for one, other in pairwise(times))
+        assert all(end_of(earlier) <= later.begin for earlier, later in pairwise(times))
 
 
 def test_split_networks_inside_a_split_network_are_told_apart(core: Core, read: Callable[..., Network]) -> None:
@@ -102,7 +102,7 @@ def test_split_networks_inside_a_split_network_are_told_apart(core: Core, read: 
     assert device_of_path[2,] == "HETERO:TEMPLATE,CPU"
 
 
-def test_wait_of_a_request_ends_when_a_thread_of_the_device_is_free(
+def test_request_leaves_the_queue_when_a_device_thread_is_free(
     core: Core, hand: Any, read: Callable[..., Network], feed: Callable[[float], dict[str, Any]]
 ) -> None:
     loaded = core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "HAND", ON)

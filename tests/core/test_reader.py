@@ -113,7 +113,7 @@ def test_sparse_constant_node_becomes_dense() -> None:
     assert read_network(model).initializers["c"].array.tolist() == [0, 5]
 
 
-def test_constant_node_in_a_body_becomes_an_initializer_of_the_body() -> None:
+def test_constant_node_in_a_body_becomes_its_initializer() -> None:
     network = read_network(
         parse("""g (bool c, float[1] x) => (y) {
             y = If(c) <then_branch = t () => (a) { k = Constant<value_floats = [2.0]>() a = Mul(x, k) },
@@ -365,7 +365,7 @@ def test_affinity_of_openvino_is_read_as_a_pin(metadata: dict[str, str], pins: d
     assert dict(read_network(model).affinity) == pins
 
 
-def test_node_at_which_onnx_looks_beyond_a_list_hides_no_other_types() -> None:
+def test_types_survive_an_index_error_of_onnx_inference() -> None:
     # onnx 1.22 reads the empty constant as a number, and raises IndexError.
     text = """g (double[4,3,2,4,0] x, double[4,3,2,4,0] w, float[3] z) => (s, n) <int64[4,3,2,4,0] step = {}>
     { s = STFT(x, step, w) n = Neg(z) }"""

@@ -93,9 +93,7 @@ BRANCHES = """g (bool c, uint8[4,64] a, int8[64,8] b) => (int32[4,8] y) { y = If
 
 @pytest.mark.parametrize("text", [PRODUCT, BRANCHES])
 @pytest.mark.parametrize("is_exact", [False, True])
-def test_engine_is_asked_about_bytes_only_if_it_multiplies_them_exactly(
-    text: str, is_exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_checks_byte_products_only_if_it_is_exact(text: str, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_session, "engine_multiplies_exactly", lambda: is_exact)
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     feeds = {"a": _bytes(4, 64), "b": np.full((64, 8), 1, np.int8)} | ({"c": np.array(True)} if text is BRANCHES else {})

@@ -60,7 +60,7 @@ def test_constant_is_used_unless_a_run_is_given_another_value(core: Core, device
 
 
 @pytest.mark.parametrize("device", ["CPU", "HETERO:ORT,CPU", "HETERO:TEMPLATE,CPU"])
-def test_imported_network_takes_constants_as_the_exported_one_does(core: Core, device: str) -> None:
+def test_imported_network_takes_constants_like_the_exported(core: Core, device: str) -> None:
     stream = io.BytesIO()
     core.load_network(parse(), device).export_network(stream)
     imported = core.import_network(stream.getvalue(), device)

@@ -58,9 +58,9 @@ class GateExecutable(Executable):
 
 @pytest.fixture
 def gate(core: Core) -> Gate:
-    found = Gate()
-    core.register_plugin("GATE", found)
-    return found
+    device = Gate()
+    core.register_plugin("GATE", device)
+    return device
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_running_request_is_busy(gate: Gate, request_of_gate: InferRequest) -> N
     assert request_of_gate.wait(60)
 
 
-def test_error_of_the_device_reaches_wait_and_leaves_nothing_behind(gate: Gate, request_of_gate: InferRequest) -> None:
+def test_device_error_reaches_wait_and_the_request_works_again(gate: Gate, request_of_gate: InferRequest) -> None:
     gate.open.set()
     gate.fails = True
     seen: list[BaseException | None] = []
@@ -163,7 +163,7 @@ def test_exit_or_interrupt_in_a_callback_reaches_wait(gate: Gate, request_of_gat
     assert request_of_gate.wait(60), "the request and its thread work on"
 
 
-def test_interrupt_in_the_callback_of_a_cancel_reaches_who_cancels(gate: Gate, request_of_gate: InferRequest) -> None:
+def test_interrupt_in_the_callback_reaches_the_caller_of_cancel(gate: Gate, request_of_gate: InferRequest) -> None:
     def interrupt(request: InferRequest, failure: BaseException | None) -> None:
         raise KeyboardInterrupt
 

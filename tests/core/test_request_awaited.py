@@ -42,9 +42,7 @@ def test_loop_goes_on_while_the_device_works(hand: Any, by_hand: ExecutableNetwo
     assert asyncio.run(main()) == [[0], [2], [4], [6]]
 
 
-def test_error_of_the_device_reaches_the_awaiter_and_leaves_nothing_behind(
-    hand: Any, by_hand: ExecutableNetwork, feed: Feed
-) -> None:
+def test_device_error_reaches_the_awaiter_once(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
     request = by_hand.create_infer_request()
 
     async def main() -> None:

@@ -82,7 +82,7 @@ def test_closed_network_is_not_started(network: ExecutableNetwork) -> None:
 
 @pytest.mark.parametrize("config", [{}, {"PERF_COUNT": True}, {"DEADLINE": 60.0}], ids=["plain", "measured", "deadline"])
 @pytest.mark.parametrize("device", ["STARTING", "CPU"])
-def test_network_goes_with_its_last_holder_without_the_garbage_collector(
+def test_network_is_freed_without_the_garbage_collector(
     core: Core, read: Callable[[str], Network], device: str, config: dict[str, Any]
 ) -> None:
     core.register_plugin("STARTING", StartingDevice())
@@ -262,7 +262,7 @@ def test_network_may_be_closed_by_the_callback_of_its_run(network: ExecutableNet
     assert request.wait(5)
 
 
-def test_exclusive_networks_of_a_device_that_starts_runs_take_turns(core: Core, read: Callable[[str], Network]) -> None:
+def test_exclusive_networks_of_a_device_with_start_take_turns(core: Core, read: Callable[[str], Network]) -> None:
     text = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
     entered, may_leave = threading.Semaphore(0), threading.Event()
 
@@ -291,7 +291,7 @@ def test_exclusive_networks_of_a_device_that_starts_runs_take_turns(core: Core, 
     assert [network.executable.started for network in networks if isinstance(network.executable, Starting)] == [0, 0]
 
 
-def test_run_of_a_higher_priority_goes_first_where_networks_take_turns(core: Core, read: Callable[[str], Network]) -> None:
+def test_higher_priority_goes_first_among_exclusive_networks(core: Core, read: Callable[[str], Network]) -> None:
     entered, may_leave = threading.Semaphore(0), threading.Event()
     order: list[str] = []
 

@@ -257,7 +257,7 @@ def test_pad_stays_where_the_window_pads_otherwise(
     assert fold_pads(network) is network
 
 
-def test_zeros_before_a_maximum_stay_where_numbers_may_be_negative(core: Core) -> None:
+def test_zero_pads_before_a_maximum_of_negative_numbers_stay(core: Core) -> None:
     model = make_windows("MaxPool", EVEN, [0, 0, 0, 0], 0)
     model.graph.node[0].op_type = "Neg"
     network = core.read_network(model)

@@ -97,12 +97,12 @@ def test_query_answers_in_original_names(read: Callable[..., Network]) -> None:
 
 
 @pytest.mark.parametrize("body", ["a = Identity()", "a = Identity(x, x)", "a = Identity(, x)"])
-def test_identity_with_other_inputs_than_its_schema_has_is_refused_at_read(read: Callable[..., Network], body: str) -> None:
+def test_identity_with_a_wrong_number_of_inputs_is_refused(read: Callable[..., Network], body: str) -> None:
     with pytest.raises(InvalidNetworkError, match="Identity_0"):
         read(f"g (float[2] x) => (float[2] y) {{ {body} y = Abs(a) }}")
 
 
-def test_identity_with_an_unknown_attribute_stays_for_the_device_to_refuse(read: Callable[..., Network], core: Core) -> None:
+def test_identity_with_an_unknown_attribute_is_not_eliminated(read: Callable[..., Network], core: Core) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Identity <more = 1>(x) y = Abs(a) }")
     assert eliminate_copies(network) is network
     with pytest.raises(HeteroError):

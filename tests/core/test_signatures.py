@@ -14,7 +14,7 @@ def type_of_y(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         # The output of Scaler is tensor(float) for any input type.
         ("g (double[2,2] x) => (z) { y = ai.onnx.ml.Scaler<offset = [0.0], scale = [1.0]>(x) z = Identity(y) }", "float32[...]"),
@@ -27,8 +27,8 @@ def type_of_y(text: str) -> str:
     ],
     ids=["fixed", "as_input", "chain", "of_a_constant"],
 )  # fmt: skip
-def test_element_type_comes_from_the_signature(text: str, wanted: str) -> None:
-    assert type_of_y(text) == wanted
+def test_element_type_comes_from_the_signature(text: str, expected: str) -> None:
+    assert type_of_y(text) == expected
 
 
 def test_known_shape_is_kept() -> None:

@@ -53,7 +53,7 @@ def make_compiling_device(code: dict[str, Any], restored: list[dict[str, bytes]]
 
 @pytest.mark.parametrize("device", ["EVALUATOR", "HETERO:EVALUATOR"])
 @pytest.mark.parametrize("trust", [False, True])
-def test_compiled_form_is_used_where_it_is_trusted_and_left_out_with_a_warning_where_not(
+def test_compiled_form_is_used_if_trusted_or_else_warned_about(
     code: dict[str, Any], caplog: pytest.LogCaptureFixture, device: str, trust: bool
 ) -> None:
     restored: list[dict[str, bytes]] = []
@@ -71,7 +71,7 @@ def test_compiled_form_is_used_where_it_is_trusted_and_left_out_with_a_warning_w
 @pytest.mark.skipif(not hasattr(__import__("os"), "geteuid"), reason="folders have no owners here")
 @pytest.mark.parametrize("device", ["EVALUATOR", "HETERO:EVALUATOR"])
 @pytest.mark.parametrize("is_own", [True, False], ids=["own", "below a folder of all"])
-def test_cache_keeps_the_compiled_form_in_a_folder_of_the_user_alone(
+def test_cache_keeps_the_compiled_form_only_in_a_private_folder(
     code: dict[str, Any], tmp_path: Path, device: str, is_own: bool
 ) -> None:
     restored: list[dict[str, bytes]] = []
@@ -104,9 +104,7 @@ def test_compiled_form_of_another_machine_is_compiled_again(
     assert "network 'g' was compiled on another machine; it is compiled again" in caplog.text
 
 
-def test_engine_that_fails_to_store_or_to_restore_leaves_the_network(
-    code: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_network_survives_failures_of_store_and_restore(code: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     compiling = make_compiling_device(code, [])
     with Core() as core, caplog.at_level(logging.WARNING):
         core.register_plugin("EVALUATOR", compiling)

@@ -28,7 +28,7 @@ PLAIN: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("given", "highest", "threads", "streams", "share"),
+    ("config", "highest", "threads", "streams", "share"),
     [
         ({}, 8, 8, 1, 8),
         ({"INFERENCE_NUM_THREADS": 3}, 8, 3, 1, 3),
@@ -52,15 +52,15 @@ PLAIN: Mapping[str, Any] = {
         ({"EXCLUSIVE_ASYNC_REQUESTS": True, "NUM_STREAMS": 1}, 8, 8, 1, 8),
     ],
 )
-def test_budget_is_divided_by_keys_and_hint(given: dict[str, Any], highest: int, threads: int, streams: int, share: int) -> None:
-    resolved = resolve_threads({**PLAIN, **given}, device="X", processors=8, find_range=lambda: (1, highest))
+def test_budget_is_divided_by_keys_and_hint(config: dict[str, Any], highest: int, threads: int, streams: int, share: int) -> None:
+    resolved = resolve_threads({**PLAIN, **config}, device="X", processors=8, find_range=lambda: (1, highest))
     assert (resolved["INFERENCE_NUM_THREADS"], resolved["NUM_STREAMS"]) == (threads, streams)
     assert share_threads(resolved)["INFERENCE_NUM_THREADS"] == share
     assert share == max(1, threads // streams)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("config", "message"),
     [
         (
             {"INFERENCE_NUM_THREADS": 9},
@@ -79,14 +79,14 @@ def test_budget_is_divided_by_keys_and_hint(given: dict[str, Any], highest: int,
         ),
     ],
 )
-def test_impossible_division_is_refused(given: dict[str, Any], message: str) -> None:
+def test_impossible_division_is_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigValueError) as caught:
-        resolve_threads({**PLAIN, **given}, device="X", processors=8, find_range=lambda: (1, 8))
+        resolve_threads({**PLAIN, **config}, device="X", processors=8, find_range=lambda: (1, 8))
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "wanted"),
+    ("key", "value", "complaint"),
     [
         ("INFERENCE_NUM_THREADS", 0, "expected an int of 1 or more, got 0"),
         ("CPU_THREADS_NUM", "-2", "expected an int of 1 or more, got '-2'"),
@@ -98,10 +98,10 @@ def test_impossible_division_is_refused(given: dict[str, Any], message: str) -> 
         ("INFERENCE_NUM_THREADS", 10**6, "the processors that this process may use, got 1000000"),
     ],
 )
-def test_wrong_value_is_refused_at_load(core: Core, read: Callable[..., Network], key: str, value: Any, wanted: str) -> None:
+def test_wrong_value_is_refused_at_load(core: Core, read: Callable[..., Network], key: str, value: Any, complaint: str) -> None:
     with pytest.raises(ConfigValueError) as caught:
         core.load_network(read(TEXT), "CPU", {key: value})
-    assert wanted in str(caught.value)
+    assert complaint in str(caught.value)
     assert "of device CPU: " in str(caught.value)
 
 
@@ -220,7 +220,7 @@ def test_exclusive_network_does_not_wait_for_one_that_is_not(core: Core, countin
     assert counting.most == 2
 
 
-def test_device_hears_the_threads_of_one_stream_and_the_network_answers_with_all(
+def test_device_gets_threads_per_stream_and_network_reports_all(
     core: Core, counting: Counting, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hetero_core.devices.device.count_processors", lambda: 6)
@@ -275,9 +275,7 @@ def test_device_that_states_its_requests_has_as_many_streams(core: Core) -> None
         core.query_network("unread.onnx", "TEMPLATE", {"NUM_STREAMS": 2})
 
 
-def test_closing_ends_what_runs_and_drops_what_is_queued_on_every_network(
-    counting: Counting, read: Callable[..., Network], core: Core
-) -> None:
+def test_close_waits_for_running_and_cancels_queued_requests(counting: Counting, read: Callable[..., Network], core: Core) -> None:
     networks = [core.load_network(read(TEXT), "COUNTING", {"NUM_STREAMS": count}) for count in (1, 2, 3)]
     networks += [core.load_network(read(TEXT), "COUNTING", {"EXCLUSIVE_ASYNC_REQUESTS": True}) for _ in range(2)]
     requests = start_all(*networks, count=40)

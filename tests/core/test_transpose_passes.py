@@ -168,7 +168,7 @@ def test_random_graphs_keep_their_numbers_and_gain_no_transposes(core: Core, dat
         elif kind == "bias":
             nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, f"c{shape[-1]}"], [name]))
         else:
-            fitting = sorted(other for other, actual in ranks.items() if actual == shape)
+            fitting = sorted(candidate for candidate, actual in ranks.items() if actual == shape)
             nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, data.draw(st.sampled_from(fitting))], [name]))
         ranks[name] = shape
     last = sorted(ranks)[-2:]

@@ -45,8 +45,8 @@ def test_weights_of_one_file_are_views_of_one_map_and_read_only(folder: Path) ->
     second.CopyFrom(model.graph.initializer[0])
     second.name = "v"
     network = read_network(model, base=folder)
-    first, other = (network.initializers[name].array for name in ("w", "v"))
-    assert np.shares_memory(first, other)
+    first, second_view = (network.initializers[name].array for name in ("w", "v"))
+    assert np.shares_memory(first, second_view)
     assert not first.flags.writeable
 
 
