@@ -1,4 +1,4 @@
-"""The end of things: Core, network and request go in every order, the interpreter ends with runs in flight, a fork is told."""
+"""Lifetimes: Core, network and request are freed in every order, the interpreter exits during runs, a forked child gets an error."""
 
 from __future__ import annotations
 
@@ -43,25 +43,23 @@ def make_all(device: str) -> dict[str, Any]:
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
 def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], device: str) -> None:
     held = make_all(device)
-    watched = {kind: weakref.ref(one) for kind, one in held.items()}
+    watched = {kind: weakref.ref(thing) for kind, thing in held.items()}
     for kind in order:
         del held[kind]
         gc.collect()
         if "request" in held:
             assert held["request"].infer({"x": X})["y"].tolist() == [6], f"a request works without its {kind}"
-    # A thread of the pool that has told of the end of its run may not have left it yet.
+    # A pool thread may still hold the run for a moment after it has reported the end.
     end = monotonic() + 60
-    while monotonic() < end and any(one() is not None for one in watched.values()):
+    while monotonic() < end and any(reference() is not None for reference in watched.values()):
         gc.collect()
-    assert [kind for kind, one in watched.items() if one() is not None] == []
+    assert [kind for kind, reference in watched.items() if reference() is not None] == []
 
 
 @pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("order", list(itertools.permutations(("core", "network", "request", "plugin"))), ids="-".join)
 @pytest.mark.parametrize(("device", "expected"), [("FLIGHT", 6), ("HETERO:FLIGHT,CPU", 9)])
-def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
-    hand: Any, order: tuple[str, ...], device: str, expected: int
-) -> None:
+def test_run_in_flight_ends_well_in_every_order_of_deletion(hand: Any, order: tuple[str, ...], device: str, expected: int) -> None:
     before, ended = set(threading.enumerate()), list[Any]()
     plugin = type(hand)()
     core = Core()
@@ -72,11 +70,11 @@ def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
     request.set_callback(lambda request, error: ended.append(error or request.get_tensor("y").tolist()))
     request.start_async({"x": X})
     run = plugin.next_run()
-    # The thread that compiles kernels is one for the process; whichever test is first starts it.
+    # The compiler thread is shared by the process and is started by the first test that compiles.
     threads = [thread for thread in threading.enumerate() if thread not in before and thread.name != "hetero-cpu-compiler"]
     assert {thread.name.rpartition("_")[0] for thread in threads} >= {f"hetero-{device}"}
     held = {"core": core, "network": network, "request": request, "plugin": plugin}
-    watched = {kind: weakref.ref(one) for kind, one in held.items()}
+    watched = {kind: weakref.ref(thing) for kind, thing in held.items()}
     del core, network, request, plugin
     for kind in order:
         if kind == "plugin" and "core" in held:
@@ -86,16 +84,16 @@ def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
     assert ended == []
     run.end()
     del run
-    # A Core and its registry hold each other; the collector finds them once the thread has let go of the run.
+    # Core and registry form a cycle, which is collected after the thread has released the run.
     deadline = monotonic() + 60
     while any(thread.is_alive() for thread in threads) and monotonic() < deadline:
         gc.collect()
         threads[0].join(0.01)
-    # HAND gives twice its input, whatever the operator is.
+    # HAND doubles its input for any operator.
     assert ended == [[expected]]
     assert [thread.name for thread in threads if thread.is_alive()] == []
     gc.collect()
-    assert [kind for kind, one in watched.items() if one() is not None] == []
+    assert [kind for kind, reference in watched.items() if reference() is not None] == []
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("core", "network"))), ids="-".join)
@@ -126,16 +124,16 @@ def test_cancelled_and_failed_runs_hold_no_input(hand: Any, by_hand: ExecutableN
         pass
 
     request = by_hand.create_infer_request()
-    given = np.array([1], np.float32).view(Array)
-    watched = weakref.ref(given)
-    request.start_async({"x": given})
+    array = np.array([1], np.float32).view(Array)
+    watched = weakref.ref(array)
+    request.start_async({"x": array})
     run = hand.next_run()
     request.cancel()
     run.end()
-    del run, given
+    del run, array
     hand.is_free = True
     request.infer({"x": X})
-    # The thread of the cancelled run lets go of it when it has come back to its queue.
+    # The thread releases the cancelled run when it takes the next task from its queue.
     by_hand.submit(lambda: None).result(60)
     for _ in range(4):
         by_hand.submit(lambda: None).result(60)
@@ -187,7 +185,7 @@ def run_program(body: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "body",
     [
-        # A device that never returns, and runs that are queued behind it.
+        # A device that never returns, with runs queued behind it.
         """
 executors.EXIT_SECONDS = 0.1
 network = core.load_network(MODEL, "STUCK")
@@ -196,7 +194,7 @@ for request in requests:
     request.start_async({"x": X})
 entered.acquire()
 """,
-        # Runs that end, and a callback that would start more of them for ever.
+        # A callback that restarts its request for ever.
         """
 network = core.load_network(MODEL, "CPU")
 requests = [network.create_infer_request() for _ in range(50)]
@@ -205,7 +203,7 @@ for request in requests:
     request.set_tensor("x", X)
     request.start_async()
 """,
-        # The same within a split network and a queue, and nothing is held by the end.
+        # A queue on a split network; both are dropped before the exit.
         """
 queue = AsyncInferQueue(core.load_network(MODEL, "HETERO:TEMPLATE,CPU"), 4)
 for _ in range(50):
@@ -220,8 +218,8 @@ def test_interpreter_ends_with_runs_in_flight(body: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_exports_into_a_folder_of_the_search_path_leave_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # importlib-metadata keeps what it saw in a folder for each time at which the folder was changed.
+def test_exports_into_a_folder_on_sys_path_leak_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # importlib-metadata caches the listing of a folder for each modification time of the folder.
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def count_listings() -> int:
@@ -238,7 +236,7 @@ def test_exports_into_a_folder_of_the_search_path_leave_nothing_in_memory(tmp_pa
         core.load_network(onnx.parser.parse_model(MODEL), "CPU", config)
 
     with Core() as core:
-        # The first round asks for versions that are remembered.
+        # The first round fills the cache of distribution versions.
         load_and_export(core, 0)
         before = count_listings()
         for number in range(1, 6):
@@ -305,6 +303,6 @@ assert request.infer({"x": X})["y"].tolist() == [6]
 """
 
 
-def test_forked_child_gets_an_error_and_no_hang_and_may_make_a_core_of_its_own() -> None:
+def test_forked_child_gets_an_error_and_can_make_its_own_core() -> None:
     ended = run_program(FORK)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""MEMORY_LIMIT: what counts, for how long, and who is named; on every device, at load and at run."""
+"""MEMORY_LIMIT: which arrays count, their lifetimes and the node in the error, on every device, at load and at run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
 
 
 class Unwatchable:
-    """An array that no weak reference can point at."""
+    """An array without weak references."""
 
     __slots__ = ("nbytes",)
 
@@ -100,7 +100,7 @@ def test_growing_node_is_named_on_every_device(
             run({"x": ONE, "s": np.array([2**60])})
         title, _, held = str(caught.value).partition(" bytes, beside ")
         assert title == f"network 'g' on {device}: node 'grow' (Expand-13) needs {4 * 2**60}"
-        # The value of 4 bytes before it; CPU may have that in its arena, for which it asked before it began.
+        # The input of the node takes 4 bytes; on CPU they may lie in the arena, which was counted before the run.
         assert int(held.partition(" that are held")[0]) in (0, 4)
     request = network.create_infer_request()
     request.start_async({"x": ONE, "s": np.array([2**60])})
@@ -110,7 +110,7 @@ def test_growing_node_is_named_on_every_device(
 
 
 def test_parts_of_a_split_network_share_one_limit(core: Core, read: Callable[..., Network]) -> None:
-    # Three arrays of 400 KB live at once on two devices, copies in the other memory among them; each device alone never has more than two.
+    # Both devices together hold three arrays of 400 KB, transferred copies included; each device alone holds at most two.
     text = "g (float[100000] x) => (float[100000] y) { a = Exp (x) b = Neg (a) c = Exp (b) d = Sum (a, b, c) y = Relu (d) }"
     config = {"TEMPLATE_REFUSED_OPERATORS": "Neg, Sum"}
     x = np.zeros(100_000, np.float32)
@@ -148,9 +148,7 @@ def test_state_of_a_loop_counts_once_and_its_scan_outputs_each(core: Core, read:
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
-def test_views_that_a_body_gives_out_count_as_the_copies_that_they_become(
-    core: Core, read: Callable[..., Network], device: str
-) -> None:
+def test_views_returned_by_a_body_count_as_copies(core: Core, read: Callable[..., Network], device: str) -> None:
     body = "body = b (float[1] s, float[1] e) => (float[1] t, float[M] u) { t = Add (s, e) u = Expand (t, n) }"
     border = "(float[1] x, float[N,1] rows, int64[1] n) => (float[1] y, float[N,M] z)"
     text = f"g {border} {{ y, z = Scan <num_scan_inputs = 1, {body}> (x, rows) }}"
@@ -174,7 +172,7 @@ def test_loop_that_doubles_a_text_ends_in_an_error(core: Core, read: Callable[..
         network.infer({"n": np.array(2**62), "x": np.array(["ab"], object)})
 
 
-def test_result_of_a_device_that_does_not_count_is_checked_by_the_core(core: Core, read: Callable[..., Network]) -> None:
+def test_core_checks_outputs_of_a_device_that_counts_no_memory(core: Core, read: Callable[..., Network]) -> None:
     class Careless(Executable):
         def __init__(self, network: Network) -> None:
             self.inputs, self.outputs = network.inputs, network.outputs
@@ -238,7 +236,7 @@ def test_sparse_constant_is_refused_before_it_is_made_dense() -> None:
         trusting.load_network(model, "CPU", {"MEMORY_LIMIT": MIB})
 
 
-def test_import_has_the_limits_of_the_call_and_never_those_of_the_blob(core: Core, read: Callable[..., Network]) -> None:
+def test_import_takes_limits_from_the_call_not_from_the_blob(core: Core, read: Callable[..., Network]) -> None:
     stream = io.BytesIO()
     core.load_network(read(WEIGHTS), "CPU", {"MEMORY_LIMIT": 2**40, "DEADLINE": 1e6}).export_network(stream)
     imported = core.import_network(stream.getvalue(), "CPU")
@@ -249,7 +247,7 @@ def test_import_has_the_limits_of_the_call_and_never_those_of_the_blob(core: Cor
     assert core.import_network(stream.getvalue(), "CPU", {"MEMORY_LIMIT": MIB}).config["MEMORY_LIMIT"] == MIB
 
 
-def test_parts_are_loaded_and_imported_with_the_limits_of_the_whole(core: Core, read: Callable[..., Network]) -> None:
+def test_stages_are_loaded_and_imported_with_limits_of_the_split(core: Core, read: Callable[..., Network]) -> None:
     config = {**SPLIT, "MEMORY_LIMIT": MIB, "DEADLINE": 100.0}
     network = core.load_network(read(GROW), "HETERO:TEMPLATE,CPU", config)
     stream = io.BytesIO()

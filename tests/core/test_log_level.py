@@ -1,4 +1,4 @@
-"""LOG_LEVEL: the level of the loggers of the core and of a device's package, and that it is given back."""
+"""LOG_LEVEL sets the loggers of the core and of the device's package; the end of the Core restores them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_levels(*packages: str) -> list[int]:
     return [logging.getLogger(package).level for package in packages]
 
 
-def test_level_of_all_devices_is_that_of_the_core_at_once_and_is_taken_back() -> None:
+def test_level_of_the_core_reaches_all_devices_and_is_restored() -> None:
     with Core() as core:
         core.set_config({"LOG_LEVEL": "LOG_INFO"})
         assert read_levels("hetero_core") == [logging.INFO]

@@ -1,4 +1,4 @@
-"""Maps on their way: through the door, from one device to the next, into a blob and out of it."""
+"""Maps as inputs and outputs, in transfers between devices, and in blobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetero_core.network.subnetwork import cut_subnetwork
 
 
 def make_model(key: int = TensorProto.STRING, value: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    """x -> DictVectorizer -> Add itself -> ZipMap."""
+    """Returns the model x -> DictVectorizer -> Add(row, row) -> ZipMap."""
     spec = helper.make_value_info("x", helper.make_map_type_proto(key, helper.make_tensor_type_proto(value, [])))
     words = {"string_vocabulary": ["a", "b"]} if key == TensorProto.STRING else {"int64_vocabulary": [1, 2]}
     nodes = [
@@ -31,15 +31,15 @@ def make_model(key: int = TensorProto.STRING, value: int = TensorProto.FLOAT) ->
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [{"a": 1.0, "b": 2.0}, {"b": np.float32(2), "a": np.int64(1)}, {"a": np.array(1.0), "b": 2}],
     ids=["plain", "numpy", "without_dimensions"],
 )
-def test_map_goes_in_and_comes_out(core: Core, given: dict[str, Any]) -> None:
-    found = core.load_network(make_model(), "CPU").infer({"x": given})
-    assert found["twice"].tolist() == [[2, 4]]
-    assert found["y"] == [{7: 2.0, 9: 4.0}]
-    assert [type(value) for value in found["y"][0].values()] == [float, float]
+def test_map_goes_in_and_comes_out(core: Core, value: dict[str, Any]) -> None:
+    outputs = core.load_network(make_model(), "CPU").infer({"x": value})
+    assert outputs["twice"].tolist() == [[2, 4]]
+    assert outputs["y"] == [{7: 2.0, 9: 4.0}]
+    assert [type(number) for number in outputs["y"][0].values()] == [float, float]
 
 
 def test_map_crosses_from_one_device_to_the_next(core: Core) -> None:
@@ -63,13 +63,13 @@ def test_blob_holds_the_types_of_maps(core: Core) -> None:
 
 def test_integers_of_a_map_stay_exact(core: Core) -> None:
     network = core.read_network(make_model(TensorProto.STRING, TensorProto.INT64))
-    found = core.load_network(cut_subnetwork(network, ["vectorize", "double"]), "CPU").infer({"x": {"a": 2**61 + 1}})
-    assert found["twice"].tolist() == [[2**62 + 2, 0]]
-    assert found["twice"].dtype == np.int64
+    outputs = core.load_network(cut_subnetwork(network, ["vectorize", "double"]), "CPU").infer({"x": {"a": 2**61 + 1}})
+    assert outputs["twice"].tolist() == [[2**62 + 2, 0]]
+    assert outputs["twice"].dtype == np.int64
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("value", "text"),
     [
         ({1: 1.0}, "input 'x' of network 'g': expected keys of string for map(string, float32[]), got 1"),
         ({"a": "one"}, "input 'x' of network 'g', key 'a': expected one float32 for map(string, float32[]), got 'one'"),
@@ -78,10 +78,10 @@ def test_integers_of_a_map_stay_exact(core: Core) -> None:
     ],
     ids=["key", "text", "bool", "list"],
 )
-def test_wrong_map_is_refused_at_the_door(core: Core, given: Any, text: str) -> None:
+def test_wrong_map_is_refused_at_the_door(core: Core, value: Any, text: str) -> None:
     loaded = core.load_network(make_model(), "CPU")
     with pytest.raises(InputTypeError) as caught:
-        loaded.infer({"x": given})
+        loaded.infer({"x": value})
     assert text in str(caught.value)
 
 

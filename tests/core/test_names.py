@@ -142,7 +142,7 @@ def test_text_in_quotes_stays_as_it_is() -> None:
 
 
 class _DeviceWithIds(PlainDevice):
-    """PLAIN with ids of which case matters for two."""
+    """PLAIN with two ids that differ only in case."""
 
     @hookimpl
     def metrics(self) -> Mapping[str, Any]:

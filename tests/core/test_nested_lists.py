@@ -1,4 +1,4 @@
-"""Lists in lists: what a device made of devices asks of those below it grows with the depth, and does not double with each level."""
+"""Nested device lists: the number of hook calls to inner devices grows polynomially with the depth, not exponentially."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hetero_core import Core, DeviceName, Network, hookimpl
 from hetero_core.contract import ConfigKey
 from hetero_core.testing.plain_device import PlainDevice
 
-DEPTHS = 4, 7  # a device string nests eight levels at most
+DEPTHS = 4, 7  # the maximum of a device string is eight levels
 TEXT = "g (float[2] x) => (float[2] y) { y = Neg (x) }"
 
 
 class CountingDevice(PlainDevice):
-    """Counts how often it is asked for its keys."""
+    """Counts the calls of its hook config_keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,9 +28,7 @@ class CountingDevice(PlainDevice):
 
 
 @pytest.mark.parametrize("composer", ["HETERO", "MULTI", "AUTO", "BATCH"])
-def test_questions_to_the_innermost_device_do_not_double_with_each_list(
-    core: Core, read: Callable[[str], Network], composer: str
-) -> None:
+def test_calls_of_the_innermost_device_do_not_double_per_list(core: Core, read: Callable[[str], Network], composer: str) -> None:
     innermost = CountingDevice()
     core.register_plugin("INNERMOST", innermost)
     counts = []
@@ -42,5 +40,5 @@ def test_questions_to_the_innermost_device_do_not_double_with_each_list(
         loaded = core.load_network(read(TEXT), nested)
         assert str(loaded.device) == nested
         counts.append(innermost.count)
-    # Each of the lists is asked some times by each of those around it: with the square of the depth. Doubling would give eight times.
+    # Each list queries every list inside it, so the count grows with the square of the depth: 3 times. Doubling would give 8 times.
     assert counts[1] < 4 * counts[0]

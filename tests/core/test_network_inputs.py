@@ -1,4 +1,4 @@
-"""with_inputs and with_outputs: what the steps compute, by formulas in NumPy, on every device; where they stand; what is refused."""
+"""with_inputs and with_outputs: results against NumPy formulas on every device, the order of the added steps, and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (2, 11, 13, 3), dtype=np.uint
 
 
 def resample(x: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
-    """Resizes axes 2 and 3 in float64. nearest: halves go down; bilinear: between half-pixel centers; area: means."""
+    """Resizes axes 2 and 3 in float64. nearest: rounds halves down; bilinear: half-pixel centers; area: means."""
     for axis, size in ((2, height), (3, width)):
         step = x.shape[axis] / size
         matrix = np.zeros((size, x.shape[axis]))
@@ -115,8 +115,8 @@ def test_changed_border_survives_files_and_blobs(core: Core, read: Read, device:
     assert (again.input_info, again.output_info) == (network.input_info, network.output_info)
     loaded = core.load_network(again, device)
     loaded.export_network(tmp_path / "blob")
-    for one in (loaded, core.import_network(tmp_path / "blob", device)):
-        assert one.infer({"x": x})["y"].tolist() == expected.tolist()
+    for executable in (loaded, core.import_network(tmp_path / "blob", device)):
+        assert executable.infer({"x": x})["y"].tolist() == expected.tolist()
 
 
 def test_values_that_bodies_read_follow_the_input(core: Core, read: Read) -> None:
@@ -272,10 +272,10 @@ def test_listed_constant_becomes_an_input_with_a_default(core: Core, device: str
     loaded = core.load_network(freed, device)
     loaded.export_network(tmp_path / "blob")
     from_file = core.load_network(core.read_network(network_to_bytes(freed)), device)
-    for one in (loaded, from_file, core.import_network(tmp_path / "blob", device)):
-        assert [spec.name for spec in one.inputs] == ["x", "w"]
-        assert one.infer({"x": x})["y"].tolist() == [3, 4]
-        assert one.infer({"x": x, "w": ones})["y"].tolist() == [11, 11]
+    for executable in (loaded, from_file, core.import_network(tmp_path / "blob", device)):
+        assert [spec.name for spec in executable.inputs] == ["x", "w"]
+        assert executable.infer({"x": x})["y"].tolist() == [3, 4]
+        assert executable.infer({"x": x, "w": ones})["y"].tolist() == [11, 11]
 
 
 def test_written_model_has_the_default_as_onnx_runtime_reads_it(core: Core) -> None:
@@ -284,7 +284,7 @@ def test_written_model_has_the_default_as_onnx_runtime_reads_it(core: Core) -> N
     freed = core.read_network(onnx.parser.parse_model(OPTIONAL)).with_optional_inputs(["w"])
     session = onnxruntime.InferenceSession(network_to_bytes(freed), providers=["CPUExecutionProvider"])
     assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [3, 4]
-    assert [one.name for one in session.get_overridable_initializers()] == ["w"]
+    assert [value.name for value in session.get_overridable_initializers()] == ["w"]
 
 
 def test_other_constants_stay(core: Core) -> None:
@@ -306,7 +306,7 @@ def test_default_is_not_described_or_reshaped_behind_its_back(core: Core) -> Non
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_half_precision_model_runs_in_single_when_that_is_asked_for(core: Core, read: Read, device: str) -> None:
+def test_half_precision_model_runs_in_single_on_request(core: Core, read: Read, device: str) -> None:
     network = read(
         "g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {15360, 16384, 16896, 17408}> "
         "{ a = MatMul(x, w) b = Cast<to=10>(a) y = Relu(b) }"

@@ -1,4 +1,4 @@
-"""with_shapes and with_batch: other sizes at the inputs, inferred through the network, and what a model cannot take."""
+"""with_shapes and with_batch: new input sizes are inferred through the network, and impossible sizes are refused."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_network_without_a_change_is_the_same_nodes(read: Read) -> None:
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
 def test_bounds_are_kept_by_every_device_and_by_files_and_blobs(core: Core, read: Read, device: str, tmp_path: Any) -> None:
     network = read(OPEN).with_shapes({"n": range(1, 5)})
-    for one in (network, core.read_network(network_to_bytes(network)), unpack_network(pack_network(network))):
-        assert dict(one.border.bounds) == {"n": (1, 4)}
+    for bounded in (network, core.read_network(network_to_bytes(network)), unpack_network(pack_network(network))):
+        assert dict(bounded.border.bounds) == {"n": (1, 4)}
     loaded = core.load_network(network, device)
     loaded.export_network(tmp_path / "blob")
-    for one in (loaded, core.import_network(tmp_path / "blob", device)):
-        assert one.infer({"x": np.ones((4, 2), np.float32)})["y"].shape == (4, 2)
+    for executable in (loaded, core.import_network(tmp_path / "blob", device)):
+        assert executable.infer({"x": np.ones((4, 2), np.float32)})["y"].shape == (4, 2)
         with pytest.raises(InputShapeError, match=r"input 'x' of network 'g': 'n' is 5, and its bounds are 1 to 4"):
-            one.infer({"x": np.ones((5, 2), np.float32)})
+            executable.infer({"x": np.ones((5, 2), np.float32)})
 
 
 def test_range_on_an_axis_of_an_input_becomes_a_named_size(read: Read) -> None:
@@ -157,7 +157,7 @@ def test_constant_of_a_reshape_that_repeats_the_batch_follows_it(core: Core, rea
     assert core.load_network(network, "CPU").infer({"x": x})["y"].tolist() == x.reshape(4, 6).tolist()
 
 
-def test_reshape_of_something_else_than_a_batch_stays_and_is_named(read: Read) -> None:
+def test_reshape_without_a_batch_axis_is_refused_by_name(read: Read) -> None:
     network = read(
         "g (float[1,2,3] x) => (float[1,6] y) <int64[2] s = {1,6}> { a = Transpose<perm=[1,0,2]>(x) [r] y = Reshape(a, s) }"
     )
@@ -190,7 +190,7 @@ def test_reshaped_model_runs_as_the_model_does(core: Core, build: Callable[[], A
             np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5)
 
 
-def test_huge_size_of_a_vector_is_not_followed_element_by_element(read: Read) -> None:
-    # onnx's strict inference would note each of two thousand million elements that nobody knows.
+def test_huge_vector_is_not_inferred_element_by_element(read: Read) -> None:
+    # The strict inference of onnx would list two thousand million unknown elements.
     network = read("g (int32[n,4] x) => (int64[m] y) <int64[1] flat = {-1}> { f = Reshape(x, flat) y = Cast<to=7>(f) }")
     assert describe(network.with_shapes({"x": (500_000_000, 4)})) == ["x: int32[500000000,4]", "y: int64[2000000000]"]

@@ -1,4 +1,4 @@
-"""Types inferred without onnx are those that onnx infers: drawn nodes of every operator with a rule, in every version that it holds for."""
+"""Our type inference agrees with onnx on random nodes, for every operator with a rule and every version of the rule."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_drawn_node_has_the_type_that_onnx_infers(op_type: str, since: int) -> N
             continue  # the schema has no such node
         (node,), constants = network.nodes, network.initializers
         if node.attributes.get("ceil_mode") and since < 22:
-            continue  # onnx counts windows that start behind the padded end
+            continue  # onnx also counts windows that start behind the padded end
         if node.op_type == "ConvTranspose" and "auto_pad" in node.attributes:
             continue  # onnx adds output_padding to SAME
         input_types = [network.types.get(value) or constants[value].type if value else None for value in node.inputs]
@@ -55,7 +55,7 @@ def test_drawn_node_has_the_type_that_onnx_infers(op_type: str, since: int) -> N
         if types is not None:
             inferred_count += 1
             for name, expected in infer_by_onnx(model).items():
-                # A named size that onnx loses, as in a Reshape with -1, is kept here.
+                # Our rules keep named sizes that onnx loses, as in a Reshape with -1.
                 assert merge_types(expected or TensorType(None), types[name]) == types[name], onnx.printer.to_text(model)
     assert inferred_count > 0 or op_type in UNDRAWN
 
@@ -64,7 +64,7 @@ def test_types_of_the_node_cases_are_those_of_their_results() -> None:
     checked = 0
     for case in iterate_backend_cases(kinds=("node",)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NetworkDeclarationWarning)  # some cases declare other shapes than they make
+            warnings.simplefilter("ignore", NetworkDeclarationWarning)  # some cases declare a wrong output shape
             network = without_hints(read_network(case.model))
         for _, outputs in case.runs:
             for spec, array in zip(network.outputs, outputs, strict=True):

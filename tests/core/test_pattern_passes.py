@@ -1,4 +1,4 @@
-"""Patterns that exporters write out become one operator: the numbers stay, and what only looks like a pattern stays, too."""
+"""Operator patterns of exporters are fused into a single operator with equal results; similar subgraphs are not fused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_only_looks_like_the_pattern_stays(core: Core, text: str, transform
 
 
 def test_gelu_of_a_wider_number_keeps_its_rank(core: Core) -> None:
-    """The one of the sum has three axes, so that the result has three."""
+    """The constant 1 of the sum has three axes, so the result has three axes."""
     text = f"{ERF.replace('one', 'wide')} p = Mul (x, a) y = Mul (p, half)"
     network = core.read_network(parse_numbers(f"g (float[3, 7] x) => (float[1, 3, 7] y) {{ {text} }}"))
     assert fuse_gelu(network) is network
@@ -154,7 +154,7 @@ PARAMETERS = {
 )
 def test_layer_normalization_in_other_forms_becomes_one_node(core: Core, text: str) -> None:
     if text.startswith("d ="):
-        # The mean has to be there first.
+        # Move Sub behind ReduceMean, which computes m.
         text = text.replace("d = Sub (x, m) ", "").replace("q = Pow", "d = Sub (x, m) q = Pow")
     model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
     network = check(core, model, fuse_layer_normalization, scale=3)

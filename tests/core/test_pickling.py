@@ -1,4 +1,4 @@
-"""Objects of one process are not pickled or copied; the error says what to do instead."""
+"""Objects that belong to a process cannot be pickled or copied; the error names the alternative."""
 
 from __future__ import annotations
 

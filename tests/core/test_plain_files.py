@@ -1,4 +1,4 @@
-"""What is no plain file, wherever a path is taken: it is refused with its kind, and nothing waits for it."""
+"""Pipes, folders and other special files are refused with their kind, without blocking, by every function that opens a path."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_pipe_in_the_place_of_weights_is_refused(core: Core, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("change", "reason"), [("pipe", "is a pipe"), ("link", "is a link")])
-def test_weights_that_are_exchanged_before_they_are_mapped_are_refused(tmp_path: Path, change: str, reason: str) -> None:
+def test_weights_replaced_before_mapping_are_refused(tmp_path: Path, change: str, reason: str) -> None:
     path = tmp_path / "weights"
     path.write_bytes(bytes(8))
     mapped = MappedFile(str(path))

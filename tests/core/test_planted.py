@@ -1,4 +1,4 @@
-"""Faults planted in a device that is otherwise right: docs/reference/planted-faults.md names the check that finds each, and its message."""
+"""Devices with a single planted fault. docs/reference/planted-faults.md lists the check that finds each fault, and its message."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROWS = {
     fault: (check, message)
     for fault, check, message in re.findall(r"^\| ([^|]+) \| `([\w.]+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
 }
-"""Fault -> check and a part of its message."""
+"""Fault -> (check, part of the message of the check)."""
 Arrays = tuple[Any, ...]
 Plant = Callable[[], Any]
 
@@ -56,11 +56,11 @@ def list_failed(plugin: object, *patterns: str) -> dict[str, str]:
     return {outcome.check.name: outcome.reason for outcome in run_kit(plugin, *patterns) if outcome.status == "failed"}
 
 
-# Devices whose executable has one fault
+# Devices with a fault in the executable
 
 
 def of(executable: Callable[[Network], Executable]) -> Plant:
-    """Returns a maker of devices whose networks are made by this function."""
+    """Returns a device class that compiles networks with `executable`."""
 
     class Planted(PlainDevice):
         def make_executable(self, network: Network) -> Executable:
@@ -70,12 +70,12 @@ def of(executable: Callable[[Network], Executable]) -> Plant:
 
 
 def running(run: Callable[[Any, Arrays, RunContext], Any]) -> Plant:
-    """Returns a maker of devices with this method in place of `run`."""
+    """Returns a device class whose executables have `run` as their method `run`."""
     return of(type("Planted", (PlainExecutable,), {"run": run}))
 
 
 def computing(compute: Callable[[Node, list[Any], Callable[[Node, list[Any]], Any]], Any]) -> Plant:
-    """Returns a maker of devices that compute each node by this function, which is given the right one."""
+    """Returns a device class that computes each node with `compute(node, inputs, correct)`; `correct` is the kernel without the fault."""
 
     class Planted(PlainExecutable):
         def compute(self, node: Node, inputs: list[Any]) -> Any:
@@ -85,7 +85,7 @@ def computing(compute: Callable[[Node, list[Any], Callable[[Node, list[Any]], An
 
 
 def changing(operator: str, change: Callable[[list[Any], Any], Any]) -> Plant:
-    """Returns a maker of devices that change the output of an operator, or of all operators for ""."""
+    """Returns a device class that changes the output of `operator`, or of every operator if `operator` is ""."""
 
     def compute(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
         output = right(node, inputs)
@@ -95,7 +95,7 @@ def changing(operator: str, change: Callable[[list[Any], Any], Any]) -> Plant:
 
 
 def timeless(executable: PlainExecutable, inputs: Arrays, context: RunContext) -> Arrays:
-    """Runs without filling the profile."""
+    """Runs the network and records no times in the profile."""
     return PlainExecutable.run(executable, inputs, RunContext(context.state, outputs=context.outputs, token=context.token))
 
 
@@ -107,7 +107,7 @@ def zero_from(start: int, value: Any) -> Any:
 
 
 class Mixing(PlainExecutable):
-    """Keeps the inputs of a run on itself, where the next run finds them."""
+    """Stores the inputs of a run in an attribute, which a concurrent run overwrites."""
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
@@ -120,7 +120,7 @@ class Mixing(PlainExecutable):
 
 
 def meet(both: threading.Barrier) -> None:
-    """Waits for a second thread; alone, it goes on after a moment."""
+    """Waits up to 20 ms for a second thread."""
     try:
         both.wait(0.02)
     except threading.BrokenBarrierError:
@@ -160,13 +160,13 @@ def cut_columns(inputs: list[Any], product: Any) -> Any:
 
 
 def narrow(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
-    """Computes float64 in float32."""
+    """Computes float64 nodes in float32."""
     dtype = inputs[0].dtype
     return right(node, [x.astype(np.float32) if x.dtype == np.float64 else x for x in inputs]).astype(dtype)
 
 
 class FirstBroadcast(PlainExecutable):
-    """Decides in its first run whether the inputs of a node have one shape."""
+    """Decides in its first run whether both inputs of a node have the same shape, and reuses the decision in later runs."""
 
     are_alike: bool | None = None
 
@@ -186,7 +186,7 @@ def drift(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
 
 
 def cached_by(make_key: Callable[[Any], Any]) -> Plant:
-    """Returns a maker of devices that return the results of an earlier run with the same keys of inputs."""
+    """Returns a device class that caches results by `make_key` of each input."""
 
     def run(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
         results, key = vars(executable).setdefault("results", {}), tuple(map(make_key, inputs))
@@ -215,7 +215,7 @@ def add_row(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
     return tuple(np.zeros((1, *value.shape[1:]), value.dtype) if value.ndim and not len(value) else value for value in outputs)
 
 
-# The toolkit, with a fault in its nodes or in the values on the way in and out
+# The toolkit with a fault in its nodes, inputs or outputs
 
 
 def toolkit(
@@ -242,7 +242,7 @@ def toolkit(
 
 
 def forgetting(operator: str, name: str) -> Plant:
-    """Returns a maker of devices that ignore an attribute of an operator."""
+    """Returns a device class that ignores the attribute `name` of `operator`."""
 
     def forget(node: Node) -> Node:
         attributes = {key: value for key, value in node.attributes.items() if key != name}
@@ -278,7 +278,7 @@ def losing_nan(operator: str) -> Plant:
 
 
 def casting(dtype: Any, through: Any) -> Plant:
-    """Returns a maker of devices whose outputs of an element type go through another type."""
+    """Returns a device class that casts outputs of `dtype` to `through` and back."""
     return toolkit(
         outputs=lambda *arguments: tuple(
             value.astype(through).astype(dtype) if value.dtype == dtype else value for value in arguments[2]
@@ -339,7 +339,7 @@ class WithoutDomains(PlainDevice):
 
 
 class Forgetful(PlainDevice):
-    """Refuses a node once it was asked for a node of this operator."""
+    """Refuses the operators that the network 'mixed' had, once that network was queried."""
 
     def __init__(self) -> None:
         self._asked: set[str] = set()
@@ -355,7 +355,7 @@ class Forgetful(PlainDevice):
 
 
 class Promising(PlainDevice):
-    """Claims Abs and does not load it."""
+    """Claims Abs in the query and refuses it at load."""
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Executable:
@@ -366,7 +366,7 @@ class Promising(PlainDevice):
 
 
 class ByKey(PlainDevice):
-    """Compiles a network once for each key; a second network of the key has the nodes, or the constants, of the first."""
+    """Caches compiled networks by key: on a hit, a network gets the nodes, or only the constants, of the cached network."""
 
     def __init__(self, make_key: Callable[[Network], Any], *, keeps_nodes: bool = True) -> None:
         self._networks: dict[Any, Network] = {}
@@ -382,7 +382,7 @@ def list_nodes_and_types(network: Network) -> str:
 
 
 class Racing(PlainDevice):
-    """Keeps the network of a load on itself, where the next load finds it."""
+    """Stores the network of a load in an attribute, which a concurrent load overwrites."""
 
     def __init__(self) -> None:
         self._both = threading.Barrier(2)
@@ -394,7 +394,7 @@ class Racing(PlainDevice):
 
 
 class SharedEngine(PlainDevice):
-    """Has one engine for equal networks, and frees it as soon as one of them is closed."""
+    """Shares an engine between equal networks, and frees it when the first of them is closed."""
 
     def make_executable(self, network: Network) -> Executable:
         freed = vars(self).setdefault("freed", set())
@@ -412,7 +412,7 @@ class SharedEngine(PlainDevice):
 
 
 class Choosing(PlainDevice):
-    """Has a key, under whose second choice its networks are of another class."""
+    """Has a configuration key MODE; its second choice loads networks with the executable class `chosen`."""
 
     choices: ClassVar[tuple[str, ...]] = ("SAFE", "FAST")
     chosen: Any = staticmethod(lambda network: WrongNeg(network))
@@ -438,7 +438,7 @@ class Halved(PlainExecutable):
 
 
 class FirstChoice(Choosing):
-    """Computes by the choice of the first load."""
+    """Uses the MODE of the first load for every later load."""
 
     choices, chosen, first = ("FULL", "HALF"), Halved, ""
 
@@ -455,7 +455,7 @@ class FirstChoicePlugin:
 
 
 class Rounding(Choosing):
-    """Forgets the choice at import."""
+    """Loses its configuration at import, unless `remembers` is set."""
 
     choices, chosen, remembers = ("FULL", "HALF"), Halved, False
 
@@ -473,7 +473,7 @@ class Rounding(Choosing):
 
 
 class Remembering(PlainDevice):
-    """Has the value of the last question as its default."""
+    """Changes the default of MODE to the value of the last query."""
 
     mode = "SAFE"
 
@@ -488,7 +488,7 @@ class Remembering(PlainDevice):
 
 
 class MeasuredAtLoad(PlainDevice):
-    """Looks at PERF_COUNT when a network is loaded, and at no run's profile."""
+    """Reads PERF_COUNT at load and ignores the profile of a run."""
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
@@ -500,7 +500,7 @@ class MeasuredAtLoad(PlainDevice):
 
 
 class Naming(PlainDevice):
-    """Names capabilities; claims every node if it is boastful."""
+    """Lists the given capabilities; claims every node if `is_boastful`."""
 
     def __init__(self, *capabilities: str, is_boastful: bool = False) -> None:
         self._capabilities, self._is_boastful = capabilities, is_boastful
@@ -520,7 +520,7 @@ class Secretive(PlainDevice):
 
 
 class Stating(PlainDevice):
-    """Has two ids, metrics of its own, and executables of a class."""
+    """Has two ids, the given metrics and the given executable class."""
 
     def __init__(self, executable: Callable[[Network], Executable] = PlainExecutable, **metrics: Any) -> None:
         self._executable, self._metrics = executable, metrics
@@ -534,7 +534,7 @@ class Stating(PlainDevice):
 
 
 class Growing(Stating):
-    """Is another type of device once it has loaded a network."""
+    """Changes its DEVICE_TYPE at the first load."""
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Executable:
@@ -561,7 +561,7 @@ class TwoArchitectures(Stating):
 
 
 class BoundToId(Stating):
-    """Compiles for one of its two ids alone, and states one architecture for both."""
+    """Compiles for a single id, although both ids state the same architecture."""
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Executable:
@@ -594,7 +594,7 @@ class SilentlyBoundToId(BoundToId):
 
 
 class LastExported(PlainDevice):
-    """Imports the network that it has exported last, whatever the blob holds."""
+    """Imports the network of its last export and ignores the content of the blob."""
 
     @hookimpl
     def export_network(self, executable: PlainExecutable) -> Payload:
@@ -610,7 +610,7 @@ class LastExported(PlainDevice):
 
 
 class Fixing(PlainDevice):
-    """Imports a network for one image."""
+    """Fixes open sizes to 1 at import."""
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload) -> Executable:
@@ -634,7 +634,7 @@ class Negating(PlainDevice):
 
 
 def exporting(pack: Callable[[object], bytes]) -> Plant:
-    """Returns a maker of devices that export an object, packed in this way and not marked as code."""
+    """Returns a device class whose blobs hold an object, serialized by `pack` and not marked as code."""
 
     class Exporting(PlainDevice):
         @hookimpl
@@ -652,7 +652,7 @@ def save_objects(value: object) -> bytes:
 
 
 def steps_of(change: Callable[[Arrays], Any]) -> Plant:
-    """Returns a maker of devices whose executed graph has changed steps."""
+    """Returns a device class that applies `change` to the steps of its executed graph."""
 
     class Steps(PlainExecutable):
         def executed_nodes(self) -> Any:
@@ -677,7 +677,7 @@ class GivingAway(TemplateDevice):
 
 
 class Live(GivingAway):
-    """Computes into one buffer for each output, and gives the buffer itself to the host."""
+    """Computes into a fixed buffer for each output, and returns an alias of the buffer to the host."""
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
@@ -698,7 +698,7 @@ class Live(GivingAway):
 
 
 class OneName(TemplateDevice):
-    """Has two ids with a memory each and one name for both: an id that reads an array of the other finds zeros at its address."""
+    """Has two ids with separate memories of the same name: if an id reads an array of the second memory, it gets zeros."""
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
@@ -724,7 +724,7 @@ class OneName(TemplateDevice):
 
 
 class Queued(PlainExecutable):
-    """Starts runs on a queue of its own and reports their ends as it should."""
+    """Starts runs on its own queue and reports each end correctly."""
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
@@ -756,7 +756,7 @@ class Twice(Queued):
 
 
 class NeverAfterAnError(Queued):
-    """Counts no memory, so that the core ends a run that exceeds a limit; its own errors are not reported."""
+    """Does not report the errors of its kernels. It counts no memory, so the core ends a run that exceeds MEMORY_LIMIT."""
 
     def run_started(self, inputs: Arrays, context: RunContext, done: Done) -> None:
         try:
@@ -787,7 +787,7 @@ class Waiting(Queued):
 
 
 class Dropping(Queued):
-    """Keeps a run until it is closed, and forgets it then."""
+    """Queues a run without computing it, and drops the queue at close."""
 
     def start(self, inputs: Arrays, context: RunContext, done: Done) -> None:
         self._waiting = (inputs, context, done)
@@ -805,13 +805,13 @@ class NeverAfterACancellation(Queued):
 
 
 class Boundless(PlainExecutable):
-    """Starts runs by itself, and counts no memory."""
+    """Starts runs on its own threads and counts no memory."""
 
     def start(self, inputs: Arrays, context: RunContext, done: Any) -> None:
         threading.Thread(target=lambda: done(self.run(inputs, context), None)).start()
 
 
-# Times, and traces in the process
+# Devices with wrong times, and devices that leave traces in the process
 
 
 def measure_milliseconds(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
@@ -840,7 +840,7 @@ def measure_nothing(executable: Any, inputs: Arrays, context: RunContext) -> Arr
 
 
 def keeping(keep: Callable[[Any], Any]) -> Plant:
-    """Returns a maker of devices that keep something of the inputs of each run."""
+    """Returns a device class that stores `keep(input)` of every run, and so leaks memory."""
 
     def run(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
         vars(executable).setdefault("inputs_of_runs", []).append([keep(value) for value in inputs])
@@ -850,11 +850,11 @@ def keeping(keep: Callable[[Any], Any]) -> Plant:
 
 
 LEFT_BEHIND: list[Any] = []
-"""Executables, events of threads and descriptors of files that planted devices leave; a fixture ends them."""
+"""Executables, thread events and file descriptors that planted devices leak; a fixture releases them."""
 
 
 def leaving(leave: Callable[[], object], *, keeps: bool = False) -> Plant:
-    """Returns a maker of devices that do something to the process whenever a network is loaded, and at times keep the executable."""
+    """Returns a device class that calls `leave` at each load, and never frees its executables if `keeps`."""
 
     class Leaving(PlainExecutable):
         def __init__(self, network: Network) -> None:
@@ -1020,7 +1020,7 @@ PLANTS: dict[str, Plant] = {
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Shortens the waits for planted devices, restores what they change, and ends what they leave."""
+    """Shortens the timeouts of the checks, then restores the process state and releases the leaks of planted devices."""
     for module, name, seconds in (
         (contract_runs, "END_SECONDS", 1.0),
         (contract_runs, "BLOCK_SECONDS", 0.5),
@@ -1085,7 +1085,7 @@ def test_device_without_a_bug_passes_every_check() -> None:
         (toolkit(), {check for check, _ in ROWS.values() if check.startswith(("values.", "meaning.", "dynamic_shapes."))}),
         (toolkit(), {ROWS[fault][0] for fault in PLANTS if fault.endswith(" ignored") and "'s " in fault}),
         (of(Queued), {"start.*", "perf_counts.*", "requests.*", "exporting.*"}),
-        # The arrays that go in and come out are counted where every run ends, so that none exceeds the limit unseen.
+        # The core counts inputs and outputs at the end of each run, so a device without counters is limited too.
         (of(Boundless), {"start.run_that_fails_ends"}),
         (running(lambda *arguments: tuple(map(np.from_dlpack, PlainExecutable.run(*arguments)))), {"start.run_that_fails_ends"}),
         (type("Remembering", (Rounding,), {"remembers": True}), {"exporting.*"}),

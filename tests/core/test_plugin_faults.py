@@ -1,4 +1,4 @@
-"""Plugins that break the contract: each is an error that names device, distribution and version, and hides no other."""
+"""A plugin that breaks the contract raises an error with device, distribution and version; other plugins stay usable."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_broken_answer_of_a_query_blames_the_plugin(
 
 
 def test_executable_of_another_network_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
-    other = read("g (float[2] a) => (float[2] b) { b = Add(a, a) }")
+    unrelated = read("g (float[2] a) => (float[2] b) { b = Add(a, a) }")
 
     class Confused(PlainDevice):
         @hookimpl
         def load_network(self) -> Executable:
-            return PlainExecutable(other)
+            return PlainExecutable(unrelated)
 
     core.register_plugin("CONFUSED", Confused())
     with pytest.raises(PluginError, match=r"executable with inputs \('a',\) and outputs \('b',\); expected inputs \('x',\)"):
@@ -78,7 +78,7 @@ def test_wrong_number_of_outputs_blames_the_plugin(core: Core, read: Callable[..
         core.load_network(read(ADD), "FORGETFUL").infer({"x": np.zeros(2, np.float32)})
 
 
-def test_foreign_error_of_a_plugin_becomes_one_of_ours_that_names_it(core: Core, read: Callable[..., Network]) -> None:
+def test_foreign_error_of_a_plugin_becomes_an_internal_error(core: Core, read: Callable[..., Network]) -> None:
     class Failing(PlainDevice):
         @hookimpl
         def load_network(self) -> Executable:
@@ -141,7 +141,7 @@ def test_key_that_is_declared_in_lower_case_is_refused(core: Core) -> None:
         core.get_config("LOWER", "PERF_COUNT")
 
 
-def test_factory_that_fails_makes_the_device_unavailable_with_its_reason(core: Core) -> None:
+def test_failed_factory_makes_the_device_unavailable_with_reason(core: Core) -> None:
     class Factory:
         @hookimpl
         def create_device(self) -> object:

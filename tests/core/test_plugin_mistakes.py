@@ -1,4 +1,4 @@
-"""Mistakes of whoever writes a first plugin: each message says what was written and what is expected."""
+"""Typical mistakes in a first plugin: each error message shows the plugin's code or value and the expected form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs by position, the network as a function, and the latency of a request."""
+"""Positional inputs, the network as a callable, and the latency of a request."""
 
 from __future__ import annotations
 

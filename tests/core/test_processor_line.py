@@ -1,4 +1,4 @@
-"""The line that says which processor a run of tests had, and the flags that CPUID grants."""
+"""The line of a test report that names the processor, and the CPUID flags."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def describe_v2(group: str, limits: Mapping[str, str]) -> dict[str, str]:
         (describe_v2("/", {"": "250000 100000\n"}), 2.5),
         (describe_v2("/user.slice/a.scope", {"user.slice/a.scope/": "max 100000\n", "user.slice/": "150000 100000\n"}), 1.5),
         (describe_v2("/user.slice/a.scope", {"user.slice/a.scope/": "50000 100000\n", "user.slice/": "400000 100000\n"}), 0.5),
-        # A container that is shown its own group as the root, and one that sees the path of the machine outside.
+        # A container may see its own group as the root, or the path of its group on the host.
         (describe_v2("/docker/1f", {"": "200000 100000\n"}), 2.0),
         (describe_v2("/../../outside", {"": "300000 100000\n"}), 3.0),
         (describe_v2("/docker/1f", {"": "garbage\n"}), None),
@@ -47,7 +47,7 @@ def test_quota_is_the_smallest_of_the_groups_around_the_process(
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 4), (0.2, 1), (1.0, 1), (1.2, 2), (2.5, 3), (64.0, 4)])
-def test_fraction_of_a_processor_is_rounded_up_and_the_mask_is_never_exceeded(
+def test_quota_is_rounded_up_and_limited_by_the_affinity_mask(
     quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hetero_core.devices.processors._read_quota", lambda: quota)
@@ -70,7 +70,7 @@ with Core() as core:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
-def test_core_takes_no_more_processors_than_the_affinity_mask_has() -> None:
+def test_core_uses_only_processors_of_the_affinity_mask() -> None:
     ended = subprocess.run([sys.executable, "-c", AFFINITY], capture_output=True, text=True, check=False, timeout=900)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.split() == [str(count_processors()), "1", "1", "(1,", "1)", "(1,", "1,", "1)"]

@@ -1,4 +1,4 @@
-"""The times of one run: when each node, subgraph and transfer began, where it belongs, how long the run waited. No times are judged."""
+"""The profile of a run: begin, subgraph and order of nodes and transfers, and the time in the queue. No duration is asserted."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_end_of_a_node_is_the_moment_it_is_recorded() -> None:
     profile.add(node, 0.5)
     after = perf_counter()
     profile.add(node, 0.5, begin=7.0)
-    told, given = profile.entries
-    assert before <= told.begin + 0.5 <= after
-    assert (given.begin, given.seconds) == (7.0, 0.5)
-    assert (told.thread, given.thread) == (threading.get_ident(), 0)
+    implicit, explicit = profile.entries
+    assert before <= implicit.begin + 0.5 <= after
+    assert (explicit.begin, explicit.seconds) == (7.0, 0.5)
+    assert (implicit.thread, explicit.thread) == (threading.get_ident(), 0)
 
 
-def test_parts_write_into_the_profile_of_the_whole_under_their_path() -> None:
+def test_parts_write_into_the_outer_profile_under_their_path() -> None:
     whole = Profile("OUTER")
     inner = whole.of_part("MIDDLE", 3).of_part("INNER", 1)
     inner.add_transfer("v", 24, 0.0, source="INNER", targets=("host",))
@@ -58,7 +58,7 @@ def test_parts_write_into_the_profile_of_the_whole_under_their_path() -> None:
     assert whole.copied_bytes == inner.copied_bytes == 24
 
 
-def test_nodes_lie_within_their_subgraph_and_subgraphs_within_the_run(core: Core, read: Callable[..., Network]) -> None:
+def test_nodes_lie_within_subgraphs_and_subgraphs_within_the_run(core: Core, read: Callable[..., Network]) -> None:
     profile = profile_of(core, read(DIAMOND).with_affinity({"far": "CPU"}), "HETERO:TEMPLATE,CPU")
     assert [(stage.path, stage.device) for stage in profile.stages] == [((0,), "TEMPLATE"), ((1,), "CPU"), ((2,), "TEMPLATE")]
     assert [stage.reads for stage in profile.stages] == [("x",), ("b",), ("c", "d")]
@@ -82,7 +82,7 @@ def test_nodes_lie_within_their_subgraph_and_subgraphs_within_the_run(core: Core
     assert profile.requested <= profile.began <= profile.stages[0].begin
     assert end_of(profile.stages[-1]) <= profile.ended
     for times in (profile.entries, profile.stages):
-        assert all(end_of(one) <= other.begin for one, other in pairwise(times))
+        assert all(end_of(earlier) <= later.begin for earlier, later in pairwise(times))
 
 
 def test_split_networks_inside_a_split_network_are_told_apart(core: Core, read: Callable[..., Network]) -> None:
@@ -96,18 +96,18 @@ def test_split_networks_inside_a_split_network_are_told_apart(core: Core, read: 
         ("join", (2, 0), "TEMPLATE", 2),
         ("tail", (2, 0), "TEMPLATE", 2),
     ]
-    # An inner subgraph ends before the one that holds it.
+    # An inner subgraph ends before its outer subgraph.
     assert [stage.path for stage in profile.stages] == [(0, 0), (0, 1), (0,), (1,), (2, 0), (2,)]
     device_of_path = {stage.path: stage.device for stage in profile.stages}
     assert device_of_path[2,] == "HETERO:TEMPLATE,CPU"
 
 
-def test_wait_of_a_request_ends_when_a_thread_of_the_device_is_free(
+def test_request_leaves_the_queue_when_a_device_thread_is_free(
     core: Core, hand: Any, read: Callable[..., Network], feed: Callable[[float], dict[str, Any]]
 ) -> None:
     loaded = core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "HAND", ON)
     requests = [loaded.create_infer_request() for _ in range(2)]
-    # One stream, so the second run has to wait.
+    # The device has a single stream, so the second run waits.
     for request in requests:
         request.start_async(feed(1))
     first = hand.next_run()
@@ -126,7 +126,7 @@ def test_wait_of_a_request_ends_when_a_thread_of_the_device_is_free(
 
 
 class SelfStarting(Executable):
-    """Runs on a thread of its own; says itself when a run begins where it is told to."""
+    """Runs on its own thread; reports the begin of a run if `says_when`."""
 
     def __init__(self, network: Network, *, says_when: bool) -> None:
         self.inputs, self.outputs, self._says_when = network.inputs, network.outputs, says_when

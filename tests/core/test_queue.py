@@ -1,4 +1,4 @@
-"""AsyncInferQueue: idle requests are found, errors are raised once, callbacks may start more, nothing waits for itself."""
+"""AsyncInferQueue: idle requests are reused, errors are raised once, callbacks may start runs, no call deadlocks."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_start_waits_for_an_idle_request(hand: Any, by_hand: ExecutableNetwork, 
     starter = threading.Thread(target=lambda: queue.start_async(feed(2)))
     starter.start()
     hand.next_run().end()
-    # Only the thread that waited can have started this one.
+    # Only the waiting thread can have started this run.
     hand.next_run().end()
     starter.join(60)
     queue.wait_all()
     assert queue[0].get_tensor("y").tolist() == [4]
 
 
-def test_first_error_is_raised_after_all_have_ended_and_only_once(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
+def test_first_error_is_raised_once_after_all_runs_have_ended(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
     queue = AsyncInferQueue(by_hand, 3)
     seen: list[str] = []
     queue.set_callback(lambda _, userdata: seen.append(userdata))
@@ -180,7 +180,7 @@ def test_leaving_the_block_waits_for_all(hand: Any, by_hand: ExecutableNetwork, 
     assert all(request.wait(0) for request in queue)
 
 
-def test_leaving_the_block_by_an_error_cancels_and_lets_the_error_go_on(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
+def test_error_in_the_with_block_cancels_runs_and_propagates(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
     queue = AsyncInferQueue(by_hand, 2)
 
     def fail_in_block() -> None:

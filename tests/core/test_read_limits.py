@@ -1,6 +1,7 @@
-"""Models of some bytes that ask for all memory or all time while they are read: refused, or read within the limits.
+"""Tiny models that demand huge memory or time from the reader are refused, or read within the limits.
 
-Each is read in a child with 3 GiB of addresses: before there were limits these tests ended in a MemoryError, in a signal, or never.
+A child process with 3 GiB of address space reads each model. Without the limits of the reader, the child fails with a MemoryError,
+is killed, or hangs.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 def read_in_child(content: bytes) -> tuple[str, str, int, float]:
-    """Returns (name of the error, its text, bytes that came in memory, seconds of the processor) of reading a model in a child."""
+    """Reads a model in a child process. Returns (name of the error, its text, bytes of added memory, processor seconds)."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

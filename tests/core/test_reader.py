@@ -20,7 +20,7 @@ def parse(body: str, *, header: str = HEADER) -> onnx.ModelProto:
 
 
 def model_of(*nodes: onnx.NodeProto, inputs: str = "x", output: str = "y", opset: int = 21) -> onnx.ModelProto:
-    """A model of float vectors, for what the text format cannot say."""
+    """Returns a model of float vectors, for fields that the ONNX text format lacks."""
     specs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in inputs.split()]
     result = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
     graph = helper.make_graph(list(nodes), "g", specs, result)
@@ -113,7 +113,7 @@ def test_sparse_constant_node_becomes_dense() -> None:
     assert read_network(model).initializers["c"].array.tolist() == [0, 5]
 
 
-def test_constant_node_in_a_body_becomes_an_initializer_of_the_body() -> None:
+def test_constant_node_in_a_body_becomes_its_initializer() -> None:
     network = read_network(
         parse("""g (bool c, float[1] x) => (y) {
             y = If(c) <then_branch = t () => (a) { k = Constant<value_floats = [2.0]>() a = Mul(x, k) },
@@ -188,7 +188,7 @@ def test_node_knows_opset_and_own_version() -> None:
     assert [(node.domain, node.opset, node.since_version) for node in network.nodes] == [
         ("", 13, 13),
         ("com.acme", 4, 0),
-        # It came with opset 17.
+        # LayerNormalization was added in opset 17.
         ("", 13, 0),
     ]
     assert [node.operator for node in network.nodes] == ["Relu-13", "com.acme:Twist-4", "LayerNormalization-13"]
@@ -365,8 +365,8 @@ def test_affinity_of_openvino_is_read_as_a_pin(metadata: dict[str, str], pins: d
     assert dict(read_network(model).affinity) == pins
 
 
-def test_node_at_which_onnx_looks_beyond_a_list_hides_no_other_types() -> None:
-    # onnx 1.22 takes the value of the empty constant as a number, and raises IndexError.
+def test_types_survive_an_index_error_of_onnx_inference() -> None:
+    # onnx 1.22 reads the empty constant as a number, and raises IndexError.
     text = """g (double[4,3,2,4,0] x, double[4,3,2,4,0] w, float[3] z) => (s, n) <int64[4,3,2,4,0] step = {}>
     { s = STFT(x, step, w) n = Neg(z) }"""
     assert read_network(parse(text, header='<ir_version: 10, opset_import: ["": 17]>')).types["n"] == TensorType("float32", (3,))

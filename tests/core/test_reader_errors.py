@@ -1,4 +1,4 @@
-"""Refusals of the reader: each message names the object, what was found and what to do."""
+"""Refusals of the reader: each message names the object, the wrong value and the remedy."""
 
 from __future__ import annotations
 
@@ -141,14 +141,14 @@ def test_sparse_input_is_refused() -> None:
         read_network(model)
 
 
-def test_initializer_that_contradicts_its_declared_input_is_refused() -> None:
+def test_initializer_contradicting_its_declared_input_is_refused() -> None:
     model = parse("g (float[2] x, int64[3] w) => (y) <float[2] w = {1, 2}> { y = Add(x, w) }")
     with pytest.raises(InvalidNetworkError, match=r"constant 'w' is declared as int64\[3\], but holds float32\[2\]"):
         read_network(model)
 
 
 def test_bodies_nested_too_deep_for_protobuf_are_refused() -> None:
-    # Written by hand, length by length: protobuf itself cannot make such a message.
+    # The bytes are composed here, because protobuf cannot serialize such a message.
     def field(number: int, content: bytes) -> bytes:
         size, length = b"", len(content)
         while length > 127:
@@ -172,7 +172,7 @@ def test_name_that_is_not_utf8_is_refused(name: bytes) -> None:
         read_network(content.replace(size + name, size + b"\xff" * len(name)))
 
 
-def test_reference_to_an_attribute_outside_of_functions_is_refused() -> None:
+def test_attribute_reference_outside_of_functions_is_refused() -> None:
     node = helper.make_node("Elu", ["x"], ["y"], name="n")
     node.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
     model = parse(RELU)

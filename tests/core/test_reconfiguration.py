@@ -1,4 +1,4 @@
-"""Limits that change on a loaded network."""
+"""Configuration keys that change on a loaded network."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_times_may_be_asked_for_and_taken_back(core: Core, read: Callable[..., N
         assert bool(request.perf_counts) is (request.latency is not None) is measures
 
 
-def test_level_of_a_loaded_network_is_given_back_by_none_and_by_the_end() -> None:
+def test_none_or_closing_restores_the_level_of_a_loaded_network() -> None:
     logger = logging.getLogger("hetero_template")
     with Core() as core:
         network = core.load_network(onnx.parser.parse_model(MODEL), "TEMPLATE")

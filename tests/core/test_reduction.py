@@ -1,4 +1,4 @@
-"""Reducing a network: what is left fails, is as small as it can be, and takes few questions."""
+"""A reduced network still fails, is minimal, and needs few evaluations."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_any_set_of_nodes_that_must_be_together_is_found(seed: int) -> None:
     draw = random.Random(seed)
     with Core() as core:
         network = make_chain(core, 60)
-        wanted = {f"n{index}" for index in draw.sample(range(60), draw.randint(1, 4))}
-        reduced = reduce_network(network, lambda part: wanted <= {node.name for node in part.nodes})
-    assert {node.name for node in reduced.nodes} == wanted
+        culprits = {f"n{index}" for index in draw.sample(range(60), draw.randint(1, 4))}
+        reduced = reduce_network(network, lambda part: culprits <= {node.name for node in part.nodes})
+    assert {node.name for node in reduced.nodes} == culprits
 
 
 def test_one_bad_node_among_thousand_takes_few_questions() -> None:
@@ -51,8 +51,8 @@ FORK = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y,
 { [first] a = Relu(x) [second] b = Neg(a) [side] c = Exp(b) [third] d = Abs(b) [last] y = Sqrt(d) [end] z = Floor(c) }"""
 
 
-def test_failure_that_an_inner_value_as_output_hides_is_reduced_with_that_value_hidden() -> None:
-    """A plan's fault: it is there where `second` and `third` run together and what is between them is no output."""
+def test_failure_hidden_by_an_extra_output_is_reduced_without_it() -> None:
+    """The failure of a planner: `second` and `third` are in the same part, and `b` between them is no output of the part."""
     import onnx.parser
 
     def fails(part: Network) -> bool:

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an oracle: products of bytes as large as they can be, beside exact integers and formulas in float64."""
+"""ONNX Runtime as a reference: the largest products of bytes, compared with exact integers and float64 formulas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _make_matmul(w: Any) -> tuple[ContribCase, Any]:
 
 
 def _make_dynamic(w: Any) -> tuple[ContribCase, Any]:
-    """The largest element is 255 and the least counts as 0, so that the scale is 1."""
+    """The range of the input is 0 (always included) to 255, so the dynamic scale is 1."""
     case = ContribCase("DynamicQuantizeMatMul", (np.full((2, DEPTH), 255, np.float32), np.full((DEPTH, 3), w), _single(1)))
     return case, np.full((2, 3), DEPTH * 255 * int(w))
 
@@ -49,7 +49,7 @@ def _make_gemm(w: Any) -> tuple[ContribCase, Any]:
 
 
 def _make_conv(w: Any) -> tuple[ContribCase, Any]:
-    """A unit of the result is 2^15, so that no product is near a tie; 128 is its zero."""
+    """The output has scale 2^15, so no product is near a rounding tie, and zero point 128."""
     weights, zero = np.full((3, DEPTH, 1, 1), w), np.zeros((), w.dtype)
     inputs = (_bytes(1, DEPTH, 2, 2), _single(1), np.zeros((), np.uint8), weights, _single(1), zero)
     exact = np.clip(round(DEPTH * 255 * int(w) / 2**15) + 128, 0, 255)
@@ -58,13 +58,13 @@ def _make_conv(w: Any) -> tuple[ContribCase, Any]:
 
 
 def _make_attention(w: Any) -> tuple[ContribCase, Any]:
-    """One key has all of the attention, so that the output is its value."""
+    """There is a single key with attention weight 1, so the output is its value."""
     inputs = (_bytes(1, 1, DEPTH), np.full((DEPTH, 12), w), np.zeros(12, np.float32), _single(SCALE), _single(1))
     return ContribCase("QAttention", inputs, {"num_heads": 2}), np.full((1, 1, 4), DEPTH * 255 * int(w) * SCALE)
 
 
 def _make_lstm(w: Any) -> tuple[ContribCase, Any]:
-    """One step from a state of zeros: all four gates have the same sum."""
+    """A single step from a zero state: all four gates have the same sum."""
     scale, zero = np.full(1, SCALE, np.float32), np.zeros(1, w.dtype)
     inputs = (np.full((1, 1, DEPTH), 255, np.float32), np.full((1, DEPTH, 8), w), np.full((1, 2, 8), w), *[None] * 5)
     total = DEPTH * 255 * int(w) * SCALE
@@ -93,9 +93,7 @@ BRANCHES = """g (bool c, uint8[4,64] a, int8[64,8] b) => (int32[4,8] y) { y = If
 
 @pytest.mark.parametrize("text", [PRODUCT, BRANCHES])
 @pytest.mark.parametrize("is_exact", [False, True])
-def test_engine_is_asked_about_bytes_only_if_it_multiplies_them_exactly(
-    text: str, is_exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_checks_byte_products_only_if_it_is_exact(text: str, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_session, "engine_multiplies_exactly", lambda: is_exact)
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     feeds = {"a": _bytes(4, 64), "b": np.full((64, 8), 1, np.int8)} | ({"c": np.array(True)} if text is BRANCHES else {})
@@ -104,7 +102,7 @@ def test_engine_is_asked_about_bytes_only_if_it_multiplies_them_exactly(
 
 
 def test_probe_agrees_with_exact_integers_on_this_processor() -> None:
-    """No pair of products saturates 16 bits if the weights are unsigned."""
+    """With unsigned weights, a sum of two products never saturates 16 bits."""
     assert reference_session.engine_multiplies_exactly("uint8")
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {PRODUCT}')
     feeds = {"a": _bytes(4, 64), "b": np.full((64, 8), 127, np.int8)}

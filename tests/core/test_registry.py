@@ -1,4 +1,4 @@
-"""Discovery: entry points of real distribution metadata on the path, good and bad ones beside each other."""
+"""Plugin discovery from entry points in distribution metadata on the path, with valid and broken plugins side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a distribution with one module and entry points on the path, as pip would."""
+    """Installs a distribution of a module and entry points on the path, in the layout of pip."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def put(distribution: str, module: str, code: str, entry_points: str, version: str = "1.0") -> None:
@@ -56,7 +56,7 @@ def test_installed_plugin_is_there_and_uninstalled_one_is_gone(
         core.load_network(read(ADD), "NPU")
 
 
-def test_plugin_that_cannot_be_imported_has_its_reason_and_hides_no_other(install: Install) -> None:
+def test_plugin_that_fails_to_import_has_a_reason_and_hides_none(install: Install) -> None:
     install("acme-broken", "acme_broken", "import libthatisnotthere", "[hetero_core.devices]\nBROKEN = acme_broken\n")
     with Core() as core:
         rows = {row.name: row for row in core.list_devices()}
@@ -69,7 +69,7 @@ def test_plugin_that_cannot_be_imported_has_its_reason_and_hides_no_other(instal
             core.get_metric("BROKEN", "FULL_DEVICE_NAME")
 
 
-def test_name_claimed_by_two_distributions_is_an_error_on_use_that_names_both(install: Install) -> None:
+def test_use_of_a_name_claimed_by_two_distributions_names_both(install: Install) -> None:
     install("acme-one", "acme_one", DEVICE, "[hetero_core.devices]\nTWICE = acme_one\n")
     install("acme-two", "acme_two", DEVICE, "[hetero_core.devices]\ntwice = acme_two\n", version="2.0")
     with Core() as core:
@@ -104,7 +104,7 @@ WRAPPER = """
 """
 
 
-def test_wrapper_stands_around_every_device_those_inside_hetero_included(install: Install, read: Callable[..., Network]) -> None:
+def test_wrapper_wraps_every_device_also_inside_hetero(install: Install, read: Callable[..., Network]) -> None:
     install("acme-watch", "acme_watch", WRAPPER, "[hetero_core.wrappers]\nwatch = acme_watch\n")
     import acme_watch  # type: ignore[import-not-found]  # made above
 
@@ -143,7 +143,7 @@ def test_broken_wrapper_is_an_error_at_once(install: Install) -> None:
         ),
     ],
 )
-def test_wrapper_that_would_be_ignored_or_answer_itself_is_an_error(install: Install, code: str, complaint: str) -> None:
+def test_wrapper_with_a_wrong_hook_or_without_yield_is_an_error(install: Install, code: str, complaint: str) -> None:
     module = f"acme_wrong_{crc32(code.encode())}"
     install("acme-wrong", module, "from hetero_core import hookimpl\n" + code, f"[hetero_core.wrappers]\nwrong = {module}\n")
     with pytest.raises(PluginError, match=rf"(?s)wrapper 'wrong' \(acme-wrong 1.0\) .*{complaint}"):

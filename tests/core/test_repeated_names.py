@@ -1,4 +1,4 @@
-"""Constants and outputs that a model lists twice: what ONNX Runtime answers is answered, whatever the device."""
+"""Models that list a constant or an output twice give the results of ONNX Runtime on every device."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hetero_core.network.writer import network_to_proto
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
 @pytest.mark.parametrize("build", BUILDERS)
-def test_a_model_that_lists_a_name_twice_answers_as_in_onnxruntime(build: Callable[[], ModelProto], device: str) -> None:
+def test_model_with_a_repeated_name_runs_as_in_onnxruntime(build: Callable[[], ModelProto], device: str) -> None:
     with Core() as core:
         check_device(core, device, build())
 
 
-def test_an_output_that_is_repeated_has_a_name_of_its_own_that_no_value_has() -> None:
+def test_repeated_output_gets_an_unused_name() -> None:
     network = read_network(parse('g (float[2] x) => (float[2] y, y, z) { y = Neg (x) "y_1" = Abs (x) z = Exp ("y_1") }'))
     assert [str(spec) for spec in network.outputs] == ["y: float32[2]", "y_1_1: float32[2]", "z: float32[2]"]
     again = read_network(network_to_proto(network))
     assert (again.outputs, again.fingerprint) == (network.outputs, network.fingerprint)
 
 
-def test_two_constants_of_one_name_are_named_in_a_warning_where_their_values_differ() -> None:
+def test_unequal_constants_with_the_same_name_are_warned_about() -> None:
     message = "the constant 'c' is there twice with different values; the later one is used. Remove one of them."
     with pytest.warns(NetworkDeclarationWarning, match=f"^{message}$"):
         read_network(constants_listed_twice())
@@ -39,7 +39,7 @@ def test_two_constants_of_one_name_are_named_in_a_warning_where_their_values_dif
     assert read_network(same).initializers["c"].array.tolist() == [5, 6]
 
 
-def test_two_constants_of_one_name_and_two_element_types_are_refused_as_in_onnxruntime() -> None:
+def test_constants_with_the_same_name_and_two_types_are_refused() -> None:
     model = parse("g (float[2] x) => (float[2] y) <int64[2] c = {3, 4}, float[2] c = {5, 6}> { y = Add (x, c) }")
     with pytest.raises(Exception, match="element type"):
         onnxruntime.InferenceSession(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""Constants that a model lists among its inputs: a run may be given them or not, on every device, and both are right."""
+"""Constants that a model also lists as inputs are optional inputs of a run, on every device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetero_core import Core
 from hetero_core.errors import InferenceError, InputNameError, InputShapeError
 
 DEVICES = ["CPU", "TEMPLATE", "ORT", "HETERO:TEMPLATE,CPU", "HETERO:ORT,CPU"]
-# w is folded with c where it is a constant; s decides a shape; each has another reader.
+# As a constant, w is folded with c, and s sets a shape.
 TEXT = """g (float[N,2] x, float[2] w, int64[2] s) => (float[A,B] y, float[2] v)
     <float[2] w = {2, 3}, int64[2] s = {-1, 2}, float[2] c = {10, 20}> {
     [sum] v = Add (w, c) [scale] a = Mul (x, v) [turn] y = Reshape (a, s)
@@ -60,7 +60,7 @@ def test_constant_is_used_unless_a_run_is_given_another_value(core: Core, device
 
 
 @pytest.mark.parametrize("device", ["CPU", "HETERO:ORT,CPU", "HETERO:TEMPLATE,CPU"])
-def test_imported_network_takes_constants_as_the_exported_one_does(core: Core, device: str) -> None:
+def test_imported_network_takes_constants_like_the_exported(core: Core, device: str) -> None:
     stream = io.BytesIO()
     core.load_network(parse(), device).export_network(stream)
     imported = core.import_network(stream.getvalue(), device)

@@ -1,4 +1,4 @@
-"""Views of a plan made by hand: text, fields, DOT, mermaid, legend, links, and the explanation of one node."""
+"""Views of a fixed plan: text, fields, DOT, mermaid, legend, links, and the explanation of a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hetero_core.reports.text import describe_explanation, describe_plan, explai
 
 FOUR = TensorType("float32", (4,))
 
-# The example of the design: 4 is on the second device, and keeps {1, 2} apart from {3, 5, 6}.
+# Node 4 is on the second device and separates {1, 2} from {3, 5, 6}.
 PLAN = Plan(
     network="diamond",
     priorities=("GPU", "CPU"),

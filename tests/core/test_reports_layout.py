@@ -1,4 +1,4 @@
-"""Layout: boxes do not overlap, lines go from box to box, edges lead downwards."""
+"""Layout: boxes do not overlap, lines connect their boxes, edges lead downwards."""
 
 from __future__ import annotations
 

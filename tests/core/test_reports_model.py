@@ -1,4 +1,4 @@
-"""The plan in an ONNX model: valid, the same results in another engine, and the same affinity when it is read again."""
+"""A plan exported as an ONNX model is valid, has equal results in ONNX Runtime, and keeps its affinity when it is read."""
 
 from __future__ import annotations
 

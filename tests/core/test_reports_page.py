@@ -1,4 +1,4 @@
-"""The page and the picture of a plan: whole documents, nothing from outside, and names that are never markup."""
+"""HTML page and SVG picture of a plan are complete documents without external resources, and escape all names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE = (
 
 
 def make_plan(names: tuple[str, ...], network: str = "net") -> Plan:
-    """Returns a plan of one subgraph for each node, with the names wherever a name can stand."""
+    """Returns a plan with a subgraph for each name; every field of a name holds it."""
     stages = tuple(
         PlanStage(index, f"D{name}" if index % 2 else "CPU", (name,), (f"v{name}",), (f"w{name}",))
         for index, name in enumerate(names)
@@ -55,7 +55,7 @@ def make_plan(names: tuple[str, ...], network: str = "net") -> Plan:
 
 
 class Reader(HTMLParser):
-    """Collects elements with their attributes, and the text of scripts and styles."""
+    """Collects elements with attributes, and the texts of scripts, styles and titles."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

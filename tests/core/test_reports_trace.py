@@ -1,4 +1,4 @@
-"""Traces of real runs, held against the rules of the format: what its viewers need to draw slices, tracks and arrows."""
+"""Traces of real runs follow the rules of the trace format, so viewers draw slices, tracks and arrows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Event = dict[str, Any]
 
 
 def check_events(text: str) -> list[Event]:
-    """Returns the events of a trace after checking them against the rules; times become whole nanoseconds."""
+    """Checks the events of a trace against the format and returns them, with times in whole nanoseconds."""
     document = json.loads(text)
     assert set(document) == {"traceEvents", "displayTimeUnit"}
     events: list[Event] = document["traceEvents"]
@@ -50,7 +50,7 @@ def check_events(text: str) -> list[Event]:
 
 
 def check_names(events: Sequence[Event]) -> None:
-    """Every process and every track that something stands on has exactly one name."""
+    """Asserts that each process and each track with an event has exactly one name."""
     named = [(event["name"], event["pid"], event["tid"]) for event in events if event["ph"] == "M"]
     assert len(named) == len(set(named))
     for event in events:
@@ -61,7 +61,7 @@ def check_names(events: Sequence[Event]) -> None:
 
 
 def check_nesting(slices: Sequence[Event]) -> dict[tuple[int, int], list[Event]]:
-    """On one track a slice lies within another or apart from it."""
+    """Asserts that slices of a track are nested or disjoint, and returns the slices by (process, track)."""
     tracks: dict[tuple[int, int], list[Event]] = {}
     for event in slices:
         assert event["dur"] >= 0
@@ -78,7 +78,7 @@ def check_nesting(slices: Sequence[Event]) -> dict[tuple[int, int], list[Event]]
 
 
 def check_arrows(ends: Sequence[Event], tracks: Mapping[tuple[int, int], Sequence[Event]]) -> None:
-    """Each arrow has a start and then a finish, both inside a slice of their tracks."""
+    """Asserts that each arrow has a start and a later finish, both inside a slice of their tracks."""
     starts = {event["id"]: event for event in ends if event["ph"] == "s"}
     finishes = {event["id"]: event for event in ends if event["ph"] == "f"}
     assert len(starts) + len(finishes) == len(ends)
@@ -93,7 +93,7 @@ def check_arrows(ends: Sequence[Event], tracks: Mapping[tuple[int, int], Sequenc
 
 
 def list_arrows(events: Sequence[Event]) -> list[tuple[str, str]]:
-    """Returns for each arrow the outermost slices of a device or transfer at its two ends."""
+    """Returns the names of the outermost device or transfer slices at both ends of each arrow."""
 
     def find(end: Event) -> str:
         around = [
@@ -123,7 +123,7 @@ def list_processes(events: Sequence[Event]) -> list[str]:
 
 
 class Meeting:
-    """A device that calls a function of the test before each node and records the node's time."""
+    """A device that calls `before()` before each node and records the time of the node."""
 
     def __init__(self, before: Callable[[], object] = lambda: None, *, is_late: bool = False) -> None:
         self.before, self.is_late = before, is_late
@@ -142,7 +142,7 @@ class Meeting:
 
 
 def spin(seconds: float) -> None:
-    """Keeps the processor busy for that long by its clock."""
+    """Keeps the processor busy for `seconds`."""
     end = perf_counter() + seconds
     while perf_counter() < end:
         pass
@@ -168,7 +168,7 @@ class MeetingExecutable(Executable):
 
 
 def load_branches(core: Core, read: Callable[..., Network], first: Meeting, second: Meeting) -> Any:
-    """Loads two branches, b-d on M1 and c-e on M2, between a and y on CPU."""
+    """Loads a network with the branches b-d on M1 and c-e on M2, between a and y on CPU."""
     core.register_plugin("M1", first)
     core.register_plugin("M2", second)
     network = read(BRANCHES)
@@ -186,7 +186,7 @@ def test_branches_on_two_devices_overlap_in_the_trace(core: Core, read: Callable
     assert sorted(list_processes(events)) == ["CPU", "M1", "M2", "requests"]
     (first,) = [each for each in list_slices(events, "M1") if each["cat"] == "subgraph"]
     (second,) = [each for each in list_slices(events, "M2") if each["cat"] == "subgraph"]
-    # Both waited for each other within.
+    # Each branch waits for the second branch, so their times overlap.
     assert max(first["ts"], second["ts"]) < min(first["ts"] + first["dur"], second["ts"] + second["dur"])
     assert first["args"]["reads"] == ["a"]
     nodes = {each["name"]: each["args"]["operator"] for each in list_slices(events, "M1") if each["cat"] == "node"}
@@ -210,7 +210,7 @@ def test_overlapping_requests_have_tracks_of_their_own(core: Core, read: Callabl
     events = check_events(profiles_to_trace(profiles))
     slices = list_slices(events, "M1")
     assert len([each for each in slices if each["cat"] == "subgraph"]) == 6
-    # A node waits for one of another request, so there are two tracks; there were never more than two requests.
+    # Nodes of two requests wait for each other, so there are two tracks; at most two requests run at once.
     assert {each["tid"] for each in slices} == {1, 2}
     tracks = {
         event["tid"]: event["args"]["name"]
@@ -239,7 +239,7 @@ def test_several_requests_of_a_split_network_are_a_sound_trace(core: Core, read:
 
 @pytest.fixture
 def fake(core: Core) -> None:
-    """FAKE, a device with a memory of its own that runs Relu."""
+    """Registers FAKE, a device with its own memory that runs Relu."""
     core.register_plugin("FAKE", FakeDevice())
 
 
@@ -310,7 +310,7 @@ def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable
         "subgraph 0/0",
         "subgraph 2/0",
     ]
-    # Values go over the transfers to and from the memory of TEMPLATE, inside the inner split as outside.
+    # Arrows lead over the transfers to and from the memory of TEMPLATE, in the inner and in the outer split.
     arrows = list_arrows(events)
     assert {("subgraph 0/0", "a"), ("a", "subgraph 0/1"), ("subgraph 0", "subgraph 1"), ("subgraph 2/0", "y")} <= set(arrows)
 
@@ -325,7 +325,7 @@ def test_whole_network_is_a_slice_with_its_nodes(core: Core, read: Callable[...,
 
 
 def test_times_recorded_after_the_run_are_laid_out_in_order(core: Core, read: Callable[..., Network]) -> None:
-    # Each node lasts far longer than the device needs to record a time, so the recorded times overlap.
+    # Each node takes far longer than the recording of its time, so the recorded times overlap.
     core.register_plugin("M1", Meeting(partial(spin, 0.001), is_late=True))
     request = core.load_network(read(BRANCHES), "M1", ON).create_infer_request()
     request.infer({"x": X})

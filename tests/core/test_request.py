@@ -22,7 +22,7 @@ ONES = np.ones((1, 2), np.float32)
 
 
 class Gate:
-    """A device whose runs wait until the test opens the gate, and fail when it says so."""
+    """A device whose runs wait for `open`, then fail if `fails` is set."""
 
     def __init__(self) -> None:
         self.entered, self.open, self.fails = threading.Semaphore(0), threading.Event(), False
@@ -58,9 +58,9 @@ class GateExecutable(Executable):
 
 @pytest.fixture
 def gate(core: Core) -> Gate:
-    found = Gate()
-    core.register_plugin("GATE", found)
-    return found
+    device = Gate()
+    core.register_plugin("GATE", device)
+    return device
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_running_request_is_busy(gate: Gate, request_of_gate: InferRequest) -> N
     assert request_of_gate.wait(60)
 
 
-def test_error_of_the_device_reaches_wait_and_leaves_nothing_behind(gate: Gate, request_of_gate: InferRequest) -> None:
+def test_device_error_reaches_wait_and_the_request_works_again(gate: Gate, request_of_gate: InferRequest) -> None:
     gate.open.set()
     gate.fails = True
     seen: list[BaseException | None] = []
@@ -163,7 +163,7 @@ def test_exit_or_interrupt_in_a_callback_reaches_wait(gate: Gate, request_of_gat
     assert request_of_gate.wait(60), "the request and its thread work on"
 
 
-def test_interrupt_in_the_callback_of_a_cancel_reaches_who_cancels(gate: Gate, request_of_gate: InferRequest) -> None:
+def test_interrupt_in_the_callback_reaches_the_caller_of_cancel(gate: Gate, request_of_gate: InferRequest) -> None:
     def interrupt(request: InferRequest, failure: BaseException | None) -> None:
         raise KeyboardInterrupt
 
@@ -265,7 +265,7 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
     request = core.load_network(network, device, {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": np.ones(2, np.float32)})
     nodes = [entry for entry in request.perf_counts if not entry.targets]
-    # Machine code runs both as one step, which has both names.
+    # Machine code fuses both nodes into a single step, which has both names.
     assert [name for entry in nodes for name in entry.node.split("+")] == ["Abs_0", "Neg_1"]
     assert all(entry.seconds > 0 for entry in request.perf_counts)
     if ":" in device:

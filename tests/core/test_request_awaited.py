@@ -1,4 +1,4 @@
-"""`await request.infer_async(...)`: no thread is blocked, a cancelled task cancels the request, errors reach the awaiter."""
+"""`await request.infer_async(...)` blocks no thread, a cancelled task cancels the request, and errors reach the awaiter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Feed = Callable[[float], dict[str, Any]]
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
-    """Waits for something blocking without blocking the loop."""
+    """Awaits a blocking function without blocking the loop."""
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
@@ -33,7 +33,7 @@ def test_loop_goes_on_while_the_device_works(hand: Any, by_hand: ExecutableNetwo
     async def main() -> list[Any]:
         requests = [by_hand.create_infer_request() for _ in range(4)]
         tasks = [asyncio.ensure_future(request.infer_async(feed(value))) for value, request in enumerate(requests)]
-        # All four runs are in the device at once, and this thread is free to end them.
+        # All four runs are in the device at once, and the loop is not blocked, so it can end them.
         runs = [await in_thread(hand.next_run) for _ in tasks]
         for run in reversed(runs):
             run.end()
@@ -42,9 +42,7 @@ def test_loop_goes_on_while_the_device_works(hand: Any, by_hand: ExecutableNetwo
     assert asyncio.run(main()) == [[0], [2], [4], [6]]
 
 
-def test_error_of_the_device_reaches_the_awaiter_and_leaves_nothing_behind(
-    hand: Any, by_hand: ExecutableNetwork, feed: Feed
-) -> None:
+def test_device_error_reaches_the_awaiter_once(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
     request = by_hand.create_infer_request()
 
     async def main() -> None:
@@ -83,7 +81,7 @@ def test_run_that_ends_after_its_loop_was_closed_harms_nobody(hand: Any, by_hand
     held: list[Any] = []
 
     async def begin() -> None:
-        # One step by hand, so that no task is left that would be cancelled with the loop.
+        # Without a task, the end of the loop does not cancel the coroutine.
         held.append(coroutine.send(None))
 
     loop.run_until_complete(begin())

@@ -1,4 +1,4 @@
-"""Devices that start runs by themselves: what they raise at the start, and when they may not be asked at all."""
+"""Devices with `start`: errors at the start, and the cases in which the core must not call `start`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = np.array([3], np.float32)
 
 
 class Starting(Executable):
-    """Ends each run within its start, or fails to start it."""
+    """Ends each run inside `start`, or raises `failure`."""
 
     def __init__(self, network: Network) -> None:
         self.inputs, self.outputs = network.inputs, network.outputs
@@ -82,7 +82,7 @@ def test_closed_network_is_not_started(network: ExecutableNetwork) -> None:
 
 @pytest.mark.parametrize("config", [{}, {"PERF_COUNT": True}, {"DEADLINE": 60.0}], ids=["plain", "measured", "deadline"])
 @pytest.mark.parametrize("device", ["STARTING", "CPU"])
-def test_network_goes_with_its_last_holder_without_the_garbage_collector(
+def test_network_is_freed_without_the_garbage_collector(
     core: Core, read: Callable[[str], Network], device: str, config: dict[str, Any]
 ) -> None:
     core.register_plugin("STARTING", StartingDevice())
@@ -97,14 +97,14 @@ def test_network_goes_with_its_last_holder_without_the_garbage_collector(
         request.infer({"x": X})
         core.close()
         del loaded, request
-        # A thread of the run, of the device's own or of a timer with DEADLINE, may be about to end, and holds it until then.
+        # A thread of the run, of the device or of the DEADLINE timer may hold the executable until it ends.
         assert is_freed.wait(60)
     finally:
         gc.enable()
 
 
 class OwnArray:
-    """A value in the memory of Remote, which NumPy cannot read."""
+    """An array in the memory of Remote; NumPy cannot read it."""
 
     __array_ufunc__ = None
 
@@ -116,7 +116,7 @@ class OwnArray:
 
 
 class Remote(Starting):
-    """Starts runs in a memory of its own, on a thread of its own, and ends each of them `ends` times."""
+    """Runs in its own memory and on its own thread, and calls `done` `ends` times."""
 
     ends = 1
 
@@ -189,7 +189,7 @@ def test_error_of_the_transfer_home_ends_the_run(core: Core, read: Callable[[str
 
 
 class Gated(Starting):
-    """Computes when its gate is opened, and looks whether it is cancelled; notes whether it was closed in a run."""
+    """Computes after `gate` is set or the run is cancelled; records whether it was closed during a run."""
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
@@ -217,7 +217,7 @@ class Gated(Starting):
 
 @pytest.fixture(params=["infer", "start_async"])
 def running(request: pytest.FixtureRequest, network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A network with a gated run under way, the gate, and what the run ends with."""
+    """Starts a gated run. Yields the executable, a function that waits for the end of the run, and the list of its outputs."""
     gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
     monkeypatch.setattr(network, "executable", gated)
     monkeypatch.setattr(network, "run", gated.run)
@@ -262,7 +262,7 @@ def test_network_may_be_closed_by_the_callback_of_its_run(network: ExecutableNet
     assert request.wait(5)
 
 
-def test_exclusive_networks_of_a_device_that_starts_runs_take_turns(core: Core, read: Callable[[str], Network]) -> None:
+def test_exclusive_networks_of_a_device_with_start_take_turns(core: Core, read: Callable[[str], Network]) -> None:
     text = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
     entered, may_leave = threading.Semaphore(0), threading.Event()
 
@@ -291,7 +291,7 @@ def test_exclusive_networks_of_a_device_that_starts_runs_take_turns(core: Core, 
     assert [network.executable.started for network in networks if isinstance(network.executable, Starting)] == [0, 0]
 
 
-def test_run_of_a_higher_priority_goes_first_where_networks_take_turns(core: Core, read: Callable[[str], Network]) -> None:
+def test_higher_priority_goes_first_among_exclusive_networks(core: Core, read: Callable[[str], Network]) -> None:
     entered, may_leave = threading.Semaphore(0), threading.Event()
     order: list[str] = []
 
@@ -314,7 +314,7 @@ def test_run_of_a_higher_priority_goes_first_where_networks_take_turns(core: Cor
         requests[name] = [loaded.create_infer_request() for _ in range(2)]
         for request in requests[name]:
             request.set_callback(lambda *_, name=name: order.append(name))
-    # The first one is in its run when the others come.
+    # The first request is running when the rest is queued.
     requests["LOW"][0].start_async({"x": X})
     assert entered.acquire(timeout=900)
     for name, index in (("LOW", 1), ("MEDIUM", 0), ("HIGH", 0), ("DEFAULT", 0), ("HIGH", 1), ("MEDIUM", 1)):

@@ -1,4 +1,4 @@
-"""Chains of reshapes and of numbers become one, idle nodes go, pads move into windows; the numbers stay."""
+"""Chains of reshapes and of scalars are merged, no-op nodes are removed, pads move into windows; results stay equal."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_number_with_more_axes_widens_the_result_still(core: Core) -> None:
 
 
 def make_windows(op_type: str, pads: list[int], own: list[int], number: float, **attributes: Any) -> onnx.ModelProto:
-    """Returns Relu, Pad and a window over images of 6x7."""
+    """Returns a model of Relu, Pad and a windowed operator over images of 6x7."""
     inputs = ["p"]
     constants = [onnx.numpy_helper.from_array(np.array(pads), "pads"), onnx.numpy_helper.from_array(np.float32(number), "number")]
     if op_type == "Conv":
@@ -192,12 +192,12 @@ def test_pads_before_windows_keep_the_numbers(core: Core, data: st.DataObject) -
         attributes["count_include_pad"] = data.draw(st.sampled_from([0, 1]))
     assume(op_type == "MaxPool" or number != -np.inf)
     if op_type == "Conv":
-        # The filters are for three channels.
+        # The filters take three channels, so axis 1 must not be padded.
         assume(pads[1] + pads[5] == 0)
     model = make_windows(op_type, pads, own, number, **attributes)
     network = core.read_network(model)
     x = draw_array(1, 2, 3, 6, 7)
-    # The toolkit on the model as it is: the reference evaluator reads ceil_mode in its own way.
+    # The reference is the toolkit on the original model: the evaluator of onnx treats ceil_mode differently.
     (reference,) = compile_program(network).run((x,))
     (actual,) = compile_program(fold_pads(network)).run((x,))
     np.testing.assert_allclose(actual, reference, rtol=1e-5, atol=1e-6)
@@ -257,7 +257,7 @@ def test_pad_stays_where_the_window_pads_otherwise(
     assert fold_pads(network) is network
 
 
-def test_zeros_before_a_maximum_stay_where_numbers_may_be_negative(core: Core) -> None:
+def test_zero_pads_before_a_maximum_of_negative_numbers_stay(core: Core) -> None:
     model = make_windows("MaxPool", EVEN, [0, 0, 0, 0], 0)
     model.graph.node[0].op_type = "Neg"
     network = core.read_network(model)

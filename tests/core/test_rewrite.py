@@ -1,4 +1,4 @@
-"""The moves of passes: what they do to nodes, and that every node keeps its origins."""
+"""Rewriting functions of passes: fusion, replacement and removal of nodes; every node keeps its origins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_fusion_spares_values_with_other_readers_and_outputs(read: Callable[...,
     twice = read("g (float[2] x) => (float[2] y) { a = Add(x, x) y = Add(a, a) }")
     assert fuse_pairs(shared, fuse_same) is shared
     assert fuse_pairs(visible, fuse_same) is visible
-    assert len(fuse_pairs(twice, fuse_same).nodes) == 1  # one reader, though it reads twice; the callback may refuse
+    assert len(fuse_pairs(twice, fuse_same).nodes) == 1  # a single reader, although it reads `a` twice
 
 
 def test_replacement_gets_the_origins_of_what_it_replaces(read: Callable[..., Network]) -> None:
@@ -69,7 +69,7 @@ def test_copies_vanish_but_for_outputs_and_captures(read: Callable[..., Network]
 
 
 def test_query_answers_in_original_names(read: Callable[..., Network]) -> None:
-    """A name that becomes both supported and refused is refused; a name that vanishes is supported."""
+    """A node is refused if any of its replacements is refused; a removed node is supported."""
     network = read("g (float[2] x) => (float[2] y) { i = Identity(x) a = Relu(i) b = Relu(a) c = Abs(b) y = Sub(x, c) }")
 
     def transform(network: Network) -> Network:
@@ -97,12 +97,12 @@ def test_query_answers_in_original_names(read: Callable[..., Network]) -> None:
 
 
 @pytest.mark.parametrize("body", ["a = Identity()", "a = Identity(x, x)", "a = Identity(, x)"])
-def test_identity_with_other_inputs_than_its_schema_has_is_refused_at_read(read: Callable[..., Network], body: str) -> None:
+def test_identity_with_a_wrong_number_of_inputs_is_refused(read: Callable[..., Network], body: str) -> None:
     with pytest.raises(InvalidNetworkError, match="Identity_0"):
         read(f"g (float[2] x) => (float[2] y) {{ {body} y = Abs(a) }}")
 
 
-def test_identity_with_an_unknown_attribute_stays_for_the_device_to_refuse(read: Callable[..., Network], core: Core) -> None:
+def test_identity_with_an_unknown_attribute_is_not_eliminated(read: Callable[..., Network], core: Core) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Identity <more = 1>(x) y = Abs(a) }")
     assert eliminate_copies(network) is network
     with pytest.raises(HeteroError):

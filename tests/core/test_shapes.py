@@ -91,7 +91,7 @@ def test_node_of_another_opset_is_inferred_by_its_own() -> None:
 
 
 def test_body_of_a_node_of_another_opset_is_typed() -> None:
-    # If-1 of opset 9 in a model of opset 21.
+    # The function uses If-1 of opset 9 in a model of opset 21.
     network = read("""g (bool c, float[1,2] x) => (y) { [call] y = f.old(c, x) }
         <domain: "f", opset_import: ["": 9]> old (c, a) => (b) {
             b = If(c) <then_branch = t () => (p) { m = Squeeze<axes = [0]>(a) p = Neg(m) },
@@ -138,7 +138,7 @@ def test_custom_operator_in_a_body_is_typed() -> None:
     assert network.type_of("y") == f32(4)
 
 
-def test_long_chain_of_custom_and_standard_nodes_is_typed_in_one_go() -> None:
+def test_long_chain_of_custom_and_standard_nodes_is_typed() -> None:
     steps = " ".join(f"a{i} = com.acme.Twist(b{i}) b{i + 1} = Relu(a{i})" for i in range(40))
     network = read(
         f"g (float[2] x) => (y) {{ b0 = Relu(x) {steps} y = Neg(b40) }}",
@@ -166,7 +166,7 @@ def test_author_who_contradicts_the_declaration_is_believed() -> None:
     assert network.outputs[0].type == f32(4)
 
 
-def test_network_with_new_nodes_gets_their_types_and_keeps_its_nodes() -> None:
+def test_types_of_added_nodes_are_inferred_and_nodes_are_kept() -> None:
     network = read("g (float[2,3] x) => (y) { [a] y = Relu(x) }")
     added = Node("t", "Transpose", ("y",), ("z",), opset=21, since_version=21)
     longer = replace(network, nodes=(*network.nodes, added), outputs=(ValueSpec("z", TensorType(None)),))

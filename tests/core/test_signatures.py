@@ -1,4 +1,4 @@
-"""Element types from operators' signatures, where onnx has no rule of inference."""
+"""Element types follow from operator signatures if onnx has no inference rule."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def type_of_y(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
-        # The output of Scaler is tensor(float), whatever its input.
+        # The output of Scaler is tensor(float) for any input type.
         ("g (double[2,2] x) => (z) { y = ai.onnx.ml.Scaler<offset = [0.0], scale = [1.0]>(x) z = Identity(y) }", "float32[...]"),
-        # That of Imputer has the type of its input, here and behind another operator without inference.
+        # The output of Imputer has the type of its input, also behind an operator without inference.
         ("g (int64[2] x) => (z) { y = ai.onnx.ml.Imputer<imputed_value_int64s = [1]>(x) z = Identity(y) }", "int64[...]"),
         ("g (double[2] x) => (z) { a = ai.onnx.ml.Imputer<imputed_value_floats = [1.0]>(x) b = Neg(a) "
          "y = ai.onnx.ml.Imputer<imputed_value_floats = [1.0]>(b) z = Neg(y) }", "float64[...]"),
@@ -27,8 +27,8 @@ def type_of_y(text: str) -> str:
     ],
     ids=["fixed", "as_input", "chain", "of_a_constant"],
 )  # fmt: skip
-def test_element_type_comes_from_the_signature(text: str, wanted: str) -> None:
-    assert type_of_y(text) == wanted
+def test_element_type_comes_from_the_signature(text: str, expected: str) -> None:
+    assert type_of_y(text) == expected
 
 
 def test_known_shape_is_kept() -> None:

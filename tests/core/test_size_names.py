@@ -1,4 +1,4 @@
-"""Names of sizes: real ones bind sizes together, placeholders of exporters are open sizes, each of its own."""
+"""Names of sizes: equal real names mean equal sizes, each placeholder of an exporter is an independent open size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero_core.network.types import TensorType
 
 
 def name_sizes(text: str, name: str) -> onnx.ModelProto:
-    """Returns the model with every size that the text calls S under another name, which the parser of texts might not take."""
+    """Returns the model with size S renamed to `name`, which the text parser of onnx may not accept."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     for info in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         for dimension in info.type.tensor_type.shape.dim:

@@ -1,4 +1,4 @@
-"""Models that are read without a copy of their weights by protobuf: the same networks and the same errors as protobuf's own way."""
+"""Reading a model without a protobuf copy of its weights gives the same networks and errors as parsing with protobuf."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hetero_core.testing.models import residual_model
 
 
 def make_model() -> onnx.ModelProto:
-    """Returns a model with weights on both sides of the size from which they are split off, and all kinds of constants."""
+    """Returns a model with weights above and below the size limit of splitting, and all kinds of constants."""
     random = np.random.default_rng(7)
     arrays = {
         "large": random.standard_normal((64, 40)).astype(np.float32),
@@ -50,15 +50,15 @@ def make_model() -> onnx.ModelProto:
 
 CONTENT = make_model().SerializeToString()
 RAW_DATA = [tensor.raw_data for tensor in make_model().graph.initializer if len(tensor.raw_data) >= 4096]
-"""What is split off: `large` and `larger`."""
+"""The weights that are split off: `large` and `larger`."""
 FRAME = [
     index for index in range(len(CONTENT)) if not any(CONTENT.find(raw) <= index < CONTENT.find(raw) + len(raw) for raw in RAW_DATA)
 ]
-"""Positions of what is not in a weight that is split off."""
+"""Positions of the bytes outside of these weights."""
 
 
 def describe(read: Any) -> tuple[str, Any]:
-    """Returns what a network is, weights included, or the error of reading it."""
+    """Returns the content of a network, weights included, or the error of the read."""
     try:
         network: Network = read()
     except HeteroError as error:
@@ -67,7 +67,7 @@ def describe(read: Any) -> tuple[str, Any]:
 
 
 def describe_whole(content: bytes) -> tuple[str, Any]:
-    """Returns the same of a model that protobuf has parsed in one piece."""
+    """Returns `describe` of a model that protobuf parses as a whole."""
     title = f"{len(content)} bytes"
     kind, actual = describe(lambda: read_network(parse_model(content, title)))
     return kind, actual.replace("the ModelProto", title) if isinstance(actual, str) else actual
@@ -159,7 +159,7 @@ def test_weight_of_another_size_than_its_shape_is_named() -> None:
 
 
 class ShrinkingFile(io.BytesIO):
-    """Bytes of which some were cut off after their number was asked for."""
+    """A file that loses 100 bytes after its size was read."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(max(min(size or 0, len(CONTENT) - 100 - self.tell()), 0))

@@ -1,4 +1,4 @@
-"""States: outputs that a request keeps for the inputs of its next run, on devices of all kinds."""
+"""States: outputs that a request keeps as inputs of its next run, on several devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hetero_core.network.writer import network_to_bytes, pack_network, unpack_ne
 
 DEVICES = ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"]
 Read = Callable[..., Network]
-# A running sum: y is the sum so far, told twice over.
+# A running sum; y is twice the sum.
 SUM = "g (float[2] x, float[2] past) => (float[2] y, float[2] present) { present = Add(x, past) y = Add(present, present) }"
 REVERSED = "g (float[4] x, float[4] past) => (float[4] present) { present = Add(x, past) }"
 X = np.array([1, 2], np.float32)
@@ -50,8 +50,8 @@ def test_output_of_a_run_is_the_input_of_the_next(core: Core, running_sum: Netwo
 @pytest.mark.parametrize("device", DEVICES)
 def test_requests_have_states_of_their_own(core: Core, running_sum: Network, device: str) -> None:
     loaded = core.load_network(running_sum, device)
-    one, other = loaded.create_infer_request(), loaded.create_infer_request()
-    assert [run(one), run(one), run(other), run(one), run(other)] == [[[2, 4]], [[4, 8]], [[2, 4]], [[6, 12]], [[4, 8]]]
+    first, second = loaded.create_infer_request(), loaded.create_infer_request()
+    assert [run(first), run(first), run(second), run(first), run(second)] == [[[2, 4]], [[4, 8]], [[2, 4]], [[6, 12]], [[4, 8]]]
     assert loaded.infer({"x": X})["y"].tolist() == [2, 4]
 
 
@@ -92,13 +92,13 @@ def test_blobs_files_and_packed_networks_keep_the_ties(core: Core, read: Read, d
     network = read(SUM).with_state({"present": "past"}, initial={"past": X})
     core.load_network(network, device).export_network(tmp_path / "blob")
     networks = [core.read_network(network_to_bytes(network)), unpack_network(pack_network(network))]
-    loaded = [core.import_network(tmp_path / "blob", device), *(core.load_network(one, device) for one in networks)]
-    for one in loaded:
-        assert run(one.create_infer_request(), 2) == [[4, 8], [6, 12]]
-    assert {one.fingerprint for one in networks} == {network.fingerprint}
+    loaded = [core.import_network(tmp_path / "blob", device), *(core.load_network(tied, device) for tied in networks)]
+    for executable in loaded:
+        assert run(executable.create_infer_request(), 2) == [[4, 8], [6, 12]]
+    assert {tied.fingerprint for tied in networks} == {network.fingerprint}
 
 
-def test_blob_without_the_ties_is_not_that_of_the_network_with_them(core: Core, read: Read, tmp_path: Any) -> None:
+def test_blob_without_ties_does_not_match_the_network_with_ties(core: Core, read: Read, tmp_path: Any) -> None:
     network = read(SUM)
     core.load_network(network, "CPU").export_network(tmp_path / "blob")
     with pytest.raises(BlobMismatchError, match="the blob's model fingerprint is"):
@@ -128,9 +128,9 @@ def test_failed_run_leaves_the_state_as_it_was(core: Core, read: Read) -> None:
 
 
 class ReusingDevice:
-    """Adds the reverse of its state to x, element by element, into buffers that each context has once: what it returned is overwritten.
+    """Computes x + reverse(state) into a buffer per context, so each run overwrites the output of the last run.
 
-    An element of the state is read after others of the result were written, so a state in the buffer of the same run would be spoilt.
+    It writes elements of the buffer before it has read the whole state, so a state that aliases the buffer gives wrong results.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ def reusing(core: Core, read: Read) -> tuple[ReusingDevice, ExecutableNetwork]:
     return device, core.load_network(network, "REUSE")
 
 
-def test_device_that_reuses_its_buffers_never_reads_a_state_that_it_writes(
+def test_state_never_aliases_a_buffer_that_the_device_reuses(
     reusing: tuple[ReusingDevice, ExecutableNetwork],
 ) -> None:
     requests = [reusing[1].create_infer_request() for _ in range(2)]
@@ -180,7 +180,7 @@ def test_device_that_reuses_its_buffers_never_reads_a_state_that_it_writes(
         x = generator.integers(0, 9, 4).astype(np.float32)
         requests[index].infer({"x": x})
         expected[index] = x + expected[index][::-1]
-        assert [request.states["past"].value.tolist() for request in requests] == [one.tolist() for one in expected]
+        assert [request.states["past"].value.tolist() for request in requests] == [state.tolist() for state in expected]
 
 
 def test_cancelled_run_changes_no_state_and_spoils_none(reusing: tuple[ReusingDevice, ExecutableNetwork]) -> None:
@@ -195,7 +195,7 @@ def test_cancelled_run_changes_no_state_and_spoils_none(reusing: tuple[ReusingDe
     assert request.states["past"].value.tolist() == [1, 2, 3, 4]
     request.infer({"x": x})
     request.infer({"x": x})
-    # By hand: x + reverse(x) = 5 5 5 5, then x + that.
+    # x + reverse(x) = 5 5 5 5, and then x + 5.
     assert request.states["past"].value.tolist() == [6, 7, 8, 9]
 
 
@@ -237,7 +237,7 @@ def test_open_size_grows_from_run_to_run(core: Core, read: Read) -> None:
     tied = network.with_state({"present": "past"}, initial={"past": np.zeros(0, np.float32)})
     request = core.load_network(tied, "CPU", {"PERF_COUNT": True}).create_infer_request()
     for index in range(4):
-        assert request.infer({"x": np.array([index], np.float32)})["y"].tolist() == [-float(one) for one in range(index + 1)]
+        assert request.infer({"x": np.array([index], np.float32)})["y"].tolist() == [-float(number) for number in range(index + 1)]
 
 
 def test_state_that_does_not_fit_its_input_any_more_says_so(core: Core, read: Read) -> None:

@@ -1,4 +1,4 @@
-"""The private store: its folder is made private, and refused if anybody else could have put something into it; its entries. Real modes."""
+"""The private store: its folder is private and refused if other users can write to it; its entries. Uses real file modes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ needs_root = pytest.mark.skipif(
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    found = tmp_path / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(found))
-    return found
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
 
 
 def mode_of(path: Path) -> int:
@@ -124,18 +124,18 @@ def test_name_that_could_lead_elsewhere_is_refused(base: Path, name: str) -> Non
 
 
 def test_threads_that_open_one_folder_at_once_all_get_it(base: Path) -> None:
-    barrier, found = threading.Barrier(8), []
+    barrier, folders = threading.Barrier(8), []
 
     def open_at_once() -> None:
         barrier.wait(60)
-        found.append(open_private_folder("kernels"))
+        folders.append(open_private_folder("kernels"))
 
     threads = [threading.Thread(target=open_at_once) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert found == [base.resolve() / "hetero" / "kernels"] * 8
+    assert folders == [base.resolve() / "hetero" / "kernels"] * 8
 
 
 def test_base_that_cannot_be_made_is_an_error_with_advice(base: Path) -> None:
@@ -212,7 +212,7 @@ def test_entries_that_were_not_used_for_longest_go_first(base: Path, monkeypatch
     assert [path.name for path in path_of("e").parent.iterdir()] == ["e"]
 
 
-def test_folder_that_cannot_be_made_is_told_once_and_nothing_is_kept(
+def test_failed_folder_is_logged_once_and_nothing_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()

@@ -23,7 +23,7 @@ DIAMOND = """g (float[2] x, float[N] z) => (y, b) <float[2] w = {1, 2}, float[2]
 }"""
 
 
-def test_part_has_typed_boundaries_and_shares_nodes_and_constants() -> None:
+def test_part_has_typed_boundaries_and_shares_nodes() -> None:
     network = read(DIAMOND)
     part = cut_subnetwork(network, ["c", "a"], name="part")
     assert names(part) == (["x", "z"], ["a", "c"], ["a", "c"])
@@ -36,7 +36,7 @@ def test_part_has_typed_boundaries_and_shares_nodes_and_constants() -> None:
     assert part.opsets == network.opsets
 
 
-def test_inputs_of_the_network_come_first_then_values_by_producer() -> None:
+def test_inputs_of_the_network_precede_values_by_producer() -> None:
     part = cut_subnetwork(
         read("g (float[2] x, float[2] z) => (y) { [a] a = Neg(z) [b] b = Neg(x) [c] y = Sum(b, a, z, x) }"), ["c"]
     )
@@ -44,7 +44,7 @@ def test_inputs_of_the_network_come_first_then_values_by_producer() -> None:
 
 
 def test_outputs_stand_in_the_order_of_their_producers() -> None:
-    # The network returns y, then b; b is made first.
+    # The network lists y before b, but b is computed first.
     assert names(cut_subnetwork(read(DIAMOND), ["a", "b", "c", "d"])) == (["x", "z"], ["a", "b", "c", "d"], ["b", "y"])
 
 
@@ -69,7 +69,7 @@ def test_affinity_is_restricted_to_the_part() -> None:
     assert cut_subnetwork(network, ["a", "b"]).affinity == {"a": "GPU"}
 
 
-def test_output_that_is_an_input_or_a_constant_belongs_to_no_part() -> None:
+def test_input_or_constant_as_output_belongs_to_no_part() -> None:
     network = read("g (float[2] x) => (x, w, y) <float[2] w = {1, 2}> { [a] y = Add(x, w) }")
     assert names(cut_subnetwork(network, ["a"])) == (["x"], ["a"], ["y"])
 

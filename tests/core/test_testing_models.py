@@ -1,4 +1,4 @@
-"""hetero_core.testing.models: each model is valid, the same on every call, sane in range, and equal in two engines."""
+"""hetero_core.testing.models: each model is valid and deterministic, has sane outputs, and gives equal results in two engines."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from hetero_core.testing import models
 from hetero_core.testing.compare import assert_same
 
 SMALL = ["if_model", "loop_model", "lstm_model", "dynamic_batch_model"]
-# Seconds each; the evaluator takes longer for the others, and is wrong about LRN.
+# The reference evaluator takes seconds for these; it is slower for the rest, and wrong about LRN.
 QUICK_LIGHT = ["shufflenet", "squeezenet"]
 
 
@@ -24,7 +24,7 @@ def run_onnxruntime(model, inputs):
 
 
 @pytest.mark.parametrize("name", QUICK_LIGHT)
-def test_light_model_gives_distinct_sane_outputs_and_two_engines_agree(name):
+def test_light_model_has_sane_outputs_and_two_engines_agree(name):
     model = models.light_model(name)
     inputs = models.light_inputs(model)
     (output,) = run_onnxruntime(model, inputs)
@@ -62,7 +62,7 @@ def test_light_model_is_valid_and_holds_no_constant_weights(opset):
         assert array.dtype == np.int64 or len(np.unique(array)) > 1, initializer.name
 
 
-def test_light_model_lists_initializers_as_inputs_only_in_the_form_of_the_file():
+def test_light_model_lists_initializers_as_inputs_only_in_ir_3():
     for opset, expected in ((None, True), (21, False)):
         graph = models.light_model("squeezenet", opset).graph
         listed = {value.name for value in graph.input} & {initializer.name for initializer in graph.initializer}
@@ -107,8 +107,8 @@ def test_small_model_gives_sane_outputs_and_two_engines_agree(name, seed):
 def test_if_model_takes_another_branch_for_another_condition():
     model = models.if_model()
     inputs = models.light_inputs(model)
-    taken = [run_onnxruntime(model, inputs | {"condition": np.array(choice)})[0] for choice in (True, False)]
-    assert np.abs(taken[0] - taken[1]).max() > 0.1
+    outputs = [run_onnxruntime(model, inputs | {"condition": np.array(choice)})[0] for choice in (True, False)]
+    assert np.abs(outputs[0] - outputs[1]).max() > 0.1
     assert {bool(models.light_inputs(model, seed)["condition"]) for seed in range(8)} == {True, False}
 
 
@@ -134,7 +134,7 @@ def test_lstm_model_depends_on_its_initial_state():
         assert all(np.abs(a - b).max() > 1e-3 for a, b in zip(changed, run_onnxruntime(model, inputs), strict=True))
 
 
-def test_dynamic_batch_model_gives_each_image_the_same_row_in_any_batch():
+def test_row_of_an_image_does_not_depend_on_the_batch():
     model = models.dynamic_batch_model()
     images = models.light_inputs(model)["images"]
     assert images.shape == (models.SYMBOLIC_SIZE, 3, 16, 16)
@@ -145,9 +145,9 @@ def test_dynamic_batch_model_gives_each_image_the_same_row_in_any_batch():
 
 def test_light_inputs_depend_on_the_seed():
     model = models.dynamic_batch_model()
-    first, again, other = (models.light_inputs(model, seed)["images"] for seed in (0, 0, 1))
+    first, again, reseeded = (models.light_inputs(model, seed)["images"] for seed in (0, 0, 1))
     assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
+    assert not np.array_equal(first, reseeded)
 
 
 def test_importing_models_and_compare_does_not_import_onnx():

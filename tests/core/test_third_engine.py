@@ -1,4 +1,4 @@
-"""The device of docs/how-to/wrap-an-engine.md: a third engine on the toolkit, in fewer than 300 lines, held to the kit."""
+"""The device of docs/how-to/wrap-an-engine.md wraps an engine in fewer than 300 lines and passes the conformance kit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) 
 
 @pytest.fixture(scope="module")
 def code() -> dict[str, Any]:
-    """The names of the page's first block of code."""
+    """Executes the first code block of the page and returns its names."""
     (source, *_) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert source.count("\n") < 300
     names: dict[str, Any] = {"__name__": "wrapped_engine"}
@@ -39,7 +39,7 @@ def test_third_engine_passes_the_level(code: dict[str, Any], level: str) -> None
 
 
 def make_compiling_device(code: dict[str, Any], restored: list[dict[str, bytes]]) -> Any:
-    """The same device with a compiled form: what it restores is written down."""
+    """Returns the device of the page with a compiled form; it appends the sections of each restore to `restored`."""
 
     class CompilingDevice(code["EvaluatorDevice"]):  # type: ignore[misc]  # a class of the page
         def store(self, executable: Any) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def make_compiling_device(code: dict[str, Any], restored: list[dict[str, bytes]]
 
 @pytest.mark.parametrize("device", ["EVALUATOR", "HETERO:EVALUATOR"])
 @pytest.mark.parametrize("trust", [False, True])
-def test_compiled_form_is_used_where_it_is_trusted_and_left_out_with_a_warning_where_not(
+def test_compiled_form_is_used_if_trusted_or_else_warned_about(
     code: dict[str, Any], caplog: pytest.LogCaptureFixture, device: str, trust: bool
 ) -> None:
     restored: list[dict[str, bytes]] = []
@@ -71,7 +71,14 @@ def test_compiled_form_is_used_where_it_is_trusted_and_left_out_with_a_warning_w
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "geteuid"), reason="folders have no owners here")
 @pytest.mark.parametrize("device", ["EVALUATOR", "HETERO:EVALUATOR"])
+<<<<<<< HEAD
 def test_cache_keeps_the_compiled_form_in_a_folder_of_the_user(code: dict[str, Any], tmp_path: Path, device: str) -> None:
+=======
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "below a folder of all"])
+def test_cache_keeps_the_compiled_form_only_in_a_private_folder(
+    code: dict[str, Any], tmp_path: Path, device: str, is_own: bool
+) -> None:
+>>>>>>> kernels
     restored: list[dict[str, bytes]] = []
     (tmp_path / "above").mkdir(mode=0o700)
     config = {"CACHE_DIR": str(tmp_path / "above" / "cache")}
@@ -101,9 +108,7 @@ def test_compiled_form_of_another_machine_is_compiled_again(
     assert "network 'g' was compiled on another machine; it is compiled again" in caplog.text
 
 
-def test_engine_that_fails_to_store_or_to_restore_leaves_the_network(
-    code: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_network_survives_failures_of_store_and_restore(code: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     compiling = make_compiling_device(code, [])
     with Core() as core, caplog.at_level(logging.WARNING):
         core.register_plugin("EVALUATOR", compiling)

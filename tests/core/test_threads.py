@@ -1,4 +1,4 @@
-"""The budget of threads: how it is divided by keys and hint, what a device hears of it, and how many runs are under way at once."""
+"""Thread budget: its division by keys and hint, the configuration of the device, and the number of concurrent runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("given", "highest", "threads", "streams", "share"),
+    ("config", "highest", "threads", "streams", "share"),
     [
         ({}, 8, 8, 1, 8),
         ({"INFERENCE_NUM_THREADS": 3}, 8, 3, 1, 3),
@@ -39,7 +39,7 @@ PLAIN: Mapping[str, Any] = {
         ({"NUM_STREAMS": "AUTO", "INFERENCE_NUM_THREADS": 4}, 1, 4, 1, 4),
         ({"NUM_STREAMS": 3}, 8, 8, 3, 2),
         ({"NUM_STREAMS": 2, "PERFORMANCE_HINT": "THROUGHPUT"}, 8, 8, 2, 4),
-        # A device whose runs do not keep processors busy may have more streams than there are.
+        # A device that does not compute on the processors may have more streams than processors.
         ({"NUM_STREAMS": 20}, 64, 8, 20, 1),
         ({"PERFORMANCE_HINT": "THROUGHPUT"}, 64, 8, 8, 1),
         ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 8, 8, 2, 4),
@@ -52,15 +52,15 @@ PLAIN: Mapping[str, Any] = {
         ({"EXCLUSIVE_ASYNC_REQUESTS": True, "NUM_STREAMS": 1}, 8, 8, 1, 8),
     ],
 )
-def test_budget_is_divided_by_keys_and_hint(given: dict[str, Any], highest: int, threads: int, streams: int, share: int) -> None:
-    resolved = resolve_threads({**PLAIN, **given}, device="X", processors=8, find_range=lambda: (1, highest))
+def test_budget_is_divided_by_keys_and_hint(config: dict[str, Any], highest: int, threads: int, streams: int, share: int) -> None:
+    resolved = resolve_threads({**PLAIN, **config}, device="X", processors=8, find_range=lambda: (1, highest))
     assert (resolved["INFERENCE_NUM_THREADS"], resolved["NUM_STREAMS"]) == (threads, streams)
     assert share_threads(resolved)["INFERENCE_NUM_THREADS"] == share
     assert share == max(1, threads // streams)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("config", "message"),
     [
         (
             {"INFERENCE_NUM_THREADS": 9},
@@ -79,14 +79,14 @@ def test_budget_is_divided_by_keys_and_hint(given: dict[str, Any], highest: int,
         ),
     ],
 )
-def test_impossible_division_is_refused(given: dict[str, Any], message: str) -> None:
+def test_impossible_division_is_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigValueError) as caught:
-        resolve_threads({**PLAIN, **given}, device="X", processors=8, find_range=lambda: (1, 8))
+        resolve_threads({**PLAIN, **config}, device="X", processors=8, find_range=lambda: (1, 8))
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "wanted"),
+    ("key", "value", "complaint"),
     [
         ("INFERENCE_NUM_THREADS", 0, "expected an int of 1 or more, got 0"),
         ("CPU_THREADS_NUM", "-2", "expected an int of 1 or more, got '-2'"),
@@ -98,15 +98,15 @@ def test_impossible_division_is_refused(given: dict[str, Any], message: str) -> 
         ("INFERENCE_NUM_THREADS", 10**6, "the processors that this process may use, got 1000000"),
     ],
 )
-def test_wrong_value_is_refused_at_load(core: Core, read: Callable[..., Network], key: str, value: Any, wanted: str) -> None:
+def test_wrong_value_is_refused_at_load(core: Core, read: Callable[..., Network], key: str, value: Any, complaint: str) -> None:
     with pytest.raises(ConfigValueError) as caught:
         core.load_network(read(TEXT), "CPU", {key: value})
-    assert wanted in str(caught.value)
+    assert complaint in str(caught.value)
     assert "of device CPU: " in str(caught.value)
 
 
 class Counting:
-    """A device with four streams: notes the configuration of each load, and the most runs that were under way at the same time."""
+    """A device with four streams that records the configuration of each load and the maximum of concurrent runs."""
 
     def __init__(self, streams: int = 4) -> None:
         self.streams = streams
@@ -169,7 +169,7 @@ def wait_all(requests: list[Any]) -> None:
 
 
 def enter(device: Counting, count: int) -> None:
-    """Waits until this many runs have begun; the rest is then behind them in the queue."""
+    """Waits until `count` runs have begun; the remaining runs are queued."""
     for _ in range(count):
         assert device.entered.acquire(timeout=LIMIT)
 
@@ -220,7 +220,7 @@ def test_exclusive_network_does_not_wait_for_one_that_is_not(core: Core, countin
     assert counting.most == 2
 
 
-def test_device_hears_the_threads_of_one_stream_and_the_network_answers_with_all(
+def test_device_gets_threads_per_stream_and_network_reports_all(
     core: Core, counting: Counting, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hetero_core.devices.device.count_processors", lambda: 6)
@@ -275,13 +275,11 @@ def test_device_that_states_its_requests_has_as_many_streams(core: Core) -> None
         core.query_network("unread.onnx", "TEMPLATE", {"NUM_STREAMS": 2})
 
 
-def test_closing_ends_what_runs_and_drops_what_is_queued_on_every_network(
-    counting: Counting, read: Callable[..., Network], core: Core
-) -> None:
+def test_close_waits_for_running_and_cancels_queued_requests(counting: Counting, read: Callable[..., Network], core: Core) -> None:
     networks = [core.load_network(read(TEXT), "COUNTING", {"NUM_STREAMS": count}) for count in (1, 2, 3)]
     networks += [core.load_network(read(TEXT), "COUNTING", {"EXCLUSIVE_ASYNC_REQUESTS": True}) for _ in range(2)]
     requests = start_all(*networks, count=40)
-    # Round by round; the first of each network begin, of the last two one alone.
+    # Requests are started round-robin. Each network runs its number of streams; the two exclusive networks share a single stream.
     running = [requests[turn * len(networks) + place] for place, count in enumerate((1, 2, 3, 1)) for turn in range(count)]
     enter(counting, len(running))
     closing = threading.Thread(target=core.close)

@@ -17,7 +17,7 @@ def node(name: str, inputs: str, outputs: str, *, captures: str = "") -> Node:
     return Node(name, "Op", tuple(inputs.split()), tuple(outputs.split()), captures=tuple(captures.split()))
 
 
-def test_predecessors_count_inputs_and_captures_once_and_ascending() -> None:
+def test_predecessors_are_distinct_and_ascending() -> None:
     network = read_network(
         onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]> g (bool c, float[2] x) => (y) {
             b = Relu(x)
@@ -60,7 +60,7 @@ def test_sort_of_a_shuffled_graph_puts_producers_first(seed: int) -> None:
     assert all(place[f"n{value[1:]}"] < place[each.name] for each in nodes for value in each.inputs)
 
 
-def test_free_values_of_a_body_are_what_it_reads_and_does_not_define() -> None:
+def test_free_values_of_a_body_are_its_undefined_reads() -> None:
     network = read_network(
         onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]> g (bool c, float[2] x, float[2] z) => (y) {
             y = If(c) <

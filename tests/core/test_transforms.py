@@ -1,4 +1,4 @@
-"""The passes that fold and fuse: the numbers stay, the nodes go, every node keeps its origins, and what must not be touched is not."""
+"""Folding and fusing passes: results stay equal, nodes vanish, origins are kept, and unsafe rewrites are not made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make(text: str, **constants: Any) -> onnx.ModelProto:
 
 
 def evaluate(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The few operators that the tests fold, computed with NumPy."""
+    """Computes the operators that these tests fold, with NumPy."""
     functions: dict[str, Callable[..., Any]] = {"Add": np.add, "Shape": lambda x: np.array(x.shape), "Expand": np.broadcast_to}
     function = functions.get(node.op_type)
     return None if function is None else (np.ascontiguousarray(function(*inputs)),)
@@ -44,7 +44,7 @@ def test_norm_scale_and_shift_become_part_of_the_convolution(core: Core) -> None
     assert len(network.initializers) == 2
 
 
-def test_scale_and_shift_without_convolution_become_part_of_the_norm(core: Core) -> None:
+def test_scale_and_shift_without_convolution_join_the_norm(core: Core) -> None:
     model = make(
         "g (float[2, 4, 5, 5] x) => (float[2, 4, 5, 5] y) { d = BatchNormalization (x, s, b, m, v) e = Mul (d, k) y = Add (e, h) }",
         k=draw_array(6, 4, 1, 1),
@@ -78,7 +78,7 @@ def test_scale_stays_where_it_is_not_the_convolutions_alone(core: Core, text: st
 
 
 def test_norm_is_folded_in_float64(core: Core) -> None:
-    """A large mean and a large shift cancel: folded in float32 nothing would be left of the third digit."""
+    """A large mean and a large shift cancel; folding in float32 would lose the third digit."""
     model = make(
         "g (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) { a = Conv (x, w, c) y = BatchNormalization (a, s, b, m, v) }",
         w=np.ones((1, 1, 1, 1), np.float32),

@@ -1,4 +1,4 @@
-"""Transposes cancel: in pairs, around what works element by element, and in Gemm; the numbers stay."""
+"""Transposes cancel in pairs, around elementwise operators and in Gemm; results stay equal."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_concat_is_turned_with_its_axis(core: Core) -> None:
 
 
 def test_channels_last_convolutions_lose_their_transposes(core: Core) -> None:
-    """As tf2onnx writes them: each convolution between two transposes, biases and sums outside."""
+    """The layout of tf2onnx: each convolution lies between two transposes, biases and sums lie outside."""
     blocks = "".join(
         f"a{i} = {TO_FIRST} (h{i}) c{i} = Conv (a{i}, filter) b{i} = {TO_LAST} (c{i}) s{i} = Add (b{i}, bias) r{i} = Relu (s{i}) "
         f"h{i + 1} = Add (r{i}, h{i}) "
@@ -168,7 +168,7 @@ def test_random_graphs_keep_their_numbers_and_gain_no_transposes(core: Core, dat
         elif kind == "bias":
             nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, f"c{shape[-1]}"], [name]))
         else:
-            fitting = sorted(other for other, actual in ranks.items() if actual == shape)
+            fitting = sorted(candidate for candidate, actual in ranks.items() if actual == shape)
             nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, data.draw(st.sampled_from(fitting))], [name]))
         ranks[name] = shape
     last = sorted(ranks)[-2:]

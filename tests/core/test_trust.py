@@ -1,4 +1,4 @@
-"""Code in blobs: marked by the plugin, refused before a plugin sees it unless it is trusted, and never in a cache."""
+"""Code in blobs is marked by the plugin, refused before the plugin reads it unless trusted, and never cached."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ X = np.array([1, 2], np.float32)
 
 
 class NativeDevice(CpuDevice):
-    """CPU that exports a section of code beside the network, and notes what it was given to import."""
+    """CPU with a code section in its blobs; it records the code of each import."""
 
     def __init__(self) -> None:
         super().__init__("NATIVE")
@@ -64,7 +64,7 @@ def export(core: Core, native: NativeDevice, read: Callable[..., Network]) -> Ca
 
 
 def change_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Returns a container with another header and a right digest, as a stranger makes it; the header keeps its size or shrinks."""
+    """Returns a forged container: changed header, valid digest. The header must not grow."""
     size = struct.unpack_from("<Q", content, 16)[0]
     fields = json.loads(content[32 : 32 + size])
     change(fields)
@@ -91,9 +91,7 @@ def test_trusted_blob_is_imported(core: Core, native: NativeDevice, export: Call
     assert native.executed == [b"\x7fELF"]
 
 
-def test_code_in_a_part_of_a_split_network_is_refused_and_trusted_with_the_whole(
-    core: Core, native: NativeDevice, export: Callable[..., bytes]
-) -> None:
+def test_code_in_a_stage_needs_trust_of_the_whole_blob(core: Core, native: NativeDevice, export: Callable[..., bytes]) -> None:
     content = export("HETERO:TEMPLATE,NATIVE", SPLIT)
     with pytest.raises(UntrustedBlobError, match="in the sections stage/1: kernels,"):
         core.import_network(content, "HETERO")
@@ -155,7 +153,7 @@ def test_sections_that_share_bytes_are_refused(core: Core, export: Callable[...,
         core.import_network(change_header(export("NATIVE"), move), "NATIVE", trust=True)
 
 
-def test_container_without_code_has_no_mark_and_one_with_code_keeps_it(export: Callable[..., bytes]) -> None:
+def test_container_has_a_code_mark_only_with_code_and_keeps_it(export: Callable[..., bytes]) -> None:
     plain, native = export("CPU"), export("NATIVE")
     assert b'"code"' not in plain
     header, payload = read_blob(native)

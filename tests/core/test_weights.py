@@ -45,8 +45,8 @@ def test_weights_of_one_file_are_views_of_one_map_and_read_only(folder: Path) ->
     second.CopyFrom(model.graph.initializer[0])
     second.name = "v"
     network = read_network(model, base=folder)
-    first, other = (network.initializers[name].array for name in ("w", "v"))
-    assert np.shares_memory(first, other)
+    first, second_view = (network.initializers[name].array for name in ("w", "v"))
+    assert np.shares_memory(first, second_view)
     assert not first.flags.writeable
 
 
@@ -148,7 +148,7 @@ def test_file_that_became_shorter_is_an_error_not_a_crash(folder: Path) -> None:
 
 
 def test_weights_are_not_touched_by_reading(folder: Path) -> None:
-    # A sparse file of 1 TiB: mapping is lazy, or this fails.
+    # The sparse file has 1 TiB, so a read that is not lazy fails.
     with open(folder / "huge.bin", "wb") as file:
         file.truncate(2**40)
     model = model_with(location="huge.bin")

@@ -45,7 +45,7 @@ def with_weights(*, count: int = 1000) -> Network:
 
 
 def assert_same_network(actual: Graph, expected: Graph, *, opsets: bool) -> None:
-    """Compares all that a network holds, bodies included; `opsets` too, and what only a packed network keeps."""
+    """Compares networks, bodies included; with `opsets` also the opsets and origins, which only a packed network keeps."""
     fields = ("name", "op_type", "domain", "since_version", "inputs", "outputs", "captures")
     fields += ("opset", "origins", "original_name") if opsets else ()
     assert actual.inputs == expected.inputs
@@ -55,10 +55,10 @@ def assert_same_network(actual: Graph, expected: Graph, *, opsets: bool) -> None
     for name, initializer in expected.initializers.items():
         assert actual.initializers[name].digest == initializer.digest, name
     assert len(actual.nodes) == len(expected.nodes)
-    for node, other in zip(actual.nodes, expected.nodes, strict=True):
-        assert [getattr(node, each) for each in fields] == [getattr(other, each) for each in fields]
-        assert list(node.attributes) == list(other.attributes)
-        for key, body in other.bodies.items():
+    for node, original in zip(actual.nodes, expected.nodes, strict=True):
+        assert [getattr(node, each) for each in fields] == [getattr(original, each) for each in fields]
+        assert list(node.attributes) == list(original.attributes)
+        for key, body in original.bodies.items():
             assert_same_network(node.bodies[key], body, opsets=opsets)
     if isinstance(expected, Network) and isinstance(actual, Network):
         assert actual.affinity == expected.affinity
@@ -68,7 +68,7 @@ def assert_same_network(actual: Graph, expected: Graph, *, opsets: bool) -> None
 
 
 def list_models_of_all_operators() -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yields the first case of each operator and of each number of inputs that it has; in the session `kit` every case."""
+    """Yields the first case of each pair of operator and number of inputs, or every case if WHOLE_KIT is set."""
     seen: set[tuple[str, int]] = set()
     for case in iterate_backend_cases(kinds=KINDS if os.environ.get("WHOLE_KIT") else ("node", "simple")):
         operators = {(node.op_type, len(node.input)) for node in case.model.graph.node}
@@ -177,7 +177,7 @@ def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
     assert y.tolist() == ((index + 2) * (index + 1)).tolist()
 
 
-def test_network_may_be_written_over_the_files_that_it_was_read_from(tmp_path: Path) -> None:
+def test_network_can_be_written_over_its_own_files(tmp_path: Path) -> None:
     write_network(with_weights(), tmp_path / "m.onnx", inline_limit=0)
     network = read_network(tmp_path / "m.onnx")
     write_network(network, tmp_path / "m.onnx", inline_limit=0)
@@ -262,7 +262,7 @@ def test_attribute_is_the_same_after_writing_and_reading(value: Any) -> None:
 @pytest.mark.parametrize(
     "dtype", ["float32", "bfloat16", "float8_e4m3fn", "int4", "uint4", "float4_e2m1fn", "int2", "uint2", "complex64"]
 )
-def test_constant_of_any_type_is_the_same_after_writing_and_packing(dtype: str) -> None:
+def test_constant_of_any_type_survives_writing_and_packing(dtype: str) -> None:
     import ml_dtypes
 
     values = np.array([0, 1, 1, 0, 1] * 500).astype(getattr(ml_dtypes, dtype, dtype))
@@ -283,7 +283,7 @@ def test_onnxruntime_computes_the_same_from_the_written_model() -> None:
         RICH.replace("<float[2] w", "<float w0 = {9}, float[2] w")
         .replace("com.acme.Twist", "Identity")
         .replace('<alpha = 0.5, mode = "fast", sizes = [1, 2]>', "")
-        # ONNX Runtime refuses two nodes of one name, which the reader renames.
+        # ONNX Runtime refuses nodes with equal names; the reader renames them.
         .replace("[same] d", "d")
     )
     feeds = {"c": np.array(True), "x": np.array([[1, 2], [3, 40]], np.float32)}
