@@ -71,14 +71,7 @@ def test_compiled_form_is_used_if_trusted_or_else_warned_about(
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "geteuid"), reason="folders have no owners here")
 @pytest.mark.parametrize("device", ["EVALUATOR", "HETERO:EVALUATOR"])
-<<<<<<< HEAD
 def test_cache_keeps_the_compiled_form_in_a_folder_of_the_user(code: dict[str, Any], tmp_path: Path, device: str) -> None:
-=======
-@pytest.mark.parametrize("is_own", [True, False], ids=["own", "below a folder of all"])
-def test_cache_keeps_the_compiled_form_only_in_a_private_folder(
-    code: dict[str, Any], tmp_path: Path, device: str, is_own: bool
-) -> None:
->>>>>>> kernels
     restored: list[dict[str, bytes]] = []
     (tmp_path / "above").mkdir(mode=0o700)
     config = {"CACHE_DIR": str(tmp_path / "above" / "cache")}
