@@ -248,7 +248,7 @@ def test_exports_into_a_folder_on_sys_path_leak_no_memory(tmp_path: Path, monkey
 FORK = """
 import warnings
 
-# From Python 3.12 on a fork with threads warns; that it may harm is what is tested.
+# Python 3.12 and later warn about a fork with threads; this test checks its effects.
 warnings.simplefilter("ignore", DeprecationWarning)
 network = core.load_network(MODEL, "CPU")
 request, queue = network.create_infer_request(), AsyncInferQueue(network, 2)
@@ -296,7 +296,7 @@ if child == 0:
         if result.get_tensor("y").tolist() != [6]:
             unclear.append("a Core of the child")
     sys.stderr.write("".join(unclear))
-    # By the long way, through the handlers of the exit.
+    # sys.exit runs the exit handlers, unlike os._exit.
     sys.exit(len(unclear))
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert request.infer({"x": X})["y"].tolist() == [6]

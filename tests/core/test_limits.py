@@ -28,7 +28,7 @@ def ones(nbytes: int) -> np.ndarray[Any, Any]:
     return np.ones(nbytes, np.uint8)
 
 
-def test_values_count_from_their_making_until_nobody_has_them() -> None:
+def test_values_count_from_allocation_until_release() -> None:
     limits = RunLimits("X", memory_limit=1000)
     first, second = ones(300), ones(400)
     limits.hold([first])
@@ -82,7 +82,7 @@ class Unwatchable:
         self.nbytes = nbytes
 
 
-def test_array_that_cannot_be_watched_is_still_checked_by_itself() -> None:
+def test_array_without_weak_references_is_checked_alone() -> None:
     limits = RunLimits("X", memory_limit=100)
     limits.hold([Unwatchable(90), Unwatchable(90)])
     with pytest.raises(MemoryLimitError, match="101 bytes"):

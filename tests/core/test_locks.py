@@ -73,7 +73,7 @@ def test_killed_holder_lets_go(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_file_that_somebody_left_is_no_lock(tmp_path: Path) -> None:
+def test_stale_lock_file_holds_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     path.write_text("process 1")
     lock = FileLock(path)

@@ -41,7 +41,7 @@ def test_incomplete_device_string_is_refused(text: str) -> None:
         parse_device_name(text)
 
 
-def test_device_that_is_no_text_is_refused() -> None:
+def test_device_name_of_another_type_is_refused() -> None:
     with pytest.raises(DeviceNameError, match="a device is a text like 'CPU'.*got 3"):
         parse_device_name(3)  # type: ignore[arg-type]  # the wrong type is the point
 

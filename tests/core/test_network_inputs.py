@@ -98,7 +98,7 @@ def test_steps_are_nodes_in_front_that_a_split_may_place(core: Core, read: Read)
     ]
 
 
-def test_info_says_what_an_array_has_to_be(read: Read) -> None:
+def test_info_describes_the_expected_array(read: Read) -> None:
     network = read(IMAGE)
     assert network.input_info["x"] == InputInfo("FP32", "NCHW", ("N", 3, 8, 6), name="x")
     changed = network.with_inputs({"x": InputInfo("U8", "NHWC")}).with_outputs({"y": OutputInfo("FP16", "NHWC")})
@@ -141,7 +141,7 @@ def test_half_precision_model_computes_the_steps_in_single(core: Core, read: Rea
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_inner_value_may_be_an_output_and_others_left_out(core: Core, read: Read, device: str) -> None:
+def test_outputs_may_be_added_and_dropped(core: Core, read: Read, device: str) -> None:
     network = read("g (float[2] x, float[2] w) => (float[2] y, float[2] z) { a = Neg(x) y = Relu(a) z = Add(w, a) }")
     more = network.with_outputs(add=["a"])
     assert [spec.name for spec in more.outputs] == ["y", "z", "a"]
@@ -225,7 +225,7 @@ REFUSED_INPUTS: list[tuple[str, dict[str, InputInfo], str]] = [
 
 
 @pytest.mark.parametrize(("text", "inputs", "message"), REFUSED_INPUTS, ids=[row[2][:40] for row in REFUSED_INPUTS])
-def test_description_that_cannot_be_is_refused(read: Read, text: str, inputs: dict[str, InputInfo], message: str) -> None:
+def test_impossible_input_description_is_refused(read: Read, text: str, inputs: dict[str, InputInfo], message: str) -> None:
     with pytest.raises(InvalidNetworkError) as caught:
         read(text).with_inputs(inputs)
     assert message in str(caught.value)
@@ -251,7 +251,7 @@ REFUSED_OUTPUTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("text", "changes", "message"), REFUSED_OUTPUTS, ids=[row[2][:40] for row in REFUSED_OUTPUTS])
-def test_output_that_cannot_be_is_refused(read: Read, text: str, changes: dict[str, Any], message: str) -> None:
+def test_impossible_output_is_refused(read: Read, text: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidNetworkError) as caught:
         read(text).with_outputs(**changes)
     assert message in str(caught.value)
@@ -287,7 +287,7 @@ def test_written_model_has_the_default_as_onnx_runtime_reads_it(core: Core) -> N
     assert [value.name for value in session.get_overridable_initializers()] == ["w"]
 
 
-def test_other_constants_stay(core: Core) -> None:
+def test_constant_that_is_no_input_is_not_replaceable(core: Core) -> None:
     network = core.read_network(onnx.parser.parse_model(OPTIONAL))
     with pytest.raises(
         InvalidNetworkError, match="network 'g' has no replaceable constant 'b'; the model lists w among its inputs"
@@ -319,7 +319,7 @@ def test_half_precision_model_runs_in_single_on_request(core: Core, read: Read, 
     assert core.load_network(single, device).infer({"x": x})["y"].tolist() == expected.tolist()
 
 
-def test_precision_of_what_is_no_float_is_refused(read: Read) -> None:
+def test_precision_other_than_float_is_refused(read: Read) -> None:
     with pytest.raises(InvalidNetworkError, match="network 'g': I8 is no float precision; a network is converted between those"):
         read(OUTPUT).with_precision("FP32", "I8")
 

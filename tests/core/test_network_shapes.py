@@ -77,7 +77,7 @@ def test_range_on_an_axis_of_an_input_becomes_a_named_size(read: Read) -> None:
     assert (describe(network), dict(network.border.bounds)) == (["x: float32[x_0,2]", "y: float32[x_0,2]"], {"x_0": (1, 8)})
 
 
-def test_bounds_go_with_the_size_that_they_were_of(read: Read) -> None:
+def test_bounds_vanish_with_their_size(read: Read) -> None:
     network = read(OPEN).with_shapes({"n": range(1, 5)})
     assert dict(network.with_shapes({"n": 3}).border.bounds) == {}
 
@@ -117,7 +117,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("text", "shapes", "message"), REFUSED, ids=[row[2][:40] for row in REFUSED])
-def test_shape_that_cannot_be_is_refused_by_name(read: Read, text: str, shapes: dict[str, Any], message: str) -> None:
+def test_impossible_shape_is_refused_by_name(read: Read, text: str, shapes: dict[str, Any], message: str) -> None:
     network = read(text)
     with pytest.raises(InvalidNetworkError) as caught:
         network.with_shapes(shapes)
@@ -175,7 +175,7 @@ def test_small_image_names_the_pooling_that_refuses_it() -> None:
 
 
 @pytest.mark.parametrize("build", [loop_model, dynamic_batch_model])
-def test_reshaped_model_runs_as_the_model_does(core: Core, build: Callable[[], Any]) -> None:
+def test_reshaped_model_gives_the_results_of_onnxruntime(core: Core, build: Callable[[], Any]) -> None:
     network = edit(read_network(build()))
     name = network.inputs[-1].name
     shape = (6, *(network.inputs[-1].shape or ())[1:])

@@ -74,7 +74,7 @@ TURNED_BOUNDS = "a = Add (three, x) l = Min (a, six) c = Max (l, zero)"
         (f"{EXPONENTIALS} t = ReduceSum (e, second) y = Div (e, t)", fuse_softmax, "Softmax", {"axis": 1}),
     ],
 )  # fmt: skip
-def test_pattern_that_was_written_out_becomes_one_node(
+def test_written_out_pattern_is_fused_into_one_node(
     core: Core, text: str, transform: Callable[[Network], Network], op_type: str, attributes: dict[str, Any]
 ) -> None:
     model = parse_numbers(f"g (float[3, 7] x) => (float[3, 7] y) {{ {text} }}", {"second": np.array([-1])})
@@ -104,7 +104,7 @@ def test_pattern_that_was_written_out_becomes_one_node(
         ("m = ReduceMax <axes = [1]> (x) s = Sub (x, m) e = Exp (s) t = ReduceSum (s, second) y = Div (e, t)", fuse_softmax),
     ],
 )
-def test_what_only_looks_like_the_pattern_stays(core: Core, text: str, transform: Callable[[Network], Network]) -> None:
+def test_similar_subgraph_is_not_fused(core: Core, text: str, transform: Callable[[Network], Network]) -> None:
     rank = "1, 3, 7" if "wide" in text else "3, 7"
     model = parse_numbers(f"g (float[3, 7] x) => (float[{rank}] y) {{ {text} }}", {"second": np.array([-1])})
     network = core.read_network(model)
@@ -173,7 +173,7 @@ def test_layer_normalization_in_other_forms_becomes_one_node(core: Core, text: s
         f"{SQUARED.replace('Pow (x, two)', 'Mul (x, x)')} r = Sqrt (e) i = Div (one, r) n = Mul (x, i) y = Mul (n, w)",
     ],
 )
-def test_rms_normalization_that_was_written_out_becomes_one_node(core: Core, text: str) -> None:
+def test_written_out_rms_normalization_is_fused_into_one_node(core: Core, text: str) -> None:
     model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
     network = check(core, model, lambda network: fuse_rms_normalization(fuse_layer_normalization(network)), scale=3)
     assert [(node.op_type, node.inputs) for node in network.nodes] == [("RMSNormalization", ("x", "w"))]
@@ -192,7 +192,7 @@ def test_rms_normalization_that_was_written_out_becomes_one_node(core: Core, tex
     ],
     ids=["another axis", "a scale of another axis", "no epsilon", "read outside", "divided the other way", "another rank within"],
 )  # fmt: skip
-def test_what_only_looks_like_rms_normalization_stays(core: Core, text: str) -> None:
+def test_subgraph_similar_to_rms_normalization_is_not_fused(core: Core, text: str) -> None:
     model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
     network = core.read_network(model)
     assert fuse_rms_normalization(network) is network

@@ -23,7 +23,7 @@ CURES = {
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.deepcopy, copy.copy])
 @pytest.mark.parametrize("name", CURES)
-def test_error_says_what_to_do_instead(name: str, take: Callable[[Any], Any]) -> None:
+def test_error_names_the_alternative(name: str, take: Callable[[Any], Any]) -> None:
     with Core() as core:
         network = core.read_network(onnx.parser.parse_model(MODEL))
         loaded = core.load_network(network, "TEMPLATE")

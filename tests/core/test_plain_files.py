@@ -76,7 +76,7 @@ def test_weights_replaced_before_mapping_are_refused(tmp_path: Path, change: str
         mapped.view(0, 8)
 
 
-def test_descriptor_of_what_is_refused_is_closed(pipe: Path) -> None:
+def test_descriptor_of_a_refused_file_is_closed(pipe: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     for _ in range(10):
         with pytest.raises(OSError, match="is a pipe"):

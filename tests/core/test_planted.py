@@ -70,7 +70,7 @@ def of(executable: Callable[[Network], Executable]) -> Plant:
 
 
 def running(run: Callable[[Any, Arrays, RunContext], Any]) -> Plant:
-    """Returns a device class whose executables have `run` as their method `run`."""
+    """Returns a device class that runs networks with `run`."""
     return of(type("Planted", (PlainExecutable,), {"run": run}))
 
 
@@ -634,7 +634,7 @@ class Negating(PlainDevice):
 
 
 def exporting(pack: Callable[[object], bytes]) -> Plant:
-    """Returns a device class whose blobs hold an object, serialized by `pack` and not marked as code."""
+    """Returns a device class that adds an object to its blobs, serialized by `pack` and not marked as code."""
 
     class Exporting(PlainDevice):
         @hookimpl
@@ -1119,7 +1119,7 @@ def test_choice_of_the_configuration_is_set_for_every_check() -> None:
     assert "'fork' of Neg" in outcome.reason
 
 
-def test_check_that_hangs_is_given_up_and_the_others_run() -> None:
+def test_hanging_check_is_abandoned_and_the_rest_runs() -> None:
     free = threading.Event()
     plant = running(lambda *arguments: free.wait(60) and PlainExecutable.run(*arguments))
     checks = choose_checks(patterns=["tensors.inputs_are_never_written", "query.every_node_is_named_once_in_order"])
@@ -1131,7 +1131,7 @@ def test_check_that_hangs_is_given_up_and_the_others_run() -> None:
     }
 
 
-def test_device_that_runs_nothing_is_told_so() -> None:
+def test_device_that_runs_nothing_gets_a_message() -> None:
     plugin = type("Nothing", (PlainDevice,), {"find_refusal": lambda *_: "this device runs nothing at all"})()
     outcomes = {outcome.check.name: outcome for outcome in run_kit(plugin, "query.*", "load.*")}
     assert "it runs nothing that the other checks could use" in outcomes["query.claimed_network_loads"].reason
@@ -1139,7 +1139,7 @@ def test_device_that_runs_nothing_is_told_so() -> None:
     assert "takes none of Tanh, Sigmoid" in outcomes["load.constant_may_be_an_output"].reason
 
 
-def test_core_is_closed_after_each_check_also_when_it_fails() -> None:
+def test_core_is_closed_after_each_passed_or_failed_check() -> None:
     opened: list[Core] = []
 
     def make_core() -> Core:

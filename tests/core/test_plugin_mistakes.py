@@ -64,7 +64,7 @@ def test_metric_in_lower_case_is_refused(core: Core) -> None:
         core.get_metric("MINE", "FULL_DEVICE_NAME")
 
 
-def test_query_that_is_no_result_is_said_by_load_too(load: Load) -> None:
+def test_query_of_a_wrong_type_is_refused_by_load_too(load: Load) -> None:
     class Mapped(PlainDevice):
         @hookimpl
         def query_network(self, network: Network) -> Any:

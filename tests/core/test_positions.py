@@ -17,7 +17,7 @@ X, W = np.float32([5, 7]), np.float32([1, 2])
 
 @pytest.mark.parametrize("inputs", [[X, W], (X, W), {0: X, 1: W}, {"x": X, 1: W}, {"x": X, "w": W}])
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
-def test_inputs_by_position_are_those_by_name(core: Core, read: Callable[..., Network], device: str, inputs: Any) -> None:
+def test_positional_inputs_equal_named_inputs(core: Core, read: Callable[..., Network], device: str, inputs: Any) -> None:
     network = core.load_network(read(TEXT), device, {"PERF_COUNT": True})
     request = network.create_infer_request()
     request.start_async(inputs)

@@ -239,7 +239,7 @@ def test_model_above_a_read_limit_is_refused_by_its_name(name: str) -> None:
     assert seconds < 20
 
 
-def test_limits_of_the_core_hold_for_what_it_reads() -> None:
+def test_limits_of_the_core_hold_for_models_that_it_reads() -> None:
     functions = [make_function("f", make_chain("Neg", 10), "v0", "v10")]
     content = make_model(make_chain("f", 3, domain=LOCAL), [make_input("v0", FLOAT, 1)], "v3", functions=functions)
     with (
@@ -273,7 +273,7 @@ def test_size_that_a_shape_names_is_followed_where_nothing_grows() -> None:
 
 
 @pytest.mark.parametrize("path", ["a\0b.onnx", "a\ud800.onnx"])
-def test_path_that_no_file_has_is_an_error_of_ours(path: str) -> None:
+def test_impossible_path_is_a_hetero_error(path: str) -> None:
     with pytest.raises(HeteroError, match="is no path of a file"):
         read_network(path)
 

@@ -120,7 +120,7 @@ def test_domain_without_opset_is_refused() -> None:
         ),
     ],
 )
-def test_graph_that_is_none_is_refused(body: str, message: str) -> None:
+def test_model_without_a_graph_is_refused(body: str, message: str) -> None:
     with pytest.raises(InvalidNetworkError, match=message):
         read_network(parse(body))
 

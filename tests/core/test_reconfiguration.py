@@ -55,7 +55,7 @@ def test_wrong_limit_changes_nothing(core: Core, read: Callable[..., Network]) -
     assert network.deadline == network.get_config("DEADLINE") == 60
 
 
-def test_errors_name_the_network_and_what_may_have_been_meant(core: Core, read: Callable[..., Network]) -> None:
+def test_errors_name_the_network_and_near_misses(core: Core, read: Callable[..., Network]) -> None:
     network = core.load_network(read(TEXT), "CPU")
     with pytest.raises(
         ConfigValueError, match=r"^configuration key LOG_LEVEL of network 'g' on CPU: .*, did you mean 'LOG_DEBUG'\?"
@@ -110,7 +110,7 @@ def test_none_or_closing_restores_the_level_of_a_loaded_network() -> None:
     assert (logger.level, logging.getLogger("hetero_core").level) == (logging.NOTSET, logging.NOTSET)
 
 
-def test_none_gives_back_what_the_network_was_loaded_with(core: Core, read: Callable[..., Network]) -> None:
+def test_none_restores_the_values_of_the_load(core: Core, read: Callable[..., Network]) -> None:
     network = core.load_network(read(TEXT), "MULTI:CPU,TEMPLATE", {"MODEL_PRIORITY": "HIGH", "DEADLINE": 60.0})
     network.set_config({"MODEL_PRIORITY": "LOW", "MULTI_DEVICE_PRIORITIES": "TEMPLATE"})
     assert network.get_metric("EXECUTION_DEVICES") == ("TEMPLATE",)

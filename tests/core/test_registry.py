@@ -42,7 +42,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return put
 
 
-def test_installed_plugin_is_there_and_uninstalled_one_is_gone(
+def test_plugin_appears_when_installed_and_vanishes_afterwards(
     install: Install, tmp_path: Path, read: Callable[..., Network]
 ) -> None:
     install("acme-npu", "acme_npu_one", DEVICE, "[hetero_core.devices]\nnpu = acme_npu_one\n")

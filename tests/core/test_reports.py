@@ -124,7 +124,7 @@ def test_mermaid_has_boxes_and_arrows() -> None:
     assert "  p2 --> p4" in lines
 
 
-def test_mermaid_writes_what_could_be_syntax_as_entities() -> None:
+def test_mermaid_escapes_syntax_characters_as_entities() -> None:
     name = 'a"] --> b; <script>|#'
     plan = replace(PLAN, boundaries=(Boundary(name, FOUR, 16, 0, (1,)),))
     (line,) = [line for line in plan_to_mermaid(plan, {}).splitlines() if line.endswith(" p1")]
@@ -158,7 +158,7 @@ def test_explanation_of_an_inner_node_has_subgraph_conflicts() -> None:
     assert "n2, of the same subgraph: with subgraph 2, n2 -> n4 -> n5" in describe_explanation(PLAN, explained)
 
 
-def test_explanation_has_devices_that_were_not_asked() -> None:
+def test_explanation_lists_devices_that_were_not_queried() -> None:
     (_, cpu) = explain_node(PLAN, "n1").answers
     assert (cpu.takes, cpu.reason) == (None, "was not asked; the node goes to GPU")
     (_, cpu) = explain_node(PLAN, "n6").answers

@@ -22,7 +22,7 @@ ONES = np.ones((1, 2), np.float32)
 
 
 class Gate:
-    """A device whose runs wait for `open`, then fail if `fails` is set."""
+    """A device that waits for `open` in each run, then fails if `fails` is set."""
 
     def __init__(self) -> None:
         self.entered, self.open, self.fails = threading.Semaphore(0), threading.Event(), False

@@ -75,7 +75,7 @@ def test_cancelled_task_cancels_the_request(hand: Any, by_hand: ExecutableNetwor
     asyncio.run(main())
 
 
-def test_run_that_ends_after_its_loop_was_closed_harms_nobody(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
+def test_run_may_end_after_its_loop_was_closed(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
     request, loop = by_hand.create_infer_request(), asyncio.new_event_loop()
     coroutine = request.infer_async(feed(1))
     held: list[Any] = []

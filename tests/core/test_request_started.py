@@ -53,7 +53,7 @@ def network(core: Core, read: Callable[[str], Network]) -> ExecutableNetwork:
     return core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "STARTING")
 
 
-def test_error_of_a_start_is_met_as_that_of_a_run(network: ExecutableNetwork) -> None:
+def test_error_of_start_is_raised_like_an_error_of_run(network: ExecutableNetwork) -> None:
     request, executable = network.create_infer_request(), network.executable
     assert isinstance(executable, Starting)
     executable.failure = OverflowError("no queue")

@@ -74,7 +74,7 @@ CUBE = "g (float[2,3,4] x) => (float[2,3,4] y)"
         ),
     ],
 )
-def test_chain_of_reshapes_becomes_one_or_none(core: Core, text: str, operators: list[str]) -> None:
+def test_chain_of_reshapes_becomes_at_most_one(core: Core, text: str, operators: list[str]) -> None:
     model = parse(f"{CUBE} {{ {text} }}")
     network = check(core, model, merge_reshapes)
     assert list_operators(network) == operators
@@ -108,7 +108,7 @@ def test_reshapes_of_open_sizes_stay(core: Core) -> None:
         "a = Reshape (x, back) y = Neg (a)",
     ],
 )
-def test_node_that_gives_back_what_it_reads_goes(core: Core, text: str) -> None:
+def test_no_op_node_is_removed(core: Core, text: str) -> None:
     assert list_operators(check(core, parse(f"{CUBE} {{ {text} }}"), eliminate_idle)) == ["Neg"]
 
 
@@ -123,7 +123,7 @@ def test_node_that_gives_back_what_it_reads_goes(core: Core, text: str) -> None:
     ],
     ids=["a part", "reversed", "moved by one", "twice", "twice summed"],
 )
-def test_node_that_only_seems_to_give_back_what_it_reads_stays(core: Core, text: str, shape_text: str) -> None:
+def test_node_that_only_looks_like_a_no_op_stays(core: Core, text: str, shape_text: str) -> None:
     network = core.read_network(parse(f"g (float[2,3,4] x) => (float{shape_text} y) {{ {text} }}"))
     assert eliminate_idle(network) is network
 
@@ -144,7 +144,7 @@ def test_node_that_only_seems_to_give_back_what_it_reads_stays(core: Core, text:
         ("a = Add (x, half) y = Add (a, a)", ["Add", "Add"]),
     ],
 )
-def test_chain_of_numbers_becomes_one(core: Core, text: str, operators: list[str]) -> None:
+def test_chain_of_scalars_is_merged(core: Core, text: str, operators: list[str]) -> None:
     model = parse(f"{CUBE} {{ {text} }}")
     network = fold_scalars(core.read_network(model))
     if "huge" not in text:
@@ -250,7 +250,7 @@ def test_pad_moves_into_the_window(
         "a whole window",
     ],
 )
-def test_pad_stays_where_the_window_pads_otherwise(
+def test_pad_stays_if_the_window_pads_differently(
     core: Core, op_type: str, pads: list[int], own: list[int], number: float, attributes: dict[str, Any]
 ) -> None:
     network = core.read_network(make_windows(op_type, pads, own, number, **attributes))

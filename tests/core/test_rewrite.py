@@ -42,7 +42,7 @@ def test_fusion_spares_values_with_other_readers_and_outputs(read: Callable[...,
     assert len(fuse_pairs(twice, fuse_same).nodes) == 1  # a single reader, although it reads `a` twice
 
 
-def test_replacement_gets_the_origins_of_what_it_replaces(read: Callable[..., Network]) -> None:
+def test_replacement_gets_the_origins_of_the_replaced_node(read: Callable[..., Network]) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Abs(x) y = Sub(x, a) }")
 
     def find(node: Node) -> Replacement | None:

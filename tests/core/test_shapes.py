@@ -191,7 +191,7 @@ def test_if_has_the_sizes_that_both_branches_have(opset: int) -> None:
 
 
 @pytest.mark.parametrize("opset", [7, 11])
-def test_if_has_no_rank_where_its_branches_have_two(opset: int) -> None:
+def test_if_has_no_rank_if_its_branches_have_different_ranks(opset: int) -> None:
     network = read(
         "g (bool c, float[n,4] x) => (y) { y = If (c) <then_branch = t () => (p) { p = Relu (x) }, "
         "else_branch = e () => (s) { q = Flatten <axis = 0> (x) s = Squeeze <axes = [0]> (q) }> }",

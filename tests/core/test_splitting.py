@@ -84,7 +84,7 @@ def test_large_weights_are_split_off() -> None:
 
 
 @pytest.mark.parametrize("make", [make_model, residual_model])
-def test_split_model_gives_the_network_of_the_whole_one(make: Any, tmp_path: Path) -> None:
+def test_split_model_gives_the_network_of_the_whole_model(make: Any, tmp_path: Path) -> None:
     content = make().SerializeToString()
     (tmp_path / "model.onnx").write_bytes(content)
     expected = describe_whole(content)

@@ -114,7 +114,7 @@ def test_cache_keeps_the_network_with_ties_apart(core: Core, read: Read, tmp_pat
         assert run(loaded.create_infer_request(), 2) == [[2, 4], [4, 8]]
 
 
-def test_failed_run_leaves_the_state_as_it_was(core: Core, read: Read) -> None:
+def test_failed_run_keeps_the_state(core: Core, read: Read) -> None:
     network = read(
         "g (float[2] x, int64[1] i, float[2] past) => (float[2] y, float[2] present) "
         "{ present = Add(x, past) a = Gather(present, i) y = Add(present, a) }"
@@ -282,7 +282,7 @@ REFUSED_TIES: list[tuple[str, dict[str, str], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("text", "ties", "initial", "message"), REFUSED_TIES, ids=[row[3][:40] for row in REFUSED_TIES])
-def test_tie_that_cannot_be_is_refused(read: Read, text: str, ties: dict[str, str], initial: dict[str, Any], message: str) -> None:
+def test_impossible_tie_is_refused(read: Read, text: str, ties: dict[str, str], initial: dict[str, Any], message: str) -> None:
     text = text.replace("=> (float[m,2] present) {", "=> (float[m,2] present) <int64[1] z = {0}> {")
     with pytest.raises(InvalidNetworkError) as caught:
         read(text).with_state(ties, initial=initial)

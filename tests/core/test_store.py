@@ -34,7 +34,7 @@ def mode_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
-def test_folder_is_made_for_the_user_alone_whatever_the_umask(base: Path, umask: int) -> None:
+def test_folder_is_private_under_any_umask(base: Path, umask: int) -> None:
     base.mkdir(mode=0o700)
     before = os.umask(umask)
     try:
@@ -45,7 +45,7 @@ def test_folder_is_made_for_the_user_alone_whatever_the_umask(base: Path, umask:
     assert (mode_of(folder), mode_of(folder.parent)) == (0o700, 0o700)
 
 
-def test_folder_that_is_there_is_opened_with_what_is_in_it(base: Path) -> None:
+def test_existing_folder_is_opened_with_its_entries(base: Path) -> None:
     (open_private_folder("kernels") / "one.so").write_bytes(b"code")
     assert (open_private_folder("kernels") / "one.so").read_bytes() == b"code"
 
@@ -57,7 +57,7 @@ def test_readable_folder_of_ones_own_is_made_private(base: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
 @pytest.mark.parametrize("place", ["hetero/kernels", "hetero"])
-def test_folder_that_others_may_write_to_is_refused(base: Path, mode: int, place: str) -> None:
+def test_folder_writable_by_other_users_is_refused(base: Path, mode: int, place: str) -> None:
     open_private_folder("kernels")
     (base / place).chmod(mode)
     with pytest.raises(
@@ -67,7 +67,7 @@ def test_folder_that_others_may_write_to_is_refused(base: Path, mode: int, place
 
 
 @pytest.mark.parametrize("place", ["hetero/kernels", "hetero"])
-def test_link_is_refused_wherever_it_leads(base: Path, tmp_path: Path, place: str) -> None:
+def test_link_to_any_target_is_refused(base: Path, tmp_path: Path, place: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     (base / place).parent.mkdir(mode=0o700, parents=True)
@@ -94,14 +94,14 @@ def test_folder_of_another_user_is_refused(base: Path, place: str) -> None:
 
 
 @needs_root
-def test_folder_below_one_of_another_user_is_refused(base: Path) -> None:
+def test_folder_below_a_folder_of_another_user_is_refused(base: Path) -> None:
     base.mkdir()
     os.chown(base, NOBODY, NOBODY)
     with pytest.raises(PrivateFolderError, match=f"cannot keep code below '.*cache': .* belongs to user {NOBODY}"):
         open_private_folder("kernels")
 
 
-def test_folder_below_one_that_others_may_change_is_refused(base: Path, tmp_path: Path) -> None:
+def test_folder_below_a_shared_writable_folder_is_refused(base: Path, tmp_path: Path) -> None:
     base.mkdir(mode=0o700)
     tmp_path.chmod(0o777)
     with pytest.raises(

@@ -189,7 +189,7 @@ def test_as_many_runs_as_streams_are_under_way_and_never_more(
     assert len(threads) == streams
 
 
-def test_networks_with_other_settings_do_not_share_threads(core: Core, counting: Counting, read: Callable[..., Network]) -> None:
+def test_networks_with_different_settings_share_no_threads(core: Core, counting: Counting, read: Callable[..., Network]) -> None:
     narrow = core.load_network(read(TEXT), "COUNTING", {"NUM_STREAMS": 1})
     wide = core.load_network(read(TEXT), "COUNTING", {"NUM_STREAMS": 3})
     requests = start_all(narrow, wide)
@@ -210,7 +210,7 @@ def test_exclusive_networks_of_a_device_take_turns(core: Core, counting: Countin
     assert counting.most == 1
 
 
-def test_exclusive_network_does_not_wait_for_one_that_is_not(core: Core, counting: Counting, read: Callable[..., Network]) -> None:
+def test_exclusive_network_does_not_wait_for_a_normal_network(core: Core, counting: Counting, read: Callable[..., Network]) -> None:
     alone = core.load_network(read(TEXT), "COUNTING", {"EXCLUSIVE_ASYNC_REQUESTS": True})
     free = core.load_network(read(TEXT), "COUNTING")
     requests = start_all(alone, free)

@@ -65,7 +65,7 @@ def test_scale_and_shift_without_convolution_join_the_norm(core: Core) -> None:
     ],
     ids=["an output", "two readers", "another axis", "no convolution before"],
 )
-def test_scale_stays_where_it_is_not_the_convolutions_alone(core: Core, text: str, constants: dict[str, Any]) -> None:
+def test_scale_not_exclusive_to_a_convolution_is_not_folded(core: Core, text: str, constants: dict[str, Any]) -> None:
     used = {name: array for name, array in NORM.items() if "BatchNormalization" in text}
     model = make(
         f"g (float[2, 3, 5, 5] x) => (float[2, 4, 3, 3] y, float[2, 4, 3, 3] z) {text}",

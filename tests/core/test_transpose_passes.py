@@ -57,7 +57,7 @@ TO_LAST, TO_FIRST = "Transpose <perm = [0, 2, 3, 1]>", "Transpose <perm = [0, 3,
         ("m = ReduceMax (t, area) a = Sub (t, m) u = Exp (a)", ["ReduceMax", "Sub", "Exp"]),
     ],
 )
-def test_transposes_around_what_takes_any_order_vanish(core: Core, inner: str, operators: list[str]) -> None:
+def test_transposes_around_layout_independent_operators_vanish(core: Core, inner: str, operators: list[str]) -> None:
     network = check(core, parse(f"{IMAGES} {{ t = {TO_LAST} (x) {inner} y = {TO_FIRST} (u) }}"))
     assert [name for name in list_operators(network) if name != "Identity"] == operators
 
@@ -101,7 +101,7 @@ def test_channels_last_convolutions_lose_their_transposes(core: Core) -> None:
     ],
     ids=["an output", "fewer axes", "only one side", "the transpose is an output"],
 )
-def test_transposes_stay_where_turning_saves_none(core: Core, head: str, text: str) -> None:
+def test_transposes_stay_if_moving_them_saves_none(core: Core, head: str, text: str) -> None:
     network = core.read_network(parse(f"{head} {{ {text} }}"))
     assert cancel_transposes(network) is network
 
@@ -120,7 +120,7 @@ def test_output_within_a_region_gets_a_transpose_of_its_own(core: Core) -> None:
         ("float[3,5] a, float[3,6] b", "t = Transpose (b) y = Gemm <transA = 1, transB = 1> (a, t)"),
     ],
 )
-def test_gemm_reads_what_was_turned(core: Core, head: str, text: str) -> None:
+def test_gemm_absorbs_the_transpose_of_its_input(core: Core, head: str, text: str) -> None:
     model = parse(f"g ({head}) => (float[p, q] y) {{ {text} }}")
     network = check(core, model)
     assert list_operators(network) == ["Gemm"]
@@ -129,7 +129,7 @@ def test_gemm_reads_what_was_turned(core: Core, head: str, text: str) -> None:
 
 @SETTINGS
 @given(perms=st.lists(st.permutations(range(4)), min_size=1, max_size=5), data=st.data())
-def test_chain_of_transposes_becomes_one_at_most(core: Core, perms: list[list[int]], data: st.DataObject) -> None:
+def test_chain_of_transposes_becomes_at_most_one(core: Core, perms: list[list[int]], data: st.DataObject) -> None:
     nodes = []
     remaining = data.draw(st.integers(0, len(perms)))
     for index, perm in enumerate(perms):

@@ -209,7 +209,7 @@ def test_trust_on_a_model_is_a_usage_error(
     assert "--trust has a meaning only for an exported network" in capsys.readouterr().err
 
 
-def test_inspect_shows_what_is_code(export: Callable[..., bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_marks_code_sections(export: Callable[..., bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "native.blob"
     path.write_bytes(export("NATIVE"))
     assert main(["compile", "--inspect", str(path)]) == 0

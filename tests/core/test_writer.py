@@ -217,7 +217,7 @@ def test_skeleton_leaves_large_weights_to_the_caller() -> None:
 @pytest.mark.parametrize(
     ("network_version", "opset", "pinned", "written"), [(3, 9, False, 4), (3, 17, False, 8), (3, 9, True, 10), (12, 9, False, 12)]
 )
-def test_ir_version_is_raised_to_what_the_model_needs(network_version: int, opset: int, pinned: bool, written: int) -> None:
+def test_ir_version_is_raised_to_the_need_of_the_model(network_version: int, opset: int, pinned: bool, written: int) -> None:
     network = read_network(parse("g (float[2] x) => (y) { y = Relu(x) }", ir_version=network_version, opset=opset))
     network = network.with_affinity({"*": "CPU"}) if pinned else network
     assert network_to_proto(network).ir_version == written
@@ -292,7 +292,7 @@ def test_onnxruntime_computes_the_same_from_the_written_model() -> None:
     assert [each.tolist() for each in first] == [each.tolist() for each in second]
 
 
-def test_output_without_a_type_is_written_without_one() -> None:
+def test_untyped_output_is_written_untyped() -> None:
     network = read_network(parse("g (float[2] x) => (y) { y = com.acme.Twist(x) }"))
     assert network.outputs == (ValueSpec("y", TensorType(None)),)
     assert not network_to_proto(network).graph.output[0].HasField("type")
