@@ -153,7 +153,7 @@ class FaultyDevice:
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Returns the executable of the wrapped device, wrapped."""
         self._faults.strike("load_network")
-        return self._wrap(self._ask("load_network", device=device, network=network, config=config))
+        return self._wrap(self._ask("load_network", device=device, network=network, config=config, query=None))
 
     @hookimpl
     def export_network(self, executable: FaultyExecutable) -> Payload:

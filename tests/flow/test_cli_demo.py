@@ -70,8 +70,8 @@ def test_missing_plugin_ends_with_3_and_the_cure(
 ) -> None:
     read = registry.read_announcements
 
-    def leave_out(entry_points: Iterable[Any]) -> dict[str, Any]:
-        return {name: claims for name, claims in read(entry_points).items() if name not in missing}
+    def leave_out(entry_points: Iterable[Any], timeout: float | None) -> dict[str, Any]:
+        return {name: claims for name, claims in read(entry_points, timeout).items() if name not in missing}
 
     monkeypatch.setattr(registry, "read_announcements", leave_out)
     assert main(["demo"]) == 3

@@ -128,6 +128,6 @@ def test_plugin_whose_metric_fails_is_a_row_with_the_reason(tmp_path: Path) -> N
 
 
 def test_no_device_is_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(registry, "read_announcements", lambda _: {})
+    monkeypatch.setattr(registry, "read_announcements", lambda *_: {})
     assert main(["devices"]) == 0
     assert capsys.readouterr().out == "no device is installed; install one, as in: pip install hetero-cpu\n"
