@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload, RunContext
@@ -52,81 +52,35 @@ _LONGEST_WAIT = 30.0
 class Plans:
     """The plans of one network, the newest last. Used under the lock of the network, except for plans on disk."""
 
-    __slots__ = (
-        "_failures",
-        "_inputs",
-        "_keeping",
-        "_open_stored",
-        "_reading",
-        "_stored",
-        "_verifies",
-        "appended",
-        "count",
-        "plans",
-    )
+    __slots__ = ("_inputs", "_verifies", "appended", "count", "failures", "plans", "stored")
 
     def __init__(self, inputs: tuple[ValueSpec, ...], *, verifies: bool) -> None:
         self.plans: list[PlanInUse] = []
         self.count = 0
         """The number of plans that were made or read."""
+        self.failures = 0
+        """The number of classes that could not be made."""
         self.appended: frozenset[str] = frozenset()
         """Outputs that only the next run reads, to which a run may append in place."""
-        self._failures, self._inputs, self._verifies = 0, inputs, verifies
-        self._reading = threading.Lock()
-        self._open_stored: Callable[[], StoredClasses] | None = None
-        self._stored: StoredClasses | None = None
-        self._keeping: list[threading.Thread] = []
+        self.stored: StoredClasses | None = None
+        """The plans of earlier processes; None if no plans are stored for this network."""
+        self._inputs, self._verifies = inputs, verifies
 
     def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
         """Has plans read from earlier processes, and stored for later ones; those of a network with many constants are read at once."""
+        from hetero_cpu.stored.plans import StoredClasses  # machine code
 
-        def open_stored() -> StoredClasses:
-            from hetero_cpu.stored.plans import StoredClasses
-
-            return StoredClasses(source.open(), weights, workers)
-
-        self._open_stored = open_stored
+        self.stored = StoredClasses(source, weights, workers)
         # A blob that brings a plan need not be read.
         is_read = source.plan is None
         if is_read and sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
-            stored = self._read_stored()
-            for plan in [] if stored is None else stored.open_all():
+            for plan in self.stored.open_all():
                 self.add(plan)
-
-    def find_stored(self, signature: Signature) -> PlanInUse | None:
-        """Returns the plan of an earlier process for a class that input shapes belong to; None if no such plan is stored."""
-        stored = self._read_stored()
-        return None if stored is None else stored.find(signature)
 
     def store(self, plan: PlanInUse, signature: Signature) -> None:
         """Stores the plan of a class that was made for input shapes, if plans are stored."""
-        stored = None if plan.opened.sizes.is_single else self._read_stored()
-        if stored is not None:
-            stored.keep(plan, signature)
-
-    def store_aside(self, plan: PlanInUse, signature: Signature) -> None:
-        """Does the same in a thread; the process does not end before."""
-        if plan.opened.sizes.is_single:
-            return
-        thread = threading.Thread(target=self.store, args=(plan, signature), name="hetero-cpu-plans")
-        try:
-            thread.start()
-        except RuntimeError:
-            # There may be no further thread.
-            self.store(plan, signature)
-        else:
-            self._keeping = [*(other for other in self._keeping if other.is_alive()), thread]
-
-    def wait(self) -> None:
-        """Waits until all plans are stored."""
-        for thread in self._keeping:
-            thread.join()
-
-    def _read_stored(self) -> StoredClasses | None:
-        with self._reading:
-            if self._stored is None and self._open_stored is not None:
-                self._stored = self._open_stored()
-            return self._stored
+        if self.stored is not None and not plan.opened.sizes.is_single:
+            self.stored.keep(plan, signature)
 
     def find(self, signature: Signature) -> PlanInUse | None:
         """Returns the newest plan for input shapes."""
@@ -137,7 +91,7 @@ class Plans:
 
     def needs_class(self, signature: Signature) -> bool:
         """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
-        if self._failures >= _MOST_FAILURES and all(plan.opened.sizes.is_single for plan in self.plans):
+        if self.failures >= _MOST_FAILURES and all(plan.opened.sizes.is_single for plan in self.plans):
             return False
         return any(
             size > 1 and not isinstance(dimension, int)
@@ -153,15 +107,6 @@ class Plans:
         self.count += 1
         self.plans.append(plan)
         del self.plans[:-MOST_PLANS]
-
-    def note_failure(self) -> None:
-        """Counts a class that could not be made."""
-        self._failures += 1
-
-    def refute(self) -> None:
-        """Keeps all plans from being used again."""
-        for plan in self.plans:
-            plan.is_refuted = True
 
 
 class CpuExecutable(Executable):
@@ -254,7 +199,8 @@ class CpuExecutable(Executable):
             if self._verifier.has_refuted:
                 # If a plan is wrong, all may be.
                 with self._lock:
-                    self._plans.refute()
+                    for other in self._plans.plans:
+                        other.is_refuted = True
         plan.needs_check = False
         if self._is_static and not self._verifier.has_refuted:
             self._program = None
@@ -297,7 +243,7 @@ class CpuExecutable(Executable):
             if plan is not None:
                 self._last_open = signature
                 return plan
-        stored = self._plans.find_stored(signature)
+        stored = None if self._plans.stored is None else self._plans.stored.find(signature)
         return self._make_plan(signature) if stored is None else self._add_plan(stored, signature)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
@@ -313,7 +259,7 @@ class CpuExecutable(Executable):
         if plan is None:
             self._order(signature)
             return None
-        self._plans.store_aside(plan, signature)
+        self._plans.store(plan, signature)
         return self._add_plan(plan, signature)
 
     def _plan(self, signature: Signature) -> Planning:
@@ -339,7 +285,7 @@ class CpuExecutable(Executable):
             )
             if class_plan is not None:
                 return self._use_plan(class_plan)
-            self._plans.note_failure()
+            self._plans.failures += 1
         return (yield from self._plan_sizes(join_network(special), signature))
 
     def _plan_sizes(self, special: Network, signature: Signature) -> Planning:
@@ -512,7 +458,6 @@ class CpuExecutable(Executable):
         """Ends the helping threads; nothing more is compiled for this network."""
         self._is_closed = True
         self._has_run.set()
-        self._plans.wait()
         if self._teams is not None:
             self._teams.close()
         if self._product_team is not None:

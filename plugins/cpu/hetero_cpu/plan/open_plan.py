@@ -17,100 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType
 from hetero_cpu.plan.plan import ExecutionPlan, Foreign
 from hetero_cpu.symbols.evaluation import Products, Sums, Table, write_function, write_tuple
 from hetero_cpu.symbols.size_class import SizeClass
 
 if TYPE_CHECKING:
-    from hetero_core.kernels.execution import Program, Step
+    from hetero_core.kernels.execution import Program
     from hetero_cpu.machine.calls import NativeCall
     from hetero_cpu.plan.tabulating import Origin
 
 
 Array = np.ndarray[Any, Any]
-Compute = Callable[..., tuple[Array, ...]]
-"""Of arrays of int64, and of plain integers in the place of those without axes."""
-
-_COMPARISONS = {
-    "Equal": "equal",
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
-}
-
-
-def write_shape_constants(program: Program) -> Compute | None:
-    """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node has no written form."""
-    ranks = {}
-    for slot, spec in zip(program.input_slots, program.inputs, strict=True):
-        if not isinstance(spec.type, TensorType) or spec.type.shape is None:
-            return None
-        ranks[slot] = len(spec.type.shape)
-    names: dict[str, Any] = {name: getattr(np, name) for name in ("arange", "where", *_COMPARISONS.values())}
-    for slot, value in enumerate(program.values):
-        if isinstance(value, np.ndarray):
-            ranks[slot], names[f"v{slot}"] = value.ndim, value
-    integers = {f"v{slot}" for slot in program.input_slots}
-    integers |= {name for name, value in names.items() if isinstance(value, np.ndarray) and value.dtype == np.int64}
-    # NumPy makes a range of plain integers in a third of the time.
-    names |= {name: int(names[name]) for name in integers if name in names and not names[name].ndim}
-    lines = []
-    for step in program.steps:
-        if step.bodies or step.value or len(step.targets) != 1 or any(slot not in ranks for slot in step.sources):
-            return None
-        written = _write_step(step, ranks, names, integers)
-        if written is None:
-            return None
-        (target,) = step.targets
-        expression, ranks[target] = written
-        lines.append(f"    v{target} = {expression}")
-    parameters = ", ".join(f"v{slot}" for slot in program.input_slots)
-    outputs = "".join(f"v{slot}, " for slot in program.output_slots)
-    exec("\n".join([f"def compute({parameters}):", *lines, f"    return ({outputs})"]), names)
-    compute: Compute = names["compute"]
-    return compute
-
-
-def add_toolkit(written: Compute | None, program: Program) -> Compute:
-    """Returns a function with the results of `program.run`, by the written function if there is one."""
-
-    def compute(*inputs: Array | int) -> tuple[Array, ...]:
-        if written is not None:
-            try:
-                return written(*inputs)
-            except (IndexError, ValueError, TypeError, MemoryError):
-                pass  # the toolkit says what is wrong
-        return program.run(tuple([np.asarray(value, np.int64) for value in inputs]))
-
-    return compute
-
-
-def _write_step(step: Step, ranks: Mapping[int, int], names: Mapping[str, Any], integers: set[str]) -> tuple[str, int] | None:
-    """Returns the expression of a node, and the number of axes of the result; None for an unknown operator."""
-    node, operands = step.node, [f"v{slot}" for slot in step.sources]
-    own = [ranks[slot] for slot in step.sources]
-    constants = [names.get(operand) for operand in operands]
-    if node.domain:
-        return None
-    match node.op_type:
-        case "Range" if own == [0, 0, 0] and all(operand in integers for operand in operands):
-            return f"arange({', '.join(operands)})", 1
-        case "Unsqueeze" if len(operands) == 2 and constants[1] is not None:
-            rank = own[0] + constants[1].size
-            axes = {int(axis) % rank for axis in constants[1].reshape(-1)}
-            return f"{operands[0]}[{', '.join('None' if axis in axes else ':' for axis in range(rank))}]", rank
-        case "Where" if max(own):
-            return f"where({', '.join(operands)})", max(own)
-        case "Gather" if node.attributes.get("axis", 0) == 0 and own[0] and own[0] + own[1] > 1:
-            return f"{operands[0]}.take({operands[1]}, 0)", own[0] - 1 + own[1]
-        # NumPy makes scalars of arrays without axes.
-        case comparison if comparison in _COMPARISONS and max(own):
-            return f"{_COMPARISONS[comparison]}({', '.join(operands)})", max(own)
-    return None
-
-
 Indices = np.ndarray[Any, Any]
 
 
@@ -122,15 +39,8 @@ class ArrayMark:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberMark:
-    """Stands for a number of a function: its place among these numbers."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class OpenStep:
-    """A step: a range of calls of machine code, functions of open arrays, or a node of the toolkit, in order."""
+    """A step: a range of calls of machine code, functions with marks for arrays, or a node of the toolkit, in order."""
 
     node: Node
     actions: tuple[Any, ...]
@@ -138,20 +48,15 @@ class OpenStep:
     writes: tuple[str, ...] = ()
 
 
-PARTS = 6
-"""Of the numbers of a plan: of the calls of machine code, their chunks, of arrays, of functions, of late constants, of tables."""
-
-
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The numbers of arrays and functions for a set of sizes. Addresses count from the begin of their memory.
+    """The numbers of arrays for a set of sizes. Addresses count from the begin of their memory.
 
-    `laid`: of each array that is touched by name or function its address, shape and strides. `extra`: numbers of functions; `elements`:
-    of shape constants and of their inputs, a plain number for each that has no axes; `tables`: the arguments of small arrays.
+    `laid`: of each array that is touched by name or function its address, shape and strides. `elements`: of shape constants and of
+    their inputs; `tables`: the arguments of small arrays.
     """
 
     laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
-    extra: tuple[int, ...]
     elements: tuple[Any, ...]
     tables: tuple[int, ...]
 
@@ -174,7 +79,7 @@ class ShapeConstants:
 class NumberForm:
     """The numbers of a plan, and the purpose of each.
 
-    `counts`: of each part. `laid`: element type and rank of the arrays that are used by name or function; `inside`: the arrays in the
+    `counts`: of the calls of machine code, their chunks, arrays, shape constants and tables. `laid`: element type and rank of the arrays that are used by name or function; `inside`: the arrays in the
     arena, by value; `outputs`: the arrays of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena,
     in each external memory, in each table.
     """
@@ -213,7 +118,7 @@ class OpenPlan:
         origin: Origin | None = None,
     ) -> None:
         """`inputs`: of the network, without shape constants. Of `calls` only the kernels, the counts of numbers and their `keep`
-        are read. `steps` have marks for arrays and numbers. `tables`: the function that makes each, and its number of arguments.
+        are read. `steps` have marks for arrays. `tables`: the function that makes each, and its number of arguments.
         `constants`: the arrays that are used by name. `origin`: the plan with symbols; None if the plan was stored.
         """
         self.plan, self.sizes, self.numbers, self.shape_constants = plan, sizes, numbers, shape_constants
@@ -235,9 +140,6 @@ class OpenPlan:
         parameters = sizes.form.derivation.parameters
         self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
         self._describe = write_function(parameters, _write_described(numbers, shape_constants, chunks_end))
-        written = None if shape_constants.program is None else write_shape_constants(shape_constants.program)
-        self.constants_call_toolkit = shape_constants.program is not None and written is None
-        self._compute_constants = None if shape_constants.program is None else add_toolkit(written, shape_constants.program)
         index_of_element = {name: index for index, name in enumerate(shape_constants.elements)}
         self._constant_reads = [index_of_element[name] for name in shape_constants.reads]
         # The index of the elements of each shape constant; None if it is computed.
@@ -259,16 +161,6 @@ class OpenPlan:
         """Returns all other numbers for a set of sizes."""
         return Described(*self._describe(*products))
 
-    def bind_action(self, action: Any, extra: Sequence[int], arrays: Mapping[int, Array]) -> Any:
-        """Returns a function with arrays, by their place, and numbers for a set of sizes."""
-
-        def bind(part: Any) -> Any:
-            if type(part) is ArrayMark:
-                return arrays[part.index]
-            return extra[part.index] if type(part) is NumberMark else part
-
-        return map_action(action, bind)
-
     def bind_tables(self, values: Sequence[int]) -> list[Array]:
         """Returns the tables for a set of sizes."""
         tables, begin = [], 0
@@ -278,10 +170,10 @@ class OpenPlan:
         return tables
 
     def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
-        """Returns the late constants; `elements`: as `Described` has them."""
-        computed = iter(
-            () if self._compute_constants is None else self._compute_constants(*[elements[index] for index in self._constant_reads])
-        )
+        """Returns the shape constants; `elements`: as `Described` has them."""
+        program = self.shape_constants.program
+        reads = tuple([np.array(elements[index], np.int64) for index in self._constant_reads])
+        computed = iter(() if program is None else program.run(reads))
         return tuple(
             [next(computed) if index is None else np.array(elements[index], np.int64) for index in self._constant_elements]
         )
@@ -304,9 +196,8 @@ def _write_described(numbers: NumberForm, shape_constants: ShapeConstants, begin
     for _, rank in numbers.laid:
         address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
         arrays.append(f"({address}, {shape}, {strides})")
-    extra = write_tuple(islice(sums, numbers.counts[3]))
     elements = write_tuple(_write_elements(shape, sums) for shape in shape_constants.elements.values())
-    return write_tuple([write_tuple(arrays), extra, elements, write_tuple(sums)])
+    return write_tuple([write_tuple(arrays), elements, write_tuple(sums)])
 
 
 def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
@@ -315,22 +206,6 @@ def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
     return write_tuple([_write_elements(shape[1:], sums) for _ in range(shape[0])])
 
 
-def map_action(action: Any, bind: Callable[[Any], Any]) -> Any:
-    """Returns a function with `bind(part)` in the place of each of its arguments and of their parts."""
-    if isinstance(action, partial):
-        arguments = [map_action(part, bind) for part in action.args]
-        named = {key: map_action(part, bind) for key, part in action.keywords.items()}
-        return partial(action.func, *arguments, **named)
-    if type(action) in (tuple, list):
-        return type(action)(map_action(part, bind) for part in action)
-    if isinstance(action, slice):
-        return slice(*(map_action(part, bind) for part in (action.start, action.stop, action.step)))
-    return bind(action)
-
-
-def list_leaves(action: Any) -> list[Any]:
-    """Returns the arguments of a function and their parts, in the order of `map_action`; empty for a range of calls."""
-    leaves: list[Any] = []
-    if not isinstance(action, range):
-        map_action(action, leaves.append)
-    return leaves
+def map_action(action: partial[Any], bind: Callable[[Any], Any]) -> partial[Any]:
+    """Returns a function with `bind(argument)` in the place of each of its arguments."""
+    return partial(action.func, *map(bind, action.args))

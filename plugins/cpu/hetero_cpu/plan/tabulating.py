@@ -16,11 +16,9 @@ from hetero_cpu.plan.open_plan import (
     ArrayMark,
     Indices,
     NumberForm,
-    NumberMark,
     OpenPlan,
     OpenStep,
     ShapeConstants,
-    list_leaves,
     map_action,
 )
 from hetero_cpu.plan.passes import join_open_network
@@ -176,9 +174,8 @@ def _tabulate(
     numbers = [number for call in origin.calls for number in call.numbers]
     chunks = [call.chunks for call in origin.calls]
     places = [number for array in laid for number in (array.address, *array.shape, *array.strides)]
-    extra = [number for step in origin.steps for action in step.actions for number in list_leaves(action) if is_open(number)]
     own_terms: list[Terms] = [dict(key) for _, own in scope.tables for key in own]
-    parts = [*([terms_of(number) for number in part] for part in (numbers, chunks, places, extra, elements)), own_terms]
+    parts = [*([terms_of(number) for number in part] for part in (numbers, chunks, places, elements)), own_terms]
     guards: list[Terms] = [dict(key) for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero) for key in kind]
     arena = [terms_of(plan.arena_bytes)]
     together = [terms for part in parts for terms in part]
@@ -219,18 +216,13 @@ def _write_shape(shape: Sequence[Any] | None) -> tuple[int | tuple[int], ...] | 
 
 
 def _mark_steps(origin: Origin, index_of_array: Mapping[int, int]) -> list[OpenStep]:
-    """Returns the steps with marks for the arrays and numbers of functions. Raises: NotOpenError for an array outside of the arena."""
-    count = 0
+    """Returns the steps with marks for the arrays of functions. Raises: NotOpenError for an array outside of the arena."""
 
     def mark(part: Any) -> Any:
-        nonlocal count
         if isinstance(part, OpenArray):
             if origin.find_base(part) != "":
                 raise NotOpenError("a function of memory that lies outside of the arena")
             return ArrayMark(index_of_array[id(part)])
-        if is_open(part):
-            count += 1
-            return NumberMark(count - 1)
         return part
 
     return [
@@ -258,7 +250,7 @@ def _list_laid(origin: Origin, touched: Sequence[str]) -> list[OpenArray]:
     arrays = [origin.arrays[name] for name in touched if isinstance(origin.arrays.get(name), OpenArray)]
     for step in origin.steps:
         for action in step.actions:
-            arrays += [part for part in list_leaves(action) if isinstance(part, OpenArray)]
+            arrays += [part for part in getattr(action, "args", ()) if isinstance(part, OpenArray)]
     return list({id(array): array for array in arrays}.values())
 
 
