@@ -127,12 +127,43 @@ def check_api(plugin: Any, provenance: Provenance) -> None:
         raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")
 
 
+def _check_hooks(plugin: Any, blame: Provenance | str, cure: str) -> None:
+    """Raises PluginError with the near misses for an unknown hook or argument, and for a hook that lacks @hookimpl."""
+    specs = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{hookspecs.PROJECT}_spec")}
+    for name, function in inspect.getmembers_static(plugin, inspect.isfunction):
+        mark = getattr(function, f"{hookspecs.PROJECT}_impl", None)
+        if mark is None:
+            # A module may have helpers with the names of hooks, except for the hook that it has to implement.
+            if name in specs and (name == "create_device" or not inspect.ismodule(plugin)):
+                raise PluginError(
+                    f"{blame} has {name}, which is not marked with @hookimpl and never called; mark it or rename it{cure}"
+                )
+            continue
+        hook = mark["specname"] or name
+        if hook not in specs:
+            if mark["optionalhook"]:
+                continue
+            near = suggest(hook, specs) or ";"
+            raise PluginError(
+                f"{blame} does not fit the contract: unknown hook '{hook}'{near} hooks are {enumerate_choices(specs)}{cure}"
+            )
+        known = tuple(inspect.signature(specs[hook]).parameters)
+        for argument, parameter in inspect.signature(function).parameters.items():
+            # pluggy passes no argument that has a default.
+            if argument not in (*known, "self") and parameter.default is parameter.empty:
+                raise PluginError(
+                    f"{blame} does not fit the contract: its {hook} asks for '{argument}'{suggest(argument, known) or ';'} "
+                    f"the arguments of {hook} are {', '.join(known)}{cure}"
+                )
+
+
 def manage_plugin(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pluggy.PluginManager:
     """Returns a manager that holds this plugin alone. Raises: PluginError if its hooks do not fit the contract."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     if inspect.isclass(plugin):
         raise PluginError(f"{blame} is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()")
+    _check_hooks(plugin, blame, cure)
     try:
         manager.register(plugin)
         manager.check_pending()

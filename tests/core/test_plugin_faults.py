@@ -119,10 +119,10 @@ def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
 
     core.register_plugin("MISSPELT", Misspelt())
     core.register_plugin("GREEDY", Greedy())
-    misspelt = r"(?s)plugin MISSPELT \(.*\) does not fit the contract: unknown hook 'qery_network'"
+    misspelt = r"plugin MISSPELT \(.*\) does not fit the contract: unknown hook 'qery_network', did you mean 'query_network'"
     with pytest.raises(PluginError, match=misspelt):
         core.get_metric("MISSPELT", "FULL_DEVICE_NAME")
-    greedy = r"(?s)plugin GREEDY \(.*\) does not fit the contract: .*export_network.*'everything'"
+    greedy = r"plugin GREEDY \(.*\) does not fit the contract: its export_network asks for 'everything'"
     with pytest.raises(PluginError, match=greedy):
         core.get_metric("GREEDY", "FULL_DEVICE_NAME")
 

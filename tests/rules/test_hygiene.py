@@ -66,7 +66,12 @@ def test_plugin_folder_follows_the_one_shape(folder: Path) -> None:
     project = read_project(folder)
     assert project["name"] == f"hetero-{folder.name}"
     assert project["requires-python"] == ">=3.11"
-    assert set(project["entry-points"]) <= {"hetero_core.devices", "hetero_core.operator_types", "hetero_core.wrappers"}
+    assert set(project["entry-points"]) <= {
+        "hetero_core.devices",
+        "hetero_core.operator_types",
+        "hetero_core.roles",
+        "hetero_core.wrappers",
+    }
     assert set(project["entry-points"]["hetero_core.devices"].values()) == {package}
     assert (folder / package / "__init__.py").is_file()
     assert len((folder / "README.md").read_text().splitlines()) > 5

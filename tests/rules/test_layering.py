@@ -43,7 +43,6 @@ LAYERS = (
     "plan",
     "profile",
     "executed",
-    "started",
     "contract",
     "hookspecs",
     "devices",

@@ -16,7 +16,7 @@ from hetero_hetero.schedule import StartedFlow, plan_schedule
 
 from hetero_core import Core, Executable, Network, RunContext, hookimpl
 from hetero_core.contract import CancelToken, DeviceName, Done
-from hetero_core.errors import ClosedError, InferenceError, RequestCancelledError
+from hetero_core.errors import InferenceError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.types import ValueSpec
 from hetero_core.testing.plain_device import PlainDevice
@@ -215,25 +215,6 @@ def test_error_of_a_stage_names_it_and_the_request_works_on(core: Core) -> None:
         else:
             assert request.wait(SECONDS)
             assert request.get_tensor("y").tolist() == [turn, turn]
-
-
-@pytest.mark.parametrize("text", [CHAIN, BRANCHES])
-def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
-
-    class Losing(Queue):
-        def begin(self, work: Callable[[], None]) -> None:
-            begun.set()
-
-    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
-    loaded = load(core, text, "ALLA" if text is CHAIN else "AALA", AHEAD=Queue(), LOSING=Losing())
-    with ThreadPoolExecutor(max_workers=1) as caller:
-        run = caller.submit(loaded.infer, {"x": np.ones(2, np.float32)})
-        assert begun.wait(SECONDS)
-        loaded.close()
-        with pytest.raises(ClosedError, match="had not ended a run"):
-            run.result(SECONDS)
 
 
 def test_run_that_has_ended_is_not_ended_again() -> None:

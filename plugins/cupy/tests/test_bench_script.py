@@ -1,0 +1,57 @@
+"""The script for a machine with a card: it names what is missing, and its checks run on a fake card."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "tests" / "bench" / "gpu.py"
+
+
+def run_script(*arguments: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Runs it as it is run there: with nothing on the path."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, *flags, str(SCRIPT), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1500)
+
+
+def test_without_a_card_it_says_so_and_ends_with_3() -> None:
+    if importlib.util.find_spec("cupy") is not None:
+        pytest.skip("CuPy is installed")
+    ended = run_script()
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.startswith("gpu.py: nothing was measured: device GPU is not available: CuPy is not installed; pip install")
+
+
+def test_without_packages_it_names_them_and_ends_with_3() -> None:
+    # -S: no installed package can be imported.
+    ended = run_script(flags=("-S",))
+    assert ended.returncode == 3, ended.stderr
+    names = "numpy onnx ml-dtypes pluggy importlib-metadata threadpoolctl"
+    assert ended.stdout == f"gpu.py: nothing was measured: missing {names}; pip install {names}\n"
+
+
+def test_its_checks_run_on_a_fake_card_and_an_error_is_a_row(tmp_path: Path) -> None:
+    report = tmp_path / "gpu.md"
+    ended = run_script(
+        *("--dry", "--cases", "^test_relu|^test_basic_conv", "--checks", "cancel.*", "--output", str(report)),
+        *("--models", "residual", "nothing", "--batches", "1", "--dtypes", "float16"),
+    )
+    assert ended.returncode == 1, ended.stderr + ended.stdout
+    assert report.read_text() == ended.stdout
+    for line in (
+        "card of make-believe 0, compute capability 9.0, make-believe 0",
+        "copies of six sizes come back; 64 MiB: ",
+        "full card: left out: this one has no limit",
+        "conformance kit: ",
+        "backend suite: 4 right, 0 refused, 0 wrong",
+        "residual on HETERO:CARD,CPU, halves: ",
+        "| residual | 1 | float16 | ",
+    ):
+        assert any(printed.startswith(line) for printed in ended.stdout.splitlines()), line
+    assert {line for line in ended.stdout.splitlines() if "WRONG" in line} == {"| nothing | WRONG: KeyError: 'nothing' |"}
