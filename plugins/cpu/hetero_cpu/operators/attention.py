@@ -17,7 +17,6 @@ from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.batched import StridedTile, call_strided_tile, emit_turned_panel
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import cut_products
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.arrays import broadcast, lay_empty
 from hetero_cpu.symbols.sizes import is_open, pays
 
@@ -386,7 +385,6 @@ _FLOAT_BYTES = 4
 _FAR_BYTES = 1 << 20
 
 
-@native_step("Attention")
 def plan_native_attention(site: Site) -> Recipe | None:
     """Returns the recipe of softmax(scale q k^T + mask) v, with caches or without; soft caps, lengths and shared heads are left to others.
 

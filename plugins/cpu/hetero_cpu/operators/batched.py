@@ -20,7 +20,6 @@ from hetero_cpu.operators.product import read_gemm, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PixelPointers
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import cut_products, merge_axes
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.arrays import broadcast, lay_empty
 from hetero_cpu.symbols.sizes import is_open, pays
 
@@ -315,7 +314,6 @@ _FLOAT_BYTES = 4
 _ROWS_WORTH_PACKING = 28
 
 
-@native_step("Gemm", "MatMul")
 def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     """Returns the recipe of a @ b for matrices and stacks of them that broadcast to each other.
 

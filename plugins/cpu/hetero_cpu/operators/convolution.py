@@ -27,13 +27,11 @@ from hetero_cpu.operators.images import (
 from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 from hetero_cpu.symbols.arrays import lay_table
 
 
-@native_step("Conv")
 def plan_product_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of one group."""
     convolution = read_convolution(site)

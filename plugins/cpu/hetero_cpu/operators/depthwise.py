@@ -17,7 +17,6 @@ from hetero_cpu.operators.convolution import choose_staging
 from hetero_cpu.operators.images import bind_staging, read_convolution
 from hetero_cpu.operators.product import list_overwritten, read_native_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
 from hetero_cpu.operators.windows import (
@@ -64,7 +63,6 @@ def _emit_sums(at: TileCode) -> list[list[Floats]]:
     return sums
 
 
-@native_step("Conv")
 def plan_depthwise(site: Site) -> Recipe | None:
     """Returns the recipe of a depthwise convolution of float32 images with constant weights. Source: ONNX Conv-22."""
     convolution = read_convolution(site)

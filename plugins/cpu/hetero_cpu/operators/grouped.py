@@ -16,7 +16,6 @@ from hetero_cpu.operators.images import Convolution, bind_staging, read_convolut
 from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, emit_product, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Recipe, Site
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.operators.weights import allocate_floats
 
@@ -46,7 +45,6 @@ def _emit(name: str, width: int, shape: ProductShape) -> Code:
     return code.finish()
 
 
-@native_step("Conv")
 def plan_grouped_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of several groups with constant weights. Source: ONNX Conv-22."""
     convolution = read_convolution(site)

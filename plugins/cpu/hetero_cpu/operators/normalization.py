@@ -16,7 +16,6 @@ from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, list_rows
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.arrays import lay_empty
 
 _UNROLLED = 4
@@ -222,7 +221,6 @@ def _emit_reciprocal_root(code: Code, x: Floats) -> Floats:
 Turn = Callable[[Array], Array]
 
 
-@native_step("Softmax", "LogSoftmax")
 def plan_native_softmax(site: Site) -> Recipe | None:
     """Returns the recipe along one axis; before version 13 along all axes from `axis` on. Source: ONNX Softmax-13, Softmax-11."""
     node = site.node
@@ -244,7 +242,6 @@ def plan_native_softmax(site: Site) -> Recipe | None:
     return None if is_old else _plan_rows(site, kernel, (), axis=axis, overwrites=True)
 
 
-@native_step("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization")
 def plan_native_layer_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization over the last axes. Source: ONNX LayerNormalization-17, RMSNormalization-23."""
     node = site.node
@@ -269,7 +266,6 @@ def plan_native_layer_norm(site: Site) -> Recipe | None:
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=1, overwrites=True)
 
 
-@native_step("InstanceNormalization")
 def plan_native_instance_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization of each channel of each image, in C order. Source: ONNX InstanceNormalization-6."""
     node = site.node
@@ -289,7 +285,6 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=2, overwrites=True)
 
 
-@native_step("LRN")
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:
     """Returns the recipe of x / (bias + alpha / size * sum of squares of neighbouring channels) ** beta. Source: ONNX LRN-13."""
     node = site.node

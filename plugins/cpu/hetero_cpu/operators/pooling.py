@@ -15,7 +15,6 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.windows import (
     ImageReading,
     TileCode,
@@ -149,7 +148,6 @@ def _reduce_pixels(
 _ATTRIBUTES = {"auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "storage_order", "strides"}
 
 
-@native_step("MaxPool")
 def plan_max_pool(site: Site) -> Recipe | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
     windows = _read_windows(site)
@@ -164,7 +162,6 @@ def plan_max_pool(site: Site) -> Recipe | None:
     return _make_recipe(site, reading, call)
 
 
-@native_step("AveragePool")
 def plan_average_pool(site: Site) -> Recipe | None:
     """Returns the recipe of an AveragePool. Source: ONNX AveragePool-22."""
     windows = _read_windows(site)
@@ -209,13 +206,11 @@ def _make_recipe(site: Site, reading: ImageReading, call: WindowCall) -> Recipe:
     return Recipe((site.node.inputs[0],), bind, reading.scratch, is_channels_last=True, kernels=kernels, reaches=reaches)
 
 
-@native_step("GlobalAveragePool", "ReduceMean")
 def plan_global_mean(site: Site) -> Recipe | None:
     """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
     return _plan_global(site, make_global_mean(), divides=True) if _reduces_pixels(site) else None
 
 
-@native_step("GlobalMaxPool", "ReduceMax")
 def plan_global_max(site: Site) -> Recipe | None:
     """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
     return _plan_global(site, make_global_max(), divides=False) if _reduces_pixels(site) else None

@@ -16,7 +16,6 @@ from hetero_cpu.operators.elementwise import read_activation
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
@@ -72,13 +71,11 @@ def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int
     return np.full(outputs, constant.reshape(-1)[0], np.float32) if constant.size == 1 else None
 
 
-@native_step("MatMul")
 def plan_native_mat_mul(site: Site) -> Recipe | None:
     """Returns the recipe of x @ w with a constant matrix w."""
     return _plan(site, site.constant(1), None, is_turned=False)
 
 
-@native_step("Gemm")
 def plan_native_gemm(site: Site) -> Recipe | None:
     """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is a number, or a number for each column."""
     gemm = read_gemm(site)

@@ -17,7 +17,6 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.windows import count_chunks, read_image
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, value_of
@@ -79,7 +78,6 @@ _ATTRIBUTES = {
 _TAPS = {"nearest": 1, "linear": 2}
 
 
-@native_step("Resize", "Upsample")
 def plan_resize(site: Site) -> Recipe | None:
     """Returns the recipe of an image that is resized. Source: ONNX Resize-19, Upsample-9."""
     node, source = site.node, site.node.inputs[0]

@@ -14,7 +14,6 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site, Views
 from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.windows import count_chunks
 from hetero_cpu.symbols.sizes import value_of
 
@@ -85,7 +84,6 @@ _MOST_GROUPS = 8
 _PERM = (0, 2, 1, 3, 4)
 
 
-@native_step("Transpose")
 def plan_turned_groups(site: Site) -> Views | None:
     """Returns a view of (batch, groups, channels, height, width) with both axes of channels turned, if only a Reshape reads it."""
     (value,) = site.node.inputs
@@ -94,7 +92,6 @@ def plan_turned_groups(site: Site) -> Views | None:
     return Views(value, (lambda array: array.transpose(_PERM),)) if _is_turned(site.prototypes[value].transpose(_PERM)) else None
 
 
-@native_step("Reshape")
 def plan_shuffle(site: Site) -> Recipe | None:
     """Returns the recipe of the second Reshape of a shuffle, which gives the groups' channels in turn."""
     value = site.node.inputs[0]
