@@ -41,25 +41,17 @@ _ROW_BYTES = 8 * len(COLUMNS)
 
 def list_interpreters(workers: int) -> tuple[Kernel, ...]:
     """Returns the machine code that every program needs, for one thread or for several."""
-    return (_ALONE, _TOGETHER) if workers == 1 else (_ALONE, _TOGETHER, _HELPER)
+    return (ALONE, TOGETHER) if workers == 1 else (ALONE, TOGETHER, HELPER)
 
 
 @cache
-def open_alone() -> Callable[[int, int, int], None]:
-    """Returns run(table, begin, end): the calls of a table in the calling thread."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(_ALONE))
+def open_interpreter(kernel: Kernel, parameters: int) -> Callable[..., None]:
+    """Returns the function of an interpreter, compiled if it is not yet: of so many int64.
 
-
-@cache
-def open_together() -> Callable[[int, int, int, int, int], None]:
-    """Returns run(table, begin, end, team, wanted): the same with a team, of which `wanted` helpers are woken first if they sleep."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(COMPILER.compile(_TOGETHER))
-
-
-@cache
-def open_helper() -> Callable[[int, int], None]:
-    """Returns help(team, worker), which returns when the team is stopped."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 2)(COMPILER.compile(_HELPER))
+    ALONE (table, begin, end) runs the calls of a table in the calling thread. TOGETHER (table, begin, end, team, helpers) runs them with
+    a team, of which so many helpers are woken first if they sleep. HELPER (team, worker) returns when the team is stopped.
+    """
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * parameters)(COMPILER.compile(kernel))
 
 
 def _begin(name: str, parameters: int, width: int) -> Code:
@@ -192,6 +184,6 @@ def _emit_park(code: Code, team: Number) -> None:
     _emit_pass_on(code, team, 2)
 
 
-_ALONE = Kernel("interpreter_alone", _emit_alone)
-_TOGETHER = Kernel("interpreter_together", _emit_together)
-_HELPER = Kernel("interpreter_helper", _emit_helper)
+ALONE = Kernel("interpreter_alone", _emit_alone)
+TOGETHER = Kernel("interpreter_together", _emit_together)
+HELPER = Kernel("interpreter_helper", _emit_helper)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -80,15 +79,10 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
     return [[pixels[r, t] for t in range(tile.pixels)] for r in range(tile.rows)]
 
 
-def make_global_mean() -> Kernel:
-    """Returns the kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
-    emit = partial(_emit_global, neutral=0.0, combine=lambda first, second: first + second)
-    return Kernel("global_mean", emit)
-
-
-def make_global_max() -> Kernel:
-    """Returns the kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
-    return Kernel("global_max", partial(_emit_global, neutral=-inf, combine=emit_maximum))
+GLOBAL_MEAN = Kernel("global_mean", lambda name, width: _emit_global(name, width, 0.0, lambda first, second: first + second))
+"""The kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
+GLOBAL_MAX = Kernel("global_max", lambda name, width: _emit_global(name, width, -inf, emit_maximum))
+"""The kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
 
 
 def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Code:
@@ -169,7 +163,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
         return None
     is_unpadded = not any(end for pad in windows.pads for end in pad)
     if windows.kernel == windows.sizes and windows.dilations == (1, 1) and is_unpadded:
-        return _plan_global(site, make_global_mean(), divides=True)
+        return _plan_global(site, GLOBAL_MEAN, divides=True)
     source = site.node.inputs[0]
     reading = _read_pooled(site)
     if reading is None:
@@ -208,12 +202,12 @@ def _make_recipe(site: Site, reading: ImageReading, call: WindowCall) -> Recipe:
 
 def plan_global_mean(site: Site) -> Recipe | None:
     """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
-    return _plan_global(site, make_global_mean(), divides=True) if _reduces_pixels(site) else None
+    return _plan_global(site, GLOBAL_MEAN, divides=True) if _reduces_pixels(site) else None
 
 
 def plan_global_max(site: Site) -> Recipe | None:
     """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
-    return _plan_global(site, make_global_max(), divides=False) if _reduces_pixels(site) else None
+    return _plan_global(site, GLOBAL_MAX, divides=False) if _reduces_pixels(site) else None
 
 
 def _reduces_pixels(site: Site) -> bool:
@@ -278,23 +272,15 @@ def _read_windows(site: Site) -> Windows | None:
 
 
 def _lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
-    """Returns the same as float32, at least 1; sizes may be symbols."""
-    numbers = windows.outputs[axis], windows.sizes[axis], *_describe_taps(windows, axis, count_pads=count_pads)
-    counts: Array = lay_table(_make_counts, numbers)
-    return counts
-
-
-def _describe_taps(windows: Windows, axis: int, *, count_pads: bool) -> tuple[int, ...]:
+    """Returns how many elements of an axis each window has, at least 1, as float32; sizes may be symbols."""
     begin, end = windows.pads[axis]
-    return windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin, *((begin, end) if count_pads else (0, 0))
+    counted = (begin, end) if count_pads else (0, 0)
+    window = windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin
+    counts: Array = lay_table(_count_taps, (windows.outputs[axis], windows.sizes[axis], *window, *counted))
+    return counts
 
 
 def _count_taps(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int, before: int, after: int) -> Array:
-    """Returns how many taps of each window are elements of an axis, or of the pads around it that count."""
+    """Returns how many taps of each window are elements of an axis, or of the pads around it that count; at least 1."""
     taps = (np.arange(outputs) * stride - pad)[:, None] + np.arange(kernel) * dilation
-    counts: Array = ((taps >= -before) & (taps < size + after)).sum(axis=1)
-    return counts
-
-
-def _make_counts(*numbers: int) -> Array:
-    return np.maximum(_count_taps(*numbers), 1).astype(np.float32)
+    return np.maximum(((taps >= -before) & (taps < size + after)).sum(axis=1), 1).astype(np.float32)

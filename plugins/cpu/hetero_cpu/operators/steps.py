@@ -16,11 +16,10 @@ ALL = "all"
 NATIVE_STEPS = (
     ("attention", "plan_native_attention", "Attention"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
-    ("convolution", "plan_product_convolution", "Conv"),
     ("depthwise", "plan_depthwise", "Conv"),
+    ("convolution", "plan_product_convolution", "Conv"),
     ("elementwise", "plan_native_expression", ALL),
     ("gather", "plan_native_gather", "Gather"),
-    ("grouped", "plan_grouped_convolution", "Conv"),
     # Asked before the copies of layout.
     ("shuffle", "plan_turned_groups", "Transpose"),
     ("shuffle", "plan_shuffle", "Reshape"),

@@ -14,6 +14,7 @@ import numpy as np
 
 from hetero_core.network.initializers import Initializer
 from hetero_cpu.machine.calls import Address
+from hetero_cpu.machine.memory import allocate_arena
 
 Array = np.ndarray[Any, Any]
 
@@ -74,9 +75,7 @@ def allocate_floats(count: int) -> Array:
     shared = None if _IN_USE.memory is None else _IN_USE.memory.allocate(nbytes)
     if shared is not None:
         return shared.view(np.float32)
-    own = np.empty(nbytes + _LINE, np.uint8)
-    begin = -own.ctypes.data % _LINE
-    return own[begin : begin + nbytes].view(np.float32)
+    return allocate_arena(nbytes).view(np.float32)
 
 
 class LazyArray:

@@ -79,9 +79,9 @@ class ShapeConstants:
 class NumberForm:
     """The numbers of a plan, and the purpose of each.
 
-    `counts`: of the calls of machine code, their chunks, arrays, shape constants and tables. `laid`: element type and rank of the arrays that are used by name or function; `inside`: the arrays in the
-    arena, by value; `outputs`: the arrays of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena,
-    in each external memory, in each table.
+    `counts`: of the calls of machine code, their chunks, arrays, shape constants and tables. `laid`: element type and rank of the arrays
+    that are used by name or function; `inside`: the arrays in the arena, by value; `outputs`: the arrays of outputs outside of it.
+    `rows_...`: the numbers of calls that are addresses in the arena, in each external memory, in each table.
     """
 
     table: Table

@@ -127,9 +127,6 @@ class External:
         return (*self.inputs, *self.outputs.values())
 
 
-NO_EXTERNAL = External()
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A source of a concatenation, at `cut` of the result: computed in place if it `is_moved`, else copied."""
@@ -157,7 +154,7 @@ class ExecutionPlan:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     arena_bytes: int
-    external: External = NO_EXTERNAL
+    external: External = field(default_factory=External)
     joins: Mapping[str, Joined] = field(default_factory=dict)
     """The values that are concatenations, and their pieces."""
 

@@ -7,7 +7,7 @@ group ── choose ──> recipe, views or join ── placing.py ──> a pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
-from hetero_cpu.plan.plan import NO_EXTERNAL, Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 
 
@@ -254,13 +254,44 @@ class _Builder:
         )
 
     def _find_outside(self, used: set[str]) -> External:
-        return find_external(
-            [spec.name for spec in self.network.inputs if spec.name in used],
-            [spec.name for spec in self.network.outputs],
-            [(step.work, step.writes) for step in self.steps],
-            self.placer.places,
-            self.placer.prototypes,
-            self.placer.find_root,
+        """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.
+
+        An input must not be written, and nothing of it be an output; an output must be all of its block, and no other output share that.
+        """
+        find_root, places, prototypes = self.placer.find_root, self.placer.places, self.placer.prototypes
+        inputs = [spec.name for spec in self.network.inputs if spec.name in used]
+        outputs = [spec.name for spec in self.network.outputs]
+        fixed: set[str | None] = set()
+        written: set[str | None] = set()
+        for step in self.steps:
+            roots = {find_root(value) for value in step.writes}
+            written |= roots
+            if isinstance(step.work, Foreign) or not step.work.kernels or step.work.calls_functions:
+                fixed |= roots | {find_root(value) for value in step.work.reads}
+        # An input that lies in another block is copied into it.
+        fixed |= {root for value in inputs if (root := find_root(value)) != value}
+        roots_of_outputs = [find_root(value) for value in outputs]
+
+        def may_move(root: str) -> bool:
+            block = places[root]
+            if not isinstance(block, Block) or block.halo != NO_HALO:
+                return False
+            # A size that is open grows: a class that was made for few keys serves many.
+            is_large = is_open(block.nbytes) or value_of(block.nbytes) >= FEWEST_BYTES
+            return is_large and root not in fixed and prototypes[root].flags.c_contiguous
+
+        def is_whole(value: str, root: str) -> bool:
+            return prototypes[value].nbytes == prototypes[root].nbytes and prototypes[value].flags.c_contiguous
+
+        read = [value for value in inputs if find_root(value) == value and value not in written and value not in roots_of_outputs]
+        own = [
+            (value, root)
+            for value, root in zip(outputs, roots_of_outputs, strict=True)
+            if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
+        ]
+        return External(
+            tuple(value for value in read if may_move(value)),
+            {value: root for value, root in own if may_move(root) and is_whole(value, root)},
         )
 
     def _drop_unused_inputs(self) -> set[str]:
@@ -273,53 +304,3 @@ class _Builder:
             for value, place in self.placer.places.items()
             if value not in inputs or value in needed or isinstance(place, Derived)
         }
-
-
-def find_external(
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    steps: Iterable[tuple[Recipe | Foreign, Sequence[str]]],
-    places: Mapping[str, Block | Derived],
-    prototypes: Mapping[str, Array],
-    find_root: Callable[[str], str | None],
-) -> External:
-    """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.
-
-    `steps`: the work, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
-    all of its block, and no other output share that.
-    """
-    from hetero_cpu.symbols.sizes import value_of  # a plan that is read needs no symbols
-
-    fixed: set[str | None] = set()
-    written: set[str | None] = set()
-    for work, writes in steps:
-        roots = {find_root(value) for value in writes}
-        written |= roots
-        if isinstance(work, Foreign) or not work.kernels or work.calls_functions:
-            fixed |= roots | {find_root(value) for value in work.reads}
-    # An input that lies in another block is copied into it.
-    fixed |= {root for value in inputs if (root := find_root(value)) != value}
-    roots_of_outputs = [find_root(value) for value in outputs]
-
-    def may_move(root: str) -> bool:
-        block = places[root]
-        if not isinstance(block, Block) or block.halo != NO_HALO:
-            return False
-        # A size that is open grows: a class that was made for few keys serves many.
-        is_large = is_open(block.nbytes) or value_of(block.nbytes) >= FEWEST_BYTES
-        return is_large and root not in fixed and prototypes[root].flags.c_contiguous
-
-    def is_whole(value: str, root: str) -> bool:
-        return prototypes[value].nbytes == prototypes[root].nbytes and prototypes[value].flags.c_contiguous
-
-    read = [value for value in inputs if find_root(value) == value and value not in written and value not in roots_of_outputs]
-    own = [
-        (value, root)
-        for value, root in zip(outputs, roots_of_outputs, strict=True)
-        if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
-    ]
-    external = External(
-        tuple(value for value in read if may_move(value)),
-        {value: root for value, root in own if may_move(root) and is_whole(value, root)},
-    )
-    return external if external.roots else NO_EXTERNAL

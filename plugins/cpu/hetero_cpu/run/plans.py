@@ -131,7 +131,7 @@ def order_plan(
     plans: list[PlanInUse] = []
     BACKGROUND.order(
         _list_kernels(planning, workers, plans),
-        lambda error: take_over(plans[0] if plans else None, error),
+        lambda error: take_over(plans[0] if plans and error is None else None, error),
         is_wanted=is_wanted,
         begin=begin,
     )
