@@ -22,13 +22,14 @@ from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.plan import ExecutionPlan, Foreign, count_constant_bytes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products, warn_of_slow_kernels
 from hetero_cpu.run.instance import WrongTypeError, lay_input
-from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, has_room, load_plan, order_plan, warn_of_error
+from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, load_plan, order_plan
 from hetero_cpu.run.verification import Verifier
 from hetero_cpu.symbols.size_class import Signature, read_static_signature
 from hetero_cpu.symbols.sizes import value_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
+    from hetero_core.limits import RunLimits
     from hetero_core.network.graph import Network
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.run.plans import Planning
@@ -175,8 +176,7 @@ class CpuExecutable(Executable):
 
     def _run_plan(self, plan: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
-        limits = context.limits
-        if plan is None or plan.is_refuted or (limits is not None and not has_room(limits, plan.measure(inputs))):
+        if plan is None or plan.is_refuted or not _has_room(plan, inputs, context.limits):
             return self._run_frugally(inputs, context)
         try:
             return self._run_twice(plan, inputs, context) if plan.needs_check else plan.run(inputs, context, self._teams)
@@ -323,7 +323,6 @@ class CpuExecutable(Executable):
         def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
-                warn_of_error(error, executable.source.name)
                 executable._take_over(plan, signature, error)
 
         def is_wanted() -> bool:
@@ -337,6 +336,8 @@ class CpuExecutable(Executable):
         if plan is not None:
             self._add_plan(plan, signature)
             self._let_go(self.transformed)
+        elif not self._is_closed:
+            logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", self.source.name, error)
         with self._lock:
             self._is_ordered, self._has_failed = False, error is not None
         if plan is not None:
@@ -428,6 +429,11 @@ class CpuExecutable(Executable):
             self._teams.close()
         if self._product_team is not None:
             self._product_team.close()
+
+
+def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits | None) -> bool:
+    """Says whether a run may have the arena of a plan beside the bytes that it holds."""
+    return limits is None or limits.memory_limit is None or limits.held + plan.measure(inputs) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

@@ -52,10 +52,10 @@ def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tup
     drawn = []
     for _ in range(4000):
         sizes = [int(rng.integers(symbol.low, min(symbol.high, 100) + 1)) for symbol in plan.sizes.form.symbols]
-        if plan.sizes.holds(sizes):
+        if plan.sizes._find_products(sizes) is not None:
             drawn.append(sizes)
             longer = [*sizes[:-1], sizes[-1] + 1]
-            drawn += [longer] if plan.sizes.holds(longer) else []
+            drawn += [longer] if plan.sizes._find_products(longer) is not None else []
     assert len(drawn) >= 4
     return [plan.sizes.write_signature(sizes) for sizes in [*drawn[:count], drawn[0]]]
 

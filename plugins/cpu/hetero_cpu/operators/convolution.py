@@ -26,7 +26,7 @@ from hetero_cpu.operators.images import (
     reach_of_windows,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_native_epilogue
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling
@@ -133,17 +133,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         keep = (offsets, weight, bias, image, y, *reads)
         return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count * group, keep)]
 
-    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
-    nbytes = 0 if staging is None else prod(staging.shape) * 4
-    return Recipe(
-        (convolution.source, *added),
-        bind,
-        nbytes,
-        is_channels_last=True,
-        overwrites=list_overwritten(site, convolution.source, epilogue.added),
-        kernels=kernels,
-        reaches=list_reaches(convolution, staging),
-    )
+    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=list_reaches(convolution, staging))
 
 
 def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 0) -> tuple[Halo, ...]:

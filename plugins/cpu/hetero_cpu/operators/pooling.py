@@ -47,12 +47,6 @@ def emit_maximum(first: Floats, second: Floats) -> Floats:
     return first.is_nan().choose(first, (first > second).choose(first, second))
 
 
-def make_max_pool(shape: WindowShape) -> Kernel:
-    """Returns the kernel y[r, c, k] = max over i, j of x[r * stride + i * dilation - pad, c * stride + j * dilation - pad, k]."""
-    body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
-    return make_window_kernel(shape, body)
-
-
 def make_average_pool(shape: WindowShape) -> Kernel:
     """Returns the kernel of sums of windows, each divided by row_counts[r] * column_counts[c]."""
 
@@ -152,7 +146,8 @@ def plan_max_pool(site: Site) -> Recipe | None:
     shape = plan_shape(windows, site.shape(site.node.inputs[0])[1], find_width(), zeros=NO_HALO)
     if shape is None:
         return None
-    call = WindowCall(make_max_pool(shape), shape, windows, find_width(), -np.inf, site.workers, {})
+    body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
+    call = WindowCall(make_window_kernel(shape, body), shape, windows, find_width(), -np.inf, site.workers, {})
     return _make_recipe(site, reading, call)
 
 
@@ -283,4 +278,5 @@ def _lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
 def _count_taps(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int, before: int, after: int) -> Array:
     """Returns how many taps of each window are elements of an axis, or of the pads around it that count; at least 1."""
     taps = (np.arange(outputs) * stride - pad)[:, None] + np.arange(kernel) * dilation
-    return np.maximum(((taps >= -before) & (taps < size + after)).sum(axis=1), 1).astype(np.float32)
+    counts: Array = np.maximum(((taps >= -before) & (taps < size + after)).sum(axis=1), 1).astype(np.float32)
+    return counts

@@ -10,12 +10,13 @@ import numpy as np
 
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.machine.memory import cut_scratch, measure_scratch
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.memory import align, cut_scratch, measure_scratch
 from hetero_cpu.operators.elementwise import read_activation
+from hetero_cpu.operators.images import Convolution, Staging
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
-from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
@@ -57,6 +58,28 @@ def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
     Later tiles read the source after the first tile is written; an addend is read by the tile that overwrites it.
     """
     return (1,) if added and not np.may_share_memory(site.prototypes[source], site.prototypes[added]) else ()
+
+
+def join_recipe(
+    convolution: Convolution,
+    epilogue: NativeEpilogue,
+    staging: Staging | None,
+    bind: Bind,
+    kernels: tuple[Kernel, ...],
+    *,
+    nbytes: int = 0,
+    reaches: tuple[Halo, ...] = (),
+) -> Recipe:
+    """Returns the recipe of a convolution, of which the staged image, if there is one, and then `nbytes` are working memory."""
+    return Recipe(
+        (convolution.source, epilogue.added) if epilogue.added else (convolution.source,),
+        bind,
+        nbytes + (0 if staging is None else align(prod(staging.shape) * 4)),
+        is_channels_last=True,
+        overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
+        kernels=kernels if staging is None else (staging.kernel, *kernels),
+        reaches=reaches,
+    )
 
 
 def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:

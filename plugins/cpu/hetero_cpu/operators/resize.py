@@ -29,15 +29,11 @@ PARAMETERS = (
 Offsets, in bytes, and weights: of each row and each column of y, for each tap."""
 
 
-def make_resampling(taps: int) -> Kernel:
-    """Returns the kernel y[r, c, k] = sum over i, j < taps of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
+def _emit(name: str, width: int, taps: int) -> Code:
+    """Emits y[r, c, k] = sum over i, j < taps of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
 
     With a single tap, elements are copied and weights are not read.
     """
-    return Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
-
-
-def _emit(name: str, width: int, taps: int) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, place = line // p["rows"], line % p["rows"]
@@ -94,7 +90,7 @@ def plan_resize(site: Site) -> Recipe | None:
     reading = read_image(x, workers=site.workers)
     if reading is None:
         return None
-    kernel = make_resampling(taps)
+    kernel = Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         copies, x = reading.bind(reads[0], scratch)

@@ -24,12 +24,8 @@ INTERLEAVE_PARAMETERS = (
 the channels of a group."""
 
 
-def make_interleave(groups: int) -> Kernel:
-    """Returns the kernel y[pixel, k * groups + g] = x[pixel, g, k]."""
-    return Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups))
-
-
 def _emit(name: str, width: int, groups: int) -> Code:
+    """Emits y[pixel, k * groups + g] = x[pixel, g, k]."""
     code, p, chunk, _ = begin_kernel(name, width, INTERLEAVE_PARAMETERS)
     full = p["own"] - p["own"] % width
     rest = p["own"] - full
@@ -101,7 +97,7 @@ def plan_shuffle(site: Site) -> Recipe | None:
     batch, own, groups, height, width = x.shape
     if site.types[site.node.outputs[0]].shape != (batch, own * groups, height, width):
         return None
-    kernel = make_interleave(groups)
+    kernel = Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x, y = reads[0], writes[0]

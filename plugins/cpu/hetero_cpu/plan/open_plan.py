@@ -94,11 +94,6 @@ class NumberForm:
     rows_of_roots: tuple[Indices, ...]
     rows_of_tables: tuple[Indices, ...]
 
-    def list_addresses(self) -> tuple[Indices, Indices]:
-        """Returns the numbers of calls that are addresses, and of each in which memory: 0 for the arena, then roots and tables."""
-        rows = [self.rows_in_arena, *self.rows_of_roots, *self.rows_of_tables]
-        return np.concatenate(rows), np.repeat(np.arange(len(rows)), list(map(len, rows)))
-
 
 class OpenPlan:
     """The plan of one class of sizes. Safe for threads."""
@@ -181,7 +176,8 @@ class OpenPlan:
 
 def _add_begins(numbers: NumberForm, products: int) -> Table:
     """Returns the table with addresses that are sums as well: behind the products come the begins of all memories."""
-    rows, memories = numbers.list_addresses()
+    in_memories = [numbers.rows_in_arena, *numbers.rows_of_roots, *numbers.rows_of_tables]
+    rows, memories = np.concatenate(in_memories), np.repeat(np.arange(len(in_memories)), list(map(len, in_memories)))
     begins = (rows, products + memories, np.ones(len(rows), np.int64))
     entries = [
         np.concatenate([np.asarray(own, np.int64), others]) for own, others in zip(numbers.table.entries, begins, strict=True)

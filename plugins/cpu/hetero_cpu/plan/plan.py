@@ -136,13 +136,6 @@ class Piece:
     is_moved: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A concatenation of values, in order."""
-
-    pieces: tuple[Piece, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class ExecutionPlan:
     """Steps, and where each value lies: a block at an offset, or derived from another value; a value without a place is passed by name."""
@@ -155,7 +148,7 @@ class ExecutionPlan:
     outputs: tuple[str, ...]
     arena_bytes: int
     external: External = field(default_factory=External)
-    joins: Mapping[str, Joined] = field(default_factory=dict)
+    joins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
     """The values that are concatenations, and their pieces."""
 
     @cached_property

@@ -11,16 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_cpu.machine.memory import ALIGNMENT, align
+from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import join_chains
 from hetero_cpu.operators.groups import Group, form_groups
 from hetero_cpu.operators.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.arena import Lifetime, place_blocks
 from hetero_cpu.plan.passes import list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
@@ -53,7 +53,7 @@ def lay_arena(
     working = [(index, scratch) for index, scratch in enumerate(scratch_bytes) if scratch]
     lifetimes = [Lifetime(blocks[name].nbytes, *spans[name]) for name in inner]
     lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
-    placed, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT) if scope is None else place_open(scope, lifetimes)
+    placed, arena_bytes = place_blocks(lifetimes) if scope is None else place_open(scope, lifetimes)
     offsets = dict(zip(inner, placed, strict=False))
     for name in external:
         offsets[name] = arena_bytes
@@ -68,7 +68,7 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
     are apart for all sizes.
     """
     plain = [Lifetime(value_of(block.nbytes), block.begin, block.end) for block in lifetimes]
-    example, _ = place_blocks(plain, alignment=ALIGNMENT)
+    example, _ = place_blocks(plain)
     offsets: list[Any] = [0] * len(lifetimes)
     ends: list[Any] = [0] * len(lifetimes)
     below: list[set[int]] = [set() for _ in lifetimes]
@@ -281,7 +281,7 @@ class _Builder:
             return is_large and root not in fixed and prototypes[root].flags.c_contiguous
 
         def is_whole(value: str, root: str) -> bool:
-            return prototypes[value].nbytes == prototypes[root].nbytes and prototypes[value].flags.c_contiguous
+            return prototypes[value].nbytes == prototypes[root].nbytes and bool(prototypes[value].flags.c_contiguous)
 
         read = [value for value in inputs if find_root(value) == value and value not in written and value not in roots_of_outputs]
         own = [

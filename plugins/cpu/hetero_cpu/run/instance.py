@@ -143,9 +143,13 @@ def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
     joined: list[BoundStep] = []
     for step in steps:
         before = joined[-1].actions[-1] if joined and joined[-1].actions else None
-        after = step.actions[0] if step.actions else None
-        fits = len(step.actions) == 1 and isinstance(before, range) and isinstance(after, range) and before.stop == after.start
-        if fits and isinstance(before, range) and isinstance(after, range) and after.stop - before.start <= _MOST_JOINED:
+        after = step.actions[0] if len(step.actions) == 1 else None
+        if (
+            isinstance(before, range)
+            and isinstance(after, range)
+            and before.stop == after.start
+            and after.stop - before.start <= _MOST_JOINED
+        ):
             last = joined[-1]
             joined[-1] = BoundStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
         else:

@@ -96,10 +96,6 @@ class SizeClass:
         products = self._derive(sizes)
         return products if products is not None and self._holds(*products) else None
 
-    def holds(self, sizes: Sequence[int]) -> bool:
-        """Says whether values of the symbols, in their order, are of the class."""
-        return self._find_products(sizes) is not None
-
     def write_signature(self, sizes: Sequence[int]) -> Signature:
         """Returns the input shapes that have these values of the symbols, in their order."""
         signature: Signature = self._write_shapes(*sizes)
