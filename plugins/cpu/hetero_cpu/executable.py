@@ -82,7 +82,7 @@ class Plans:
     def find(self, signature: Signature) -> PlanInUse | None:
         """Returns the newest plan for input shapes."""
         for plan in reversed(self.plans):
-            if plan.covers(signature):
+            if plan.opened.match(signature) is not None:
                 return plan
         return None
 

@@ -123,7 +123,7 @@ class NativeRun:
         workers: int = 2,
         readers: tuple[str, ...] = (),
     ) -> Site:
-        """Returns the site of a node and what follows it; each of these reads what the one before made first, perhaps an image second."""
+        """Returns the site of a chain of nodes: each reads the result of its predecessor, and perhaps an image as its second input."""
         extras = tuple(Extra(node, next((name for name in node.inputs if name in images), "")) for node in nodes[1:])
         types = {name: TensorType("float32", array.shape) for name, array in {**images, **constants}.items()}
         types.update({node.outputs[0]: TensorType("float32", shape) for node in nodes})

@@ -53,7 +53,7 @@ IMAGE, ROWS = "2, 12, 9, 7", "2, 5, 40"
         # A value that is read again after it could have been written over; two views of one value in one sum.
         (ROWS, "a = Exp (x) b = Neg (a) c = Softmax (a) d = Mul (a, b) y = Add (c, d)", 3),
         (ROWS, "n = Exp (x) a, b = Split <axis = 0, num_outputs = 2> (n) c = Add (n, a) y = Mul (c, b)", 2),
-        # Images: a halo around what a convolution reads, batch normalization before one, scales of channels.
+        # Images: a halo around the input of a convolution, batch normalization before a convolution, scales of channels.
         (
             IMAGE,
             """a = Conv <pads = [1, 1, 1, 1]> (x, w) n = BatchNormalization (a, scale, bias, mean, variance)

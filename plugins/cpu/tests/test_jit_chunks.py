@@ -21,7 +21,7 @@ def test_chunks_have_about_the_wanted_size_and_keep_workers_as_long_as_any_other
     assert wanted / 2 <= size <= 2 * wanted
 
     def count_rounds(candidate: int) -> int:
-        """How many units the worker has who has the most, where all take turns."""
+        """Returns the units of the busiest worker, if the workers take turns."""
         numbers = [min(candidate, units - begin) for begin in range(0, units, candidate)]
         return max(len(numbers[worker::workers]) for worker in range(workers)) * candidate
 

@@ -14,7 +14,7 @@ from hetero_core.network.graph import Network
 
 
 def by_rules(network: Network, signature: Any) -> Network | None:
-    """Returns what the rules give; None where they give up, or are not asked, as no size is open."""
+    """Returns the network by the rules; None if a node has no rule, or if no size is open."""
     answers: list[Network | None] = []
 
     def note(*arguments: Any, **named: Any) -> Network | None:

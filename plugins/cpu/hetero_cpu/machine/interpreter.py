@@ -31,8 +31,8 @@ TICKET, KERNEL, NUMBERS, CHUNKS = 0, 8, 16, 24
 DONE, PARKED, CALLED, STOP, SEMAPHORE = 128, 256, 264, 384, 512
 TEAM_BYTES = 640
 
-# In steps of the processor's clock, which makes 2 to 4 in a nanosecond. After a wait of 5 to 10 us it is likely that the one who is
-# waited for does not run; a wait of 0.4 to 0.75 ms is longer than most pauses between two runs in a row.
+# In steps of the processor's clock, which makes 2 to 4 in a nanosecond. After a wait of 5 to 10 us the other
+# thread is most likely not running; a wait of 0.4 to 0.75 ms is longer than most pauses between two runs in a row.
 _YIELD_AFTER = 20_000
 _PARK_AFTER = 1_500_000
 _TICKETS = MOST_CHUNKS + 1
@@ -112,7 +112,7 @@ def _emit_together(name: str, width: int) -> Code:
 def _emit_wake(outer: Code) -> Code:
     """A function (team, helpers) that wakes as many helpers, or all that sleep if they are fewer.
 
-    To wake one costs about 10 us. The caller wakes a helper, and each helper that wakes up wakes two more.
+    To wake a helper costs about 10 us. The caller wakes a helper, and each helper that wakes up wakes two more.
     """
     code = outer.inner("wake", 2)
     team, helpers = code.parameters

@@ -24,7 +24,7 @@ from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_same_shape
 
-# Vectors of a row that are loaded before one is written; fewer for long expressions, which would take long to compile.
+# Vectors of a row that are loaded before the first is written; fewer for long expressions, which would take long to compile.
 _UNROLLED = 4
 _UNROLLED_LONG = 2
 _LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"})

@@ -70,7 +70,7 @@ def join_recipe(
     nbytes: int = 0,
     reaches: tuple[Halo, ...] = (),
 ) -> Recipe:
-    """Returns the recipe of a convolution, of which the staged image, if there is one, and then `nbytes` are working memory."""
+    """Returns the recipe of a convolution. Its working memory holds the staged image, then `nbytes`."""
     return Recipe(
         (convolution.source, epilogue.added) if epilogue.added else (convolution.source,),
         bind,

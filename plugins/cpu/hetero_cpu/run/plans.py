@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import RunContext
 from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.run.instance import Instance
-from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:  # a network that NumPy runs needs neither
     from hetero_cpu.machine.compiler import Kernel
@@ -38,10 +37,6 @@ class PlanInUse:
     def is_native(self) -> bool:
         """True if machine code alone runs it."""
         return bool(self.plan.kernels) and not self.plan.foreign_count and not self.is_refuted
-
-    def covers(self, signature: Signature) -> bool:
-        """Says whether a set of input shapes is of the class."""
-        return self.opened.match(signature) is not None
 
     def measure(self, inputs: tuple[Any, ...]) -> int:
         """Returns the bytes of the arena of a run."""
