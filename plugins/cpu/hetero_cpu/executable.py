@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload, RunContext
@@ -19,16 +19,17 @@ from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_cpu.machine.availability import AUTO, NUMPY
 from hetero_cpu.operators.weights import PackedWeights
-from hetero_cpu.plan.plan import ExecutionPlan, Foreign, PlannedStep, count_constant_bytes
+from hetero_cpu.plan.plan import ExecutionPlan, Foreign, count_constant_bytes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products, warn_of_slow_kernels
 from hetero_cpu.run.instance import WrongTypeError, lay_input
-from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, has_room, load_plan, order_plan, warn_of_error
+from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, load_plan, order_plan
 from hetero_cpu.run.verification import Verifier
 from hetero_cpu.symbols.size_class import Signature, read_static_signature
 from hetero_cpu.symbols.sizes import value_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
+    from hetero_core.limits import RunLimits
     from hetero_core.network.graph import Network
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.run.plans import Planning
@@ -43,101 +44,51 @@ _MANY_CONSTANTS = 1 << 24
 and packed. Loads of smaller networks are to be short."""
 _MOST_FAILURES = 3
 """Sets of input shapes without a class, after which no class is tried for the network."""
-_LARGE_FILE = 1 << 28
-"""Bytes of mapped constants from which packing and runs of the toolkit take turns: each of them reads all pages of the file."""
-_LONGEST_WAIT = 30.0
-"""Seconds. After them, weights are packed beside runs of the toolkit."""
 
 
 class Plans:
     """The plans of one network, the newest last. Used under the lock of the network, except for plans on disk."""
 
-    __slots__ = (
-        "_failures",
-        "_inputs",
-        "_keeping",
-        "_open_stored",
-        "_reading",
-        "_stored",
-        "_verifies",
-        "appended",
-        "count",
-        "plans",
-    )
+    __slots__ = ("_inputs", "_verifies", "appended", "count", "failures", "plans", "stored")
 
     def __init__(self, inputs: tuple[ValueSpec, ...], *, verifies: bool) -> None:
         self.plans: list[PlanInUse] = []
         self.count = 0
         """The number of plans that were made or read."""
+        self.failures = 0
+        """The number of classes that could not be made."""
         self.appended: frozenset[str] = frozenset()
         """Outputs that only the next run reads, to which a run may append in place."""
-        self._failures, self._inputs, self._verifies = 0, inputs, verifies
-        self._reading = threading.Lock()
-        self._open_stored: Callable[[], StoredClasses] | None = None
-        self._stored: StoredClasses | None = None
-        self._keeping: list[threading.Thread] = []
+        self.stored: StoredClasses | None = None
+        """The plans of earlier processes; None if no plans are stored for this network."""
+        self._inputs, self._verifies = inputs, verifies
 
     def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
         """Has plans read from earlier processes, and stored for later ones; those of a network with many constants are read at once."""
+        from hetero_cpu.stored.plans import StoredClasses  # machine code
 
-        def open_stored() -> StoredClasses:
-            from hetero_cpu.stored.plans import StoredClasses
-
-            return StoredClasses(source.open(), weights, workers)
-
-        self._open_stored = open_stored
+        self.stored = StoredClasses(source, weights, workers)
         # A blob that brings a plan need not be read.
         is_read = source.plan is None
         if is_read and sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
-            stored = self._read_stored()
-            for plan in [] if stored is None else stored.open_all():
+            for plan in self.stored.open_all():
                 self.add(plan)
-
-    def find_stored(self, signature: Signature) -> PlanInUse | None:
-        """Returns the plan of an earlier process for a class that input shapes belong to; None if no such plan is stored."""
-        stored = self._read_stored()
-        return None if stored is None else stored.find(signature)
 
     def store(self, plan: PlanInUse, signature: Signature) -> None:
         """Stores the plan of a class that was made for input shapes, if plans are stored."""
-        stored = None if plan.opened.sizes.is_single else self._read_stored()
-        if stored is not None:
-            stored.keep(plan, signature)
-
-    def store_aside(self, plan: PlanInUse, signature: Signature) -> None:
-        """Does the same in a thread; the process does not end before."""
-        if plan.opened.sizes.is_single:
-            return
-        thread = threading.Thread(target=self.store, args=(plan, signature), name="hetero-cpu-plans")
-        try:
-            thread.start()
-        except RuntimeError:
-            # There may be no further thread.
-            self.store(plan, signature)
-        else:
-            self._keeping = [*(other for other in self._keeping if other.is_alive()), thread]
-
-    def wait(self) -> None:
-        """Waits until all plans are stored."""
-        for thread in self._keeping:
-            thread.join()
-
-    def _read_stored(self) -> StoredClasses | None:
-        with self._reading:
-            if self._stored is None and self._open_stored is not None:
-                self._stored = self._open_stored()
-            return self._stored
+        if self.stored is not None and not plan.opened.sizes.is_single:
+            self.stored.keep(plan, signature)
 
     def find(self, signature: Signature) -> PlanInUse | None:
         """Returns the newest plan for input shapes."""
         for plan in reversed(self.plans):
-            if plan.covers(signature):
+            if plan.opened.match(signature) is not None:
                 return plan
         return None
 
     def needs_class(self, signature: Signature) -> bool:
         """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
-        if self._failures >= _MOST_FAILURES and all(plan.opened.sizes.is_single for plan in self.plans):
+        if self.failures >= _MOST_FAILURES and all(plan.opened.sizes.is_single for plan in self.plans):
             return False
         return any(
             size > 1 and not isinstance(dimension, int)
@@ -153,15 +104,6 @@ class Plans:
         self.count += 1
         self.plans.append(plan)
         del self.plans[:-MOST_PLANS]
-
-    def note_failure(self) -> None:
-        """Counts a class that could not be made."""
-        self._failures += 1
-
-    def refute(self) -> None:
-        """Keeps all plans from being used again."""
-        for plan in self.plans:
-            plan.is_refuted = True
 
 
 class CpuExecutable(Executable):
@@ -198,7 +140,6 @@ class CpuExecutable(Executable):
         self.native_weights = PackedWeights(releases=self._is_static, is_once=is_once)
         self._lock, self._has_run = threading.Lock(), threading.Event()
         self._is_closed, self._is_ordered, self._has_failed = False, False, False
-        self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
         self._plans = Plans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not is_once:
             self._plans.keep_on_disk(source, self.native_weights, workers)
@@ -235,8 +176,7 @@ class CpuExecutable(Executable):
 
     def _run_plan(self, plan: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
-        limits = context.limits
-        if plan is None or plan.is_refuted or (limits is not None and not has_room(limits, plan.measure(inputs))):
+        if plan is None or plan.is_refuted or not _has_room(plan, inputs, context.limits):
             return self._run_frugally(inputs, context)
         try:
             return self._run_twice(plan, inputs, context) if plan.needs_check else plan.run(inputs, context, self._teams)
@@ -254,7 +194,8 @@ class CpuExecutable(Executable):
             if self._verifier.has_refuted:
                 # If a plan is wrong, all may be.
                 with self._lock:
-                    self._plans.refute()
+                    for other in self._plans.plans:
+                        other.is_refuted = True
         plan.needs_check = False
         if self._is_static and not self._verifier.has_refuted:
             self._program = None
@@ -264,14 +205,7 @@ class CpuExecutable(Executable):
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node and frees a value after its last use; an error names the node for which there is no room."""
         program, inputs = self._open_program(), tuple(map(lay_input, inputs))
-        with self._turn:
-            self._toolkit_runs += 1
-        try:
-            return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
-        finally:
-            with self._turn:
-                self._toolkit_runs -= 1
-                self._turn.notify_all()
+        return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
 
     def _open_program(self) -> Program:
         """Returns the network as the toolkit runs it."""
@@ -297,13 +231,13 @@ class CpuExecutable(Executable):
             if plan is not None:
                 self._last_open = signature
                 return plan
-        stored = self._plans.find_stored(signature)
+        stored = None if self._plans.stored is None else self._plans.stored.find(signature)
         return self._make_plan(signature) if stored is None else self._add_plan(stored, signature)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns a new plan for input shapes; None as `_find_plan` does."""
         if self._is_ordered or self._has_failed:
-            return self._await_plan(signature)
+            return None
         # Planning open sizes takes as long as the toolkit takes to answer.
         if self._kernels == AUTO and not (self._is_static and has_interpreters(self.workers)):
             self._order(signature)
@@ -313,7 +247,7 @@ class CpuExecutable(Executable):
         if plan is None:
             self._order(signature)
             return None
-        self._plans.store_aside(plan, signature)
+        self._plans.store(plan, signature)
         return self._add_plan(plan, signature)
 
     def _plan(self, signature: Signature) -> Planning:
@@ -335,11 +269,10 @@ class CpuExecutable(Executable):
                 weights=self.native_weights,
                 extensions=self._extensions,
                 workers=self.workers,
-                begin_packing=lambda: self._begin_packing(),  # a bound method would hold the executable
             )
             if class_plan is not None:
                 return self._use_plan(class_plan)
-            self._plans.note_failure()
+            self._plans.failures += 1
         return (yield from self._plan_sizes(join_network(special), signature))
 
     def _plan_sizes(self, special: Network, signature: Signature) -> Planning:
@@ -352,7 +285,6 @@ class CpuExecutable(Executable):
             # Constants are read again to be packed: compiling takes longer, and needs memory, too.
             self._let_go(special)
         yield from plan.kernels
-        self._begin_packing()
         self.native_weights.pack_all(self.workers)
         opened = tabulate_fixed_plan(plan, signature)
         self._let_go(special)
@@ -362,22 +294,6 @@ class CpuExecutable(Executable):
         if opened.plan.foreign_count:
             warn_of_slow_kernels()
         return PlanInUse(opened)
-
-    def _begin_packing(self) -> None:
-        """Waits for runs of the toolkit, and has new ones wait, if packing beside them would hold the weights of a large file twice."""
-        if self._is_ordered and sum(own.nbytes for own in self.transformed.initializers.values() if own.is_mapped) >= _LARGE_FILE:
-            with self._turn:
-                self._is_packing = True
-                self._turn.wait_for(lambda: self._toolkit_runs == 0, _LONGEST_WAIT)
-
-    def _await_plan(self, signature: Signature) -> PlanInUse | None:
-        """Returns the plan that takes over when its weights are packed; None if they are not packed yet, or of other input shapes."""
-        with self._turn:
-            if not self._is_packing:
-                return None
-            self._turn.wait_for(lambda: not self._is_packing, _LONGEST_WAIT)
-        with self._lock:
-            return self._plans.find(signature)
 
     def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> PlanInUse:
         """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it."""
@@ -407,7 +323,6 @@ class CpuExecutable(Executable):
         def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
-                warn_of_error(error, executable.source.name)
                 executable._take_over(plan, signature, error)
 
         def is_wanted() -> bool:
@@ -418,16 +333,14 @@ class CpuExecutable(Executable):
         order_plan(planning, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
 
     def _take_over(self, plan: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
-        is_ready = error is None and plan is not None
-        if is_ready and plan is not None:
+        if plan is not None:
             self._add_plan(plan, signature)
             self._let_go(self.transformed)
+        elif not self._is_closed:
+            logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", self.source.name, error)
         with self._lock:
             self._is_ordered, self._has_failed = False, error is not None
-        with self._turn:
-            self._is_packing = False
-            self._turn.notify_all()
-        if is_ready and plan is not None:
+        if plan is not None:
             self._plans.store(plan, signature)
 
     def export(self) -> Payload:
@@ -512,11 +425,15 @@ class CpuExecutable(Executable):
         """Ends the helping threads; nothing more is compiled for this network."""
         self._is_closed = True
         self._has_run.set()
-        self._plans.wait()
         if self._teams is not None:
             self._teams.close()
         if self._product_team is not None:
             self._product_team.close()
+
+
+def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits | None) -> bool:
+    """Says whether a run may have the arena of a plan beside the bytes that it holds."""
+    return limits is None or limits.memory_limit is None or limits.held + plan.measure(inputs) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
@@ -528,18 +445,12 @@ def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[Exe
             step.node.origins,
             step.work.reads,
             step.writes,
-            _name_kernel(step),
+            "toolkit" if isinstance(step.work, Foreign) else "machine code" if step.work.kernels else "NumPy",
             tuple(_find_layout(step.strides.get(value)) for value in step.writes),
             tuple(types.get(value) for value in step.writes),
         )
         for step in plan.steps
     )
-
-
-def _name_kernel(step: PlannedStep) -> str:
-    if isinstance(step.work, Foreign):
-        return "toolkit"
-    return "machine code" if step.work.kernels else "NumPy"
 
 
 def _find_layout(strides: tuple[int, ...] | None) -> str:

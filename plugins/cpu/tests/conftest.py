@@ -159,7 +159,7 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
     if compiler.find_width() < request.param:
         pytest.skip(f"the processor has no vectors of {request.param} elements")
-    for folder in providers.NATIVE_STEPS:
+    for folder, *_ in providers.NATIVE_STEPS:
         importlib.import_module(f"hetero_cpu.operators.{folder}")
     find_width: Callable[[], int] = lambda: request.param  # noqa: E731  # a stand-in for a function of this name
     for name, module in list(sys.modules.items()):

@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner as layout
+from hetero_cpu.plan.arena import Lifetime
 from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.plan.plan import Block, PlannedStep
@@ -23,7 +24,6 @@ from hetero_tests.fixed_plans import fix_plan
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.plan_verifier import verify_plan
 
-from hetero_core.kernels.arena import Lifetime
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan
@@ -166,7 +166,7 @@ def plant_slot(_: pytest.MonkeyPatch) -> OpenPlan:
     """A piece of a concatenation is moved by one channel for each row beyond the example's."""
     opened = open_plan(BESIDE, IMAGES)
     assert opened.origin is not None
-    piece = next(piece for joined in opened.plan.joins.values() for piece in joined.pieces if piece.is_moved)
+    piece = next(piece for joined in opened.plan.joins.values() for piece in joined if piece.is_moved)
     return change_array(opened, piece.source, address=opened.origin.arrays[piece.source].address + grow(opened, 2) * 4)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.operators.images import make_stage
 from hetero_cpu.plan.open_plan import add_toolkit, write_shape_constants
 
 from hetero_core.kernels.program import compile_program
@@ -65,18 +64,3 @@ def test_error_is_that_of_the_toolkit() -> None:
     with pytest.raises(IndexError) as actual:
         add_toolkit(write_shape_constants(program), program)(*inputs)
     assert (str(actual.value), actual.value.__notes__) == (str(expected.value), expected.value.__notes__)
-
-
-def test_channels_that_are_compiled_in_are_plain_numbers() -> None:
-    pytest.importorskip("llvmlite", reason="kernels are made by llvmlite")
-    from hetero_cpu.machine.compiler import find_width
-    from hetero_cpu.symbols.arrays import lay_empty
-    from hetero_cpu.symbols.sizes import Scope
-
-    if not find_width():
-        pytest.skip("no machine code is made for this processor")
-    scope = Scope()
-    image = lay_empty((2, scope.open_size("channels", 3), scope.open_size("height", 9), 8), np.float32)
-    kernel = make_stage(image)
-    assert kernel.name == "stage_3_planes"
-    assert "stage_3_planes" in kernel.emit(kernel.name, find_width()).take_text()

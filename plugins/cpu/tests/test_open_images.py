@@ -134,3 +134,19 @@ def test_a_resized_image_is_right(attributes: dict[str, str], size: tuple[int, i
     sizes = np.array((2, 19, *size), np.int64)
     model.graph.initializer.extend([onnx.numpy_helper.from_array(weight, "w"), onnx.numpy_helper.from_array(sizes, "size")])
     assert _check(model, [(2, 19, 7, 7)], caplog, threads=1) == 1
+
+
+def test_channels_that_are_compiled_in_are_plain_numbers() -> None:
+    pytest.importorskip("llvmlite", reason="kernels are made by llvmlite")
+    from hetero_cpu.machine.compiler import find_width
+    from hetero_cpu.operators.images import make_stage
+    from hetero_cpu.symbols.arrays import lay_empty
+    from hetero_cpu.symbols.sizes import Scope
+
+    if not find_width():
+        pytest.skip("no machine code is made for this processor")
+    scope = Scope()
+    image = lay_empty((2, scope.open_size("channels", 3), scope.open_size("height", 9), 8), np.float32)
+    kernel = make_stage(image)
+    assert kernel.name == "stage_3_planes"
+    assert "stage_3_planes" in kernel.emit(kernel.name, find_width()).take_text()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner as layout
+from hetero_cpu.plan.arena import Lifetime
 from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.symbols.arrays import OpenArray, broadcast, lay_open
@@ -19,7 +20,6 @@ from hetero_tests.fixed_plans import evaluate_atoms, fix_plan
 from hetero_tests.open_models import make_encoder
 from hetero_tests.plan_verifier import verify_plan
 
-from hetero_core.kernels.arena import Lifetime
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan

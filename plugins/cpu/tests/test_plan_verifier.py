@@ -12,13 +12,13 @@ import pytest
 from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner
+from hetero_cpu.plan.arena import Lifetime, place_blocks
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
-from hetero_cpu.plan.plan import Derived, ExecutionPlan, External, Joined, PlannedStep
+from hetero_cpu.plan.plan import Derived, ExecutionPlan, External, PlannedStep
 from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
 
-from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.network.reader import read_network
 
 
@@ -109,11 +109,9 @@ def test_block_beyond_the_arena_is_found() -> None:
 
 
 def test_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def place_cut(lifetimes: Any, *, alignment: int) -> Any:
+    def place_cut(lifetimes: Any) -> Any:
         # A value with its last reader two steps later is treated as dead after the first step.
-        return place_blocks(
-            [Lifetime(own.nbytes, own.begin, min(own.end, own.begin + 1)) for own in lifetimes], alignment=alignment
-        )
+        return place_blocks([Lifetime(own.nbytes, own.begin, min(own.end, own.begin + 1)) for own in lifetimes])
 
     monkeypatch.setattr(planner, "place_blocks", place_cut)
     problems = list_problems(make_plan(PRODUCTS, **WEIGHT))
@@ -164,7 +162,7 @@ def test_result_over_a_value_that_is_read_again_is_found() -> None:
 
 def test_moved_piece_at_a_wrong_slice_is_found() -> None:
     plan = make_plan(JOINED, **FILTERS)
-    assert all(piece.is_moved for piece in plan.joins["y"].pieces[1:])
+    assert all(piece.is_moved for piece in plan.joins["y"][1:])
     b, c = (plan.places[value] for value in "bc")
     assert "value 'b'" in (problems := list_problems(replace(plan, places={**plan.places, "b": c, "c": b})))
     assert "it is a piece of 'y' and does not lie in its slice of it" in problems
@@ -253,5 +251,5 @@ def test_step_with_strides_unlike_its_plan_is_found() -> None:
 
 def test_join_without_its_pieces_reads_their_memory() -> None:
     plan = make_plan(JOINED, **FILTERS)
-    unstated = replace(plan, joins={"y": Joined(plan.joins["y"].pieces[:1])})
+    unstated = replace(plan, joins={"y": plan.joins["y"][:1]})
     assert "the end of the run, value 'y'" in list_problems(unstated)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hetero_cpu.operators.recipe import Cut, Recipe
 from hetero_cpu.plan.open_plan import OpenPlan, OpenStep, map_action
-from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Joined, PlannedStep
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, PlannedStep
 from hetero_cpu.plan.tabulating import Origin
 from hetero_cpu.symbols.arrays import OpenArray
 from hetero_cpu.symbols.evaluation import Products, Sums
@@ -85,10 +85,7 @@ def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
             work = replace(work, bind=bind, scratch=fix(work.scratch), parts=parts)
         strides_of = {value: tuple(fix(stride) for stride in strides) for value, strides in step.strides.items()}
         steps.append(replace(step, work=work, scratch_offset=fix(step.scratch_offset), strides=strides_of))
-    joins = {
-        value: Joined(tuple(replace(piece, cut=_fix_cut(piece.cut, fix)) for piece in joined.pieces))
-        for value, joined in plan.joins.items()
-    }
+    joins = {value: tuple(replace(piece, cut=_fix_cut(piece.cut, fix)) for piece in joined) for value, joined in plan.joins.items()}
     return replace(plan, steps=tuple(steps), places=places, offsets=offsets, arena_bytes=fix(plan.arena_bytes), joins=joins)
 
 

@@ -267,7 +267,7 @@ class Owners:
     def _list(self, value: str) -> Iterator[str]:
         plan = self._plan
         if value in plan.joins:
-            for piece in plan.joins[value].pieces:
+            for piece in plan.joins[value]:
                 yield from self.find(piece.source) if piece.is_moved else (value,)
             return
         place = plan.places[value]
@@ -328,7 +328,7 @@ def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]
 def _list_misplaced_pieces(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
     """Yields the values that should be computed in place in a concatenation but lie elsewhere."""
     for output, join in plan.joins.items():
-        for piece in join.pieces:
+        for piece in join:
             if piece.is_moved and not _lie_alike(layout.arrays[piece.source], layout.arrays[output][piece.cut]):
                 problem = f"it is a piece of '{output}' and does not lie in its slice of it"
                 yield PlanFault("the plan", piece.source, problem, layout.find(piece.source))

@@ -31,8 +31,8 @@ TICKET, KERNEL, NUMBERS, CHUNKS = 0, 8, 16, 24
 DONE, PARKED, CALLED, STOP, SEMAPHORE = 128, 256, 264, 384, 512
 TEAM_BYTES = 640
 
-# In steps of the processor's clock, which makes 2 to 4 in a nanosecond. After a wait of 5 to 10 us it is likely that the one who is
-# waited for does not run; a wait of 0.4 to 0.75 ms is longer than most pauses between two runs in a row.
+# In steps of the processor's clock, which makes 2 to 4 in a nanosecond. After a wait of 5 to 10 us the other
+# thread is most likely not running; a wait of 0.4 to 0.75 ms is longer than most pauses between two runs in a row.
 _YIELD_AFTER = 20_000
 _PARK_AFTER = 1_500_000
 _TICKETS = MOST_CHUNKS + 1
@@ -41,25 +41,17 @@ _ROW_BYTES = 8 * len(COLUMNS)
 
 def list_interpreters(workers: int) -> tuple[Kernel, ...]:
     """Returns the machine code that every program needs, for one thread or for several."""
-    return (_ALONE, _TOGETHER) if workers == 1 else (_ALONE, _TOGETHER, _HELPER)
+    return (ALONE, TOGETHER) if workers == 1 else (ALONE, TOGETHER, HELPER)
 
 
 @cache
-def open_alone() -> Callable[[int, int, int], None]:
-    """Returns run(table, begin, end): the calls of a table in the calling thread."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(_ALONE))
+def open_interpreter(kernel: Kernel, parameters: int) -> Callable[..., None]:
+    """Returns the function of an interpreter, compiled if it is not yet: of so many int64.
 
-
-@cache
-def open_together() -> Callable[[int, int, int, int, int], None]:
-    """Returns run(table, begin, end, team, wanted): the same with a team, of which `wanted` helpers are woken first if they sleep."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(COMPILER.compile(_TOGETHER))
-
-
-@cache
-def open_helper() -> Callable[[int, int], None]:
-    """Returns help(team, worker), which returns when the team is stopped."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 2)(COMPILER.compile(_HELPER))
+    ALONE (table, begin, end) runs the calls of a table in the calling thread. TOGETHER (table, begin, end, team, helpers) runs them with
+    a team, of which so many helpers are woken first if they sleep. HELPER (team, worker) returns when the team is stopped.
+    """
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * parameters)(COMPILER.compile(kernel))
 
 
 def _begin(name: str, parameters: int, width: int) -> Code:
@@ -120,7 +112,7 @@ def _emit_together(name: str, width: int) -> Code:
 def _emit_wake(outer: Code) -> Code:
     """A function (team, helpers) that wakes as many helpers, or all that sleep if they are fewer.
 
-    To wake one costs about 10 us. The caller wakes a helper, and each helper that wakes up wakes two more.
+    To wake a helper costs about 10 us. The caller wakes a helper, and each helper that wakes up wakes two more.
     """
     code = outer.inner("wake", 2)
     team, helpers = code.parameters
@@ -192,6 +184,6 @@ def _emit_park(code: Code, team: Number) -> None:
     _emit_pass_on(code, team, 2)
 
 
-_ALONE = Kernel("interpreter_alone", _emit_alone)
-_TOGETHER = Kernel("interpreter_together", _emit_together)
-_HELPER = Kernel("interpreter_helper", _emit_helper)
+ALONE = Kernel("interpreter_alone", _emit_alone)
+TOGETHER = Kernel("interpreter_together", _emit_together)
+HELPER = Kernel("interpreter_helper", _emit_helper)

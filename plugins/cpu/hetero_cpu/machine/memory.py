@@ -1,16 +1,13 @@
-"""Alignment of an arena's blocks on a CPU; `hetero_core.kernels.arena` chooses the place of each."""
+"""Memory at multiples of the alignment: of arenas, of scratch and of outputs."""
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
-
-from hetero_core.kernels.arena import align_size
 
 Array = np.ndarray[Any, Any]
 
@@ -20,7 +17,7 @@ ALIGNMENT = 64
 
 def align(nbytes: int) -> int:
     """Returns the next multiple of the alignment."""
-    return align_size(nbytes, ALIGNMENT)
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def allocate_arena(nbytes: int) -> Array:
@@ -66,20 +63,17 @@ class OutputMemory:
 
     def take(self, shape: tuple[int, ...]) -> tuple[Array, int]:
         """Returns an array in C order and its address, a multiple of the alignment; contents undefined."""
-        count = math.prod(shape)
+        count = prod(shape)
         need = count * self.dtype.itemsize
         places = (place for place, (memory, _, lent) in enumerate(self._kept) if lent() is None and need <= memory.nbytes)
         free = next(places, None)
-        memory, address = _allocate(int(need * self._room)) if free is None else self._kept.pop(free)[:2]
+        if free is None:
+            new = allocate_arena(int(need * self._room))
+            memory, address = new.data, new.ctypes.data
+        else:
+            memory, address, _ = self._kept.pop(free)
         # Every view of it holds this very array: NumPy's chain of bases ends at memory that is no array's.
         lent: Array = np.frombuffer(memory, self.dtype, count)
         self._kept.append((memory, address, weakref.ref(lent)))
         del self._kept[:-_MOST_KEPT]
         return lent.reshape(shape), address
-
-
-def _allocate(nbytes: int) -> tuple[memoryview, int]:
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    address = memory.ctypes.data
-    begin = -address % ALIGNMENT
-    return memory[begin : begin + nbytes].data, address + begin

@@ -18,7 +18,17 @@ import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.compiler import COMPILER
-from hetero_cpu.machine.interpreter import COLUMNS, MOST_CHUNKS, SEMAPHORE, STOP, TEAM_BYTES, open_alone, open_helper, open_together
+from hetero_cpu.machine.interpreter import (
+    ALONE,
+    COLUMNS,
+    HELPER,
+    MOST_CHUNKS,
+    SEMAPHORE,
+    STOP,
+    TEAM_BYTES,
+    TOGETHER,
+    open_interpreter,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +108,7 @@ def _make_memory() -> Array:
 
 
 def _start_threads(memory: Array, workers: int) -> list[threading.Thread]:
-    function, started = open_helper(), list[threading.Thread]()
+    function, started = open_interpreter(HELPER, 2), list[threading.Thread]()
     for number in range(1, workers):
         thread = threading.Thread(target=_help, args=(function, memory, number), name=f"hetero-CPU-team_{number}", daemon=True)
         try:
@@ -178,7 +188,7 @@ class NativeProgram:
         self._table = address_of(table)
         # How many of the calls before have several chunks: if there is none between two places, a team is of no use.
         self._several = [0, *accumulate(int(call.chunks > 1) for call in calls)]
-        self._alone, self._together = open_alone(), open_together()
+        self._alone, self._together = open_interpreter(ALONE, 3), open_interpreter(TOGETHER, 5)
 
     def set_chunks(self, calls: Numbers, chunks: Numbers) -> None:
         """Has these calls other counts of chunks."""

@@ -18,7 +18,7 @@ from typing import IO, Any
 _COUNT_BYTES = 8
 _MADE, _FAILED = b"+", b"-"
 # LLVM orders instructions by a model of the processor. That of Skylake, which the level and processors up to Ice Lake have, needs more
-# registers for Winograd's kernels than there are: 140 vectors are written to the stack and read back, with this one 22, and U-Nets took
+# registers for Winograd's kernels than there are: 140 vectors are written to the stack and read back, with this model 22, and U-Nets took
 # 1.15 to 1.4 times as long.
 _TUNED_LEVEL, _TUNED_FOR = "x86-64-v4", "sapphirerapids"
 _DEFINITION = re.compile(r"^(define .*\)) \{", re.MULTILINE)

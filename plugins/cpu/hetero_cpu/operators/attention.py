@@ -17,7 +17,6 @@ from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.batched import StridedTile, call_strided_tile, emit_turned_panel
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import cut_products
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.arrays import broadcast, lay_empty
 from hetero_cpu.symbols.sizes import is_open, pays
 
@@ -154,11 +153,6 @@ def choose_attention_shape(
     return AttentionShape(
         vectors, is_one_block, last_rows, tile, value_vectors, is_masked, mask, may_be_few=is_open(keys) and tile > 1
     )
-
-
-def make_attention(shape: AttentionShape) -> Kernel:
-    """Returns the kernel of a shape."""
-    return Kernel(f"attention_{shape.name}", lambda name, width: _emit(name, width, shape))
 
 
 def _emit(name: str, width: int, shape: AttentionShape) -> Code:
@@ -381,12 +375,10 @@ def find_cache_numbers(kernel: str) -> tuple[dict[str, int], ...]:
 
 
 _ATTRIBUTES = {"is_causal", "kv_num_heads", "q_num_heads", "scale"}
-_FLOAT_BYTES = 4
 # Keys and values of this size would leave no room in the second cache of most processors.
 _FAR_BYTES = 1 << 20
 
 
-@native_step("Attention")
 def plan_native_attention(site: Site) -> Recipe | None:
     """Returns the recipe of softmax(scale q k^T + mask) v, with caches or without; soft caps, lengths and shared heads are left to others.
 
@@ -403,16 +395,16 @@ def plan_native_attention(site: Site) -> Recipe | None:
     keys, value_size = k.shape[2], v.shape[3]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys) or 0 in (*q.shape, keys, value_size):
         return None
-    if any(array.shape[3] > 1 and array.strides[3] != _FLOAT_BYTES for array in (q, k, v)):
+    if any(array.shape[3] > 1 and array.strides[3] != FLOAT_BYTES for array in (q, k, v)):
         return None
     caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
-    if appends and any(array.size == 0 or array.strides[3] != _FLOAT_BYTES for array in (*operands[1:], *caches)):
+    if appends and any(array.size == 0 or array.strides[3] != FLOAT_BYTES for array in (*operands[1:], *caches)):
         return None
     full_shape = (batch, heads, queries, keys)
     kind = ""
     if site.has_input(3):
         mask = site.prototypes[node.inputs[3]]
-        if mask.ndim < 2 or mask.shape[-1] != keys or (keys > 1 and mask.strides[-1] != _FLOAT_BYTES):
+        if mask.ndim < 2 or mask.shape[-1] != keys or (keys > 1 and mask.strides[-1] != FLOAT_BYTES):
             return None
         kind = "number" if broadcast(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
     shape = choose_attention_shape(queries, keys, value_size, kind, find_width(), needs_one_block=appends)
@@ -420,16 +412,16 @@ def plan_native_attention(site: Site) -> Recipe | None:
         # If several units read a head, no unit could say when its keys are there.
         if not shape.is_one_block:
             return None
-        is_far = pays(batch * heads * keys * (size + value_size) * _FLOAT_BYTES, _FAR_BYTES)
+        is_far = pays(batch * heads * keys * (size + value_size) * FLOAT_BYTES, _FAR_BYTES)
         shape = replace(shape, appends=True, is_far=is_far and size % find_width() == value_size % find_width() == 0)
-    kernel = make_attention(shape)
-    row_bytes = shape.vectors * find_width() * _FLOAT_BYTES
+    kernel = Kernel(f"attention_{shape.name}", lambda name, width: _emit(name, width, shape))
+    row_bytes = shape.vectors * find_width() * FLOAT_BYTES
     scores = align(size * row_bytes)
     masks = scores + align(keys * row_bytes)
     edges = masks + (align(keys * row_bytes) if kind == "vectors" else 0)
     # A line between workers, so that no worker waits for the writes of its neighbour.
     near = edges + align(row_bytes)
-    worker_bytes = near + (align(keys * max(size, value_size) * _FLOAT_BYTES) if shape.is_far else 0) + 128
+    worker_bytes = near + (align(keys * max(size, value_size) * FLOAT_BYTES) if shape.is_far else 0) + 128
     blocks = -(-queries // (shape.vectors * find_width()))
     units = batch * heads * blocks
     # Vectors of queries are computed whole.
@@ -456,7 +448,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         if appends:
             for key, past, fresh in zip("kv", reads[-2:], reads[1:3], strict=True):
                 numbers.update(_list_rows(f"past_{key}", past) | _list_rows(f"new_{key}", fresh))
-                numbers[f"past_{key}_bytes"] = past.shape[2] * past.shape[3] * _FLOAT_BYTES
+                numbers[f"past_{key}_bytes"] = past.shape[2] * past.shape[3] * FLOAT_BYTES
         row = tuple(numbers.get(key, 0) for key in ((*PARAMETERS, *CACHE_PARAMETERS) if appends else PARAMETERS))
         return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, *writes, scratch))]
 
@@ -466,7 +458,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
 def _list_rows(name: str, array: Array) -> dict[str, int]:
     """Returns the rows of the keys or values of each head, a single row if they are contiguous."""
     batch, head, step, _ = array.strides
-    count, row_bytes = array.shape[2], array.shape[3] * _FLOAT_BYTES
+    count, row_bytes = array.shape[2], array.shape[3] * FLOAT_BYTES
     rows, row_bytes = (1, count * row_bytes) if step == row_bytes else (count, row_bytes)
     return {
         name: address_of(array), f"{name}_batch": batch, f"{name}_head": head, f"{name}_step": step, f"{name}_rows": rows,

@@ -20,7 +20,6 @@ from hetero_cpu.operators.product import read_gemm, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PixelPointers
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import cut_products, merge_axes
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.arrays import broadcast, lay_empty
 from hetero_cpu.symbols.sizes import is_open, pays
 
@@ -241,11 +240,6 @@ def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, 
     return tile, vectors, ceil(rest / width), columns % width != 0
 
 
-def make_batched(shape: BatchedShape) -> Kernel:
-    """Returns the kernel of a shape."""
-    return Kernel(f"batched_{shape.name}", lambda name, width: _emit(name, width, shape))
-
-
 def _emit(name: str, width: int, shape: BatchedShape) -> Code:
     code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
     panel = p["scratch"] + worker * p["scratch_worker"]
@@ -311,11 +305,9 @@ def _emit_block(
         )
 
 
-_FLOAT_BYTES = 4
 _ROWS_WORTH_PACKING = 28
 
 
-@native_step("Gemm", "MatMul")
 def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     """Returns the recipe of a @ b for matrices and stacks of them that broadcast to each other.
 
@@ -339,7 +331,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     turns = (_find_turn(a, rows=depth > 1), _find_turn(b, rows=columns > 1))
     adds = (epilogue.added,) if epilogue.added else ()
     bias = None if epilogue.bias is None else np.ascontiguousarray(epilogue.bias.reshape(-1), np.float32)
-    if None in turns or any(columns > 1 and site.prototypes[value].strides[-1] != _FLOAT_BYTES for value in adds):
+    if None in turns or any(columns > 1 and site.prototypes[value].strides[-1] != FLOAT_BYTES for value in adds):
         return None
     is_a_turned, is_b_turned = bool(turns[0]), bool(turns[1])
     width = find_width()
@@ -347,7 +339,8 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     # Rows of b far apart fall into the same few lines of a cache.
     packs = pays(rows, _ROWS_WORTH_PACKING // 2) if is_open(rows) else rows >= _ROWS_WORTH_PACKING
     operands = is_a_turned, is_b_turned, packs, bool(adds) or bias is not None
-    kernel = make_batched(BatchedShape(tile, vectors, last_vectors, is_masked, *operands, epilogue.activations))
+    batched = BatchedShape(tile, vectors, last_vectors, is_masked, *operands, epilogue.activations)
+    kernel = Kernel(f"batched_{batched.name}", lambda name, width: _emit(name, width, batched))
 
     def spread(arrays: Sequence[Array], y: Array) -> list[Array]:
         """Returns a, b, the result and the addends, each as a stack of the result's shape."""
@@ -363,7 +356,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
         return None
     blocks = -(-columns // (vectors * width))
     units = blocks * prod(shape[:-2])
-    panel_bytes = align(depth * vectors * width * _FLOAT_BYTES) + 128 if is_b_turned or packs else 0
+    panel_bytes = align(depth * vectors * width * FLOAT_BYTES) + 128 if is_b_turned or packs else 0
     work = units * rows * depth * vectors * width
     units_of_chunk = cut_products(units, work, site.workers)
 
@@ -397,6 +390,6 @@ def _turn(matrix: Array, is_turned: bool) -> Array:
 
 def _find_turn(matrix: Array, *, rows: bool) -> bool | None:
     """Says whether the columns of a matrix lie side by side rather than its rows; None if neither do. Rows of a single element do."""
-    if not rows or matrix.strides[-1] == _FLOAT_BYTES:
+    if not rows or matrix.strides[-1] == FLOAT_BYTES:
         return False
-    return True if matrix.shape[-2] == 1 or matrix.strides[-2] == _FLOAT_BYTES else None
+    return True if matrix.shape[-2] == 1 or matrix.strides[-2] == FLOAT_BYTES else None

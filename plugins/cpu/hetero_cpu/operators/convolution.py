@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups, pad_groups
 from hetero_cpu.operators.images import (
     Convolution,
     Staging,
@@ -24,20 +26,18 @@ from hetero_cpu.operators.images import (
     reach_of_windows,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_native_epilogue
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
-from hetero_cpu.operators.steps import native_step
-from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling, pad_vector
+from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 from hetero_cpu.symbols.arrays import lay_table
 
 
-@native_step("Conv")
 def plan_product_convolution(site: Site) -> Recipe | None:
-    """Returns the recipe of a convolution of one group."""
+    """Returns the recipe of a convolution of one group, or of several groups by the same kernel. Source: ONNX Conv-22."""
     convolution = read_convolution(site)
-    if convolution is None or convolution.group != 1:
+    if convolution is None:
         return None
     epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or not is_pixels(site, epilogue.added):
@@ -46,7 +46,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
         convolution.windows,
         channels=convolution.channels,
         outputs=convolution.outputs,
-        group=1,
+        group=convolution.group,
         # Transformed weights are up to four times as large.
         width=0 if site.weights.is_once else find_width(),
     )
@@ -74,12 +74,12 @@ def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
 
 
 def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
-    site, windows, outputs = convolution.site, convolution.windows, convolution.outputs
+    site, windows, group = convolution.site, convolution.windows, convolution.group
+    channels, outputs = convolution.channels // group, convolution.outputs // group
     height, width = windows.outputs
     added = (epilogue.added,) if epilogue.added else ()
     is_flat = (
-        windows.kernel == (1, 1)
-        and windows.strides == (1, 1)
+        windows.is_pointwise
         and site.output_halo == NO_HALO
         and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
         and staging is None
@@ -89,19 +89,26 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
     chunks = choose_chunks(
         tiling,
         lines=lines,
-        depth=convolution.channels * prod(windows.kernel),
-        pixel_bytes=convolution.channels * 4 * prod(windows.strides),
+        depth=channels * prod(windows.kernel),
+        pixel_bytes=channels * 4 * prod(windows.strides),
         workers=site.workers,
     )
-    weight = convolution.pack_lazily(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
     # Read as the kernel does, in whole vectors.
-    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    units = lines * tiling.tiles
-    kernel = make_product(
-        ProductShape.of_tiling(
-            tiling, epilogue.activations, adds=bool(added), prefetches=tiling.count_prefetches(units), streams=units == 1
+    bias = pad_groups(epilogue.bias, group, outputs, tiling.padded_outputs)
+    if group == 1:
+        weight = convolution.pack_lazily(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
+        units = lines * tiling.tiles
+        kernel = make_product(
+            ProductShape.of_tiling(
+                tiling, epilogue.activations, adds=bool(added), prefetches=tiling.count_prefetches(units), streams=units == 1
+            )
         )
-    )
+    else:
+        weight = convolution.pack_lazily(
+            ("grouped", group, tiling.vectors, tiling.width), partial(pack_groups, group=group, tiling=tiling.packing)
+        )
+        kernel = make_grouped_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added)))
+    names = PARAMETERS if group == 1 else (*PARAMETERS, *GROUP_PARAMETERS)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls, image = bind_staging(staging, reads[0], scratch)
@@ -110,9 +117,9 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         _, _, row, pixel = image.strides
         top, left = (max(pads[0], 0) for pads in windows.pads)
         # If pixels lie side by side, a row of the kernel is a single tap.
-        is_merged = pixel == convolution.channels * 4 and windows.dilations[1] == 1
+        is_merged = pixel == channels * 4 and windows.dilations[1] == 1
         steps = 1 if is_merged else windows.kernel[1]
-        taps, depth = windows.kernel[0] * steps, convolution.channels * windows.kernel[1] // steps
+        taps, depth = windows.kernel[0] * steps, channels * windows.kernel[1] // steps
         offsets = lay_offsets(windows, row, pixel, steps)
         numbers = {
             "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
@@ -120,21 +127,13 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
             "w": address_of(weight), "block_bytes": depth * taps * tiling.vectors * tiling.width * 4, "bias": address_of(bias),
             "rows": 1 if is_flat else height, **list_cut(tiling, chunks),
             **list_strides("y", y), **list_strides("added", reads[1] if added else None),
+            "chunks_of_group": chunks.count, "x_group": channels * 4, "w_group": depth * taps * tiling.padded_outputs * 4,
+            "bias_group": tiling.padded_outputs * 4, "y_group": outputs * 4, "added_group": outputs * 4,
         }  # fmt: skip
         keep = (offsets, weight, bias, image, y, *reads)
-        return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), chunks.count, keep)]
+        return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count * group, keep)]
 
-    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
-    nbytes = 0 if staging is None else prod(staging.shape) * 4
-    return Recipe(
-        (convolution.source, *added),
-        bind,
-        nbytes,
-        is_channels_last=True,
-        overwrites=list_overwritten(site, convolution.source, epilogue.added),
-        kernels=kernels,
-        reaches=list_reaches(convolution, staging),
-    )
+    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=list_reaches(convolution, staging))
 
 
 def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 0) -> tuple[Halo, ...]:

@@ -15,9 +15,8 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats
 from hetero_cpu.operators.convolution import choose_staging
 from hetero_cpu.operators.images import bind_staging, read_convolution
-from hetero_cpu.operators.product import list_overwritten, read_native_epilogue
+from hetero_cpu.operators.product import join_recipe, read_native_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
 from hetero_cpu.operators.windows import (
@@ -64,7 +63,6 @@ def _emit_sums(at: TileCode) -> list[list[Floats]]:
     return sums
 
 
-@native_step("Conv")
 def plan_depthwise(site: Site) -> Recipe | None:
     """Returns the recipe of a depthwise convolution of float32 images with constant weights. Source: ONNX Conv-22."""
     convolution = read_convolution(site)
@@ -83,7 +81,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
     if shape is None:
         return None
     kernel = make_depthwise(shape, epilogue.activations, adds=bool(added))
-    weights = convolution.pack(("native depthwise", width), partial(_pack, width=width))
+    weights = convolution.pack_lazily(("native depthwise", width), partial(_pack, width=width)).get()
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, convolution.outputs, weights.shape[0] * width)
     call = WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, {"weights": weights, "bias": bias})
@@ -92,12 +90,8 @@ def plan_depthwise(site: Site) -> Recipe | None:
         calls, image = bind_staging(staging, reads[0], scratch)
         return [*calls, call.bind(image, writes[0], reads[1] if added else None)]
 
-    overwrites = list_overwritten(site, source, added)
-    reads = (source, added) if added else (source,)
-    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
-    nbytes = 0 if staging is None else prod(staging.shape) * 4
     reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
-    return Recipe(reads, bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels, reaches=reaches)
+    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)
 
 
 def _pack(weight: Array, width: int) -> Array:

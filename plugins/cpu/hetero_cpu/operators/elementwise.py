@@ -20,12 +20,11 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.groups import Extra, Group
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_same_shape
 
-# Vectors of a row that are loaded before one is written; fewer for long expressions, which would take long to compile.
+# Vectors of a row that are loaded before the first is written; fewer for long expressions, which would take long to compile.
 _UNROLLED = 4
 _UNROLLED_LONG = 2
 _LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"})
@@ -243,9 +242,6 @@ _MOST_NODES, _MOST_OPERANDS = 24, 8
 ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization"}
 """The operators that may be part of an expression."""
 
-# Whether a node of these without attributes can be read depends on its version and the number of its inputs alone.
-_ALIKE = PLAIN | frozenset(_BINARY) - {"PRelu"}
-
 
 @dataclass(slots=True, eq=False)
 class ExpressionReader:
@@ -346,49 +342,15 @@ def join_chains(
     """
     chains: list[_Chain | None] = []
     position_of_value: dict[str, int] = {}
-    is_link = _LinkTest(types, constants)
     for group in groups:
         chain = _Chain(group, list(group.members), group.reads, group.outputs)
-        if is_link(group):
-            chain = _append(chain, chains, position_of_value, graph, types) or _join(chain, chains, position_of_value, graph, types)
+        if _is_link(group, types, constants):
+            chain = _join(chain, chains, position_of_value, graph, types)
         for value in chain.outputs:
             if value:
                 position_of_value[value] = len(chains)
         chains.append(chain)
     return tuple([chain.close() for chain in chains if chain is not None])
-
-
-def _append(
-    chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
-) -> _Chain | None:
-    """Returns what `_join` does, for a chain with a single candidate to join; None if there may be more.
-
-    Long chains consist of such nodes, each of which costs the same.
-    """
-    value, maker = "", None
-    for read in chain.reads:
-        if (before := _find_maker(read, chains, position_of_value)) is not None:
-            if maker is not None:
-                return None
-            value, maker = read, before
-    if maker is None:
-        return None
-    for read in maker.reads:
-        if _find_maker(read, chains, position_of_value) is not None:
-            return None
-    reads = tuple(dict.fromkeys((*maker.reads, *[read for read in chain.reads if read != value])))
-    if (
-        len(maker.nodes) + len(chain.nodes) > _MOST_NODES
-        or len(reads) > _MOST_OPERANDS
-        or types.get(value) != types[chain.outputs[0]]
-        or value in graph.names_of_outputs
-        or not _is_read_inside(value, (chain,), graph)
-    ):
-        return chain
-    chains[position_of_value[value]] = None
-    maker.nodes.extend(chain.nodes)
-    maker.reads, maker.outputs = reads, chain.outputs[:1]
-    return maker
 
 
 def _find_maker(value: str, chains: Sequence[_Chain | None], position_of_value: Mapping[str, int]) -> _Chain | None:
@@ -452,38 +414,20 @@ def _list_operands(chains: Sequence[_Chain]) -> list[str]:
     return [value for value in dict.fromkeys([value for chain in chains for value in chain.reads]) if value not in outputs]
 
 
-class _LinkTest:
-    """Says whether a group is a single node that an expression may hold; equal kinds of nodes are checked once."""
-
-    def __init__(self, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> None:
-        self._types, self._constants, self._weights = types, constants, PackedWeights()
-        self._verdicts: dict[tuple[str, int, int], bool] = {}
-
-    def __call__(self, group: Group) -> bool:
-        node = group.node
-        if group.epilogue or node.op_type not in ELEMENTWISE or node.domain or len(node.writes) != 1 or node.bodies:
-            return False
-        types = self._types
-        for value in (*node.reads, *node.writes):
-            if value not in types or types[value].dtype != "float32":
-                return False
-        if node.attributes or node.op_type not in _ALIKE:
-            return self._read(node)
-        kind = (node.op_type, node.since_version, len(node.inputs))
-        verdict = self._verdicts.get(kind)
-        if verdict is None:
-            verdict = self._verdicts[kind] = self._read(node)
-        return verdict
-
-    def _read(self, node: Node) -> bool:
-        ranks = {value: len(self._types[value].shape or ()) for value in (*node.reads, *node.writes)}
-        return ExpressionReader(self._constants, self._weights, ranks).read_node(node)
+def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> bool:
+    """Says whether a group is a single node that an expression may hold."""
+    node = group.node
+    if group.epilogue or node.op_type not in ELEMENTWISE or node.domain or len(node.writes) != 1 or node.bodies:
+        return False
+    if any(value not in types or types[value].dtype != "float32" for value in (*node.reads, *node.writes)):
+        return False
+    ranks = {value: len(types[value].shape or ()) for value in (*node.reads, *node.writes)}
+    return ExpressionReader(constants, PackedWeights(), ranks).read_node(node)
 
 
 _MOST_OPERANDS_OF_NODE = 64
 
 
-@native_step(*sorted(ELEMENTWISE))
 def plan_native_expression(site: Site) -> Recipe | None:
     """Returns the recipe of a node or a chain of them: the result has the memory layout of an operand of its shape."""
     ranks = {

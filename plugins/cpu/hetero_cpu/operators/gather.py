@@ -14,7 +14,6 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.sizes import largest, least
 
 _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
@@ -22,7 +21,6 @@ _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows"
 _CHUNK = 1 << 15
 
 
-@native_step("Gather")
 def plan_native_gather(site: Site) -> Recipe | None:
     """Returns the recipe of slices along one axis; a single constant index is a view, which `layout` makes. Source: ONNX Gather-13.
 

@@ -40,7 +40,7 @@ class Group:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The values that the group computes; an absent one is ""."""
+        """The values that the group computes; "" stands for an absent output."""
         return self.members[-1].outputs[:1] if self.epilogue else self.node.outputs
 
     @cached_property

@@ -51,10 +51,6 @@ class Convolution:
         assert weight is not None
         return weight
 
-    def pack(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> Array:
-        """Returns the weights in another form, made once."""
-        return self.site.weights.pack((self.weight,), purpose, make)
-
     def pack_lazily(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> LazyArray:
         """Returns the promise of the weights in another form."""
         return self.site.weights.pack_lazily((self.weight,), purpose, make)

@@ -15,7 +15,6 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
 from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last
 from hetero_cpu.operators.rows import call_rows, cut_rows, find_kind, merge_axes
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import largest, least
 
@@ -188,7 +187,6 @@ TURN = Kernel("turn_matrices", _emit_turn)
 _PRODUCTS = frozenset({"MatMul", "Transpose"})
 
 
-@native_step("Transpose")
 def plan_transpose(site: Site) -> Choice | None:
     """Returns a view of a constant, for products, and if the turned value is in C order or channels last; else a copy."""
     (value,) = site.node.inputs
@@ -205,7 +203,6 @@ def plan_transpose(site: Site) -> Choice | None:
     return _plan_copy(site, value, lambda array: array.transpose(perm), turned.shape)
 
 
-@native_step("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 def plan_reshape(site: Site) -> Choice | None:
     """Returns a view of the same elements in another shape, or a copy into C order of elements that do not lie so."""
     value, shape = site.node.inputs[0], site.output_shape()
@@ -217,7 +214,6 @@ def plan_reshape(site: Site) -> Choice | None:
     return _plan_copy(site, value, lambda array: array, prototype.shape)
 
 
-@native_step("Expand")
 def plan_expand(site: Site) -> Recipe | None:
     """Returns the copy of an array into every place that it is broadcast to."""
     value, shape = site.node.inputs[0], site.output_shape()
@@ -227,7 +223,6 @@ def plan_expand(site: Site) -> Recipe | None:
     return _plan_copy(site, value, lambda array: array, shape)
 
 
-@native_step("Split")
 def plan_split(site: Site) -> Choice | None:
     """Returns a view for each part."""
     value = site.node.inputs[0]
@@ -246,7 +241,6 @@ def plan_split(site: Site) -> Choice | None:
     return Views(value, tuple(makes)) if begin == site.shape(value)[axis] else None
 
 
-@native_step("Slice")
 def plan_slice(site: Site) -> Choice | None:
     """Returns a view. Source: ONNX Slice-13; before 10 the bounds were attributes, which are left to the toolkit."""
     node = site.node
@@ -275,7 +269,6 @@ def plan_slice(site: Site) -> Choice | None:
     return Views(node.inputs[0], (lambda array: array[picked],))
 
 
-@native_step("Concat")
 def plan_concat(site: Site) -> Choice | None:
     """Returns a join of all inputs."""
     node = site.node
@@ -293,7 +286,6 @@ def plan_concat(site: Site) -> Choice | None:
     return Join(tuple(node.inputs), axis, is_last)
 
 
-@native_step("Gather")
 def plan_gather(site: Site) -> Choice | None:
     """Returns the view of a row of a table, by a constant number. Source: ONNX Gather-13."""
     value, indices = site.node.inputs

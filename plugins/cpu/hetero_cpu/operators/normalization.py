@@ -16,7 +16,6 @@ from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, list_rows
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.symbols.arrays import lay_empty
 
 _UNROLLED = 4
@@ -56,14 +55,8 @@ def _reduce_row(
     return combine(combine(a, b), combine(c, d)).fold(combine)
 
 
-def make_softmax(*, is_logarithm: bool) -> Kernel:
-    """Returns the kernel of e**(x - max) / sum over rows, or of its logarithm; arrays: result, x."""
-    title = f"{'log_' * is_logarithm}softmax"
-    emit = partial(_emit_softmax, is_logarithm=is_logarithm)
-    return Kernel(title, emit)
-
-
 def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
+    """Emits e**(x - max) / sum over rows, or its logarithm; arrays: result, x."""
     code = Code(name, 3, width)
     with RowWalk(code, 2).visit((0, 1)) as (addresses, length):
         y, x = addresses[0], addresses[1]
@@ -155,17 +148,11 @@ def _emit_moments(name: str, width: int, moments: Moments) -> Code:
     return code.finish()
 
 
-def make_neighbour_norm(before: int, after: int, beta: float) -> Kernel:
-    """Returns the kernel of x / (bias + factor * sum of squares of c - before to c + after) ** beta over rows of channels.
+def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: float) -> Code:
+    """Emits x / (bias + factor * sum of squares of c - before to c + after) ** beta over rows of channels.
 
     Arrays: result, x; own numbers: the bits of bias and of factor. Source: ONNX LRN-13.
     """
-    title = f"neighbour_norm_{before}_{after}_{beta.hex().replace('-', 'n').replace('+', '').replace('.', 'p')}"
-    emit = partial(_emit_neighbour_norm, before=before, after=after, beta=beta)
-    return Kernel(title, emit)
-
-
-def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: float) -> Code:
     code = Code(name, 3, width)
     walk = RowWalk(code, 2)
     bias, factor = (code.spread(code.float_of(walk.own_number(position))) for position in (0, 1))
@@ -222,7 +209,6 @@ def _emit_reciprocal_root(code: Code, x: Floats) -> Floats:
 Turn = Callable[[Array], Array]
 
 
-@native_step("Softmax", "LogSoftmax")
 def plan_native_softmax(site: Site) -> Recipe | None:
     """Returns the recipe along one axis; before version 13 along all axes from `axis` on. Source: ONNX Softmax-13, Softmax-11."""
     node = site.node
@@ -235,7 +221,8 @@ def plan_native_softmax(site: Site) -> Recipe | None:
     if not -len(shape) <= axis < len(shape):
         return None
     axis %= len(shape)
-    kernel = make_softmax(is_logarithm=node.op_type == "LogSoftmax")
+    is_logarithm = node.op_type == "LogSoftmax"
+    kernel = Kernel(f"{'log_' * is_logarithm}softmax", partial(_emit_softmax, is_logarithm=is_logarithm))
     if is_old or prod(shape[axis + 1 :]) == 1:
         # Axes that are contiguous from `axis` on are a single row.
         sizes = (prod(shape[:axis]), prod(shape[axis:]))
@@ -244,7 +231,6 @@ def plan_native_softmax(site: Site) -> Recipe | None:
     return None if is_old else _plan_rows(site, kernel, (), axis=axis, overwrites=True)
 
 
-@native_step("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization")
 def plan_native_layer_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization over the last axes. Source: ONNX LayerNormalization-17, RMSNormalization-23."""
     node = site.node
@@ -269,7 +255,6 @@ def plan_native_layer_norm(site: Site) -> Recipe | None:
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=1, overwrites=True)
 
 
-@native_step("InstanceNormalization")
 def plan_native_instance_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization of each channel of each image, in C order. Source: ONNX InstanceNormalization-6."""
     node = site.node
@@ -289,7 +274,6 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=2, overwrites=True)
 
 
-@native_step("LRN")
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:
     """Returns the recipe of x / (bias + alpha / size * sum of squares of neighbouring channels) ** beta. Source: ONNX LRN-13."""
     node = site.node
@@ -302,7 +286,9 @@ def plan_native_neighbour_norm(site: Site) -> Recipe | None:
     )
     if size < 1 or size > 16 or alpha < 0 or bias <= 0:
         return None
-    kernel = make_neighbour_norm((size - 1) // 2, size // 2, beta)
+    before, after = (size - 1) // 2, size // 2
+    title = f"neighbour_norm_{before}_{after}_{beta.hex().replace('-', 'n').replace('+', '').replace('.', 'p')}"
+    kernel = Kernel(title, partial(_emit_neighbour_norm, before=before, after=after, beta=beta))
     return _plan_rows(site, kernel, (bits_of(bias), bits_of(alpha / size)), axis=1, overwrites=False)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -15,7 +14,6 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.windows import (
     ImageReading,
     TileCode,
@@ -49,12 +47,6 @@ def emit_maximum(first: Floats, second: Floats) -> Floats:
     return first.is_nan().choose(first, (first > second).choose(first, second))
 
 
-def make_max_pool(shape: WindowShape) -> Kernel:
-    """Returns the kernel y[r, c, k] = max over i, j of x[r * stride + i * dilation - pad, c * stride + j * dilation - pad, k]."""
-    body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
-    return make_window_kernel(shape, body)
-
-
 def make_average_pool(shape: WindowShape) -> Kernel:
     """Returns the kernel of sums of windows, each divided by row_counts[r] * column_counts[c]."""
 
@@ -81,15 +73,10 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
     return [[pixels[r, t] for t in range(tile.pixels)] for r in range(tile.rows)]
 
 
-def make_global_mean() -> Kernel:
-    """Returns the kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
-    emit = partial(_emit_global, neutral=0.0, combine=lambda first, second: first + second)
-    return Kernel("global_mean", emit)
-
-
-def make_global_max() -> Kernel:
-    """Returns the kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
-    return Kernel("global_max", partial(_emit_global, neutral=-inf, combine=emit_maximum))
+GLOBAL_MEAN = Kernel("global_mean", lambda name, width: _emit_global(name, width, 0.0, lambda first, second: first + second))
+"""The kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
+GLOBAL_MAX = Kernel("global_max", lambda name, width: _emit_global(name, width, -inf, emit_maximum))
+"""The kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
 
 
 def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Code:
@@ -149,7 +136,6 @@ def _reduce_pixels(
 _ATTRIBUTES = {"auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "storage_order", "strides"}
 
 
-@native_step("MaxPool")
 def plan_max_pool(site: Site) -> Recipe | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
     windows = _read_windows(site)
@@ -160,11 +146,11 @@ def plan_max_pool(site: Site) -> Recipe | None:
     shape = plan_shape(windows, site.shape(site.node.inputs[0])[1], find_width(), zeros=NO_HALO)
     if shape is None:
         return None
-    call = WindowCall(make_max_pool(shape), shape, windows, find_width(), -np.inf, site.workers, {})
+    body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
+    call = WindowCall(make_window_kernel(shape, body), shape, windows, find_width(), -np.inf, site.workers, {})
     return _make_recipe(site, reading, call)
 
 
-@native_step("AveragePool")
 def plan_average_pool(site: Site) -> Recipe | None:
     """Returns the recipe of an AveragePool. Source: ONNX AveragePool-22."""
     windows = _read_windows(site)
@@ -172,7 +158,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
         return None
     is_unpadded = not any(end for pad in windows.pads for end in pad)
     if windows.kernel == windows.sizes and windows.dilations == (1, 1) and is_unpadded:
-        return _plan_global(site, make_global_mean(), divides=True)
+        return _plan_global(site, GLOBAL_MEAN, divides=True)
     source = site.node.inputs[0]
     reading = _read_pooled(site)
     if reading is None:
@@ -209,16 +195,14 @@ def _make_recipe(site: Site, reading: ImageReading, call: WindowCall) -> Recipe:
     return Recipe((site.node.inputs[0],), bind, reading.scratch, is_channels_last=True, kernels=kernels, reaches=reaches)
 
 
-@native_step("GlobalAveragePool", "ReduceMean")
 def plan_global_mean(site: Site) -> Recipe | None:
     """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
-    return _plan_global(site, make_global_mean(), divides=True) if _reduces_pixels(site) else None
+    return _plan_global(site, GLOBAL_MEAN, divides=True) if _reduces_pixels(site) else None
 
 
-@native_step("GlobalMaxPool", "ReduceMax")
 def plan_global_max(site: Site) -> Recipe | None:
     """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
-    return _plan_global(site, make_global_max(), divides=False) if _reduces_pixels(site) else None
+    return _plan_global(site, GLOBAL_MAX, divides=False) if _reduces_pixels(site) else None
 
 
 def _reduces_pixels(site: Site) -> bool:
@@ -283,23 +267,16 @@ def _read_windows(site: Site) -> Windows | None:
 
 
 def _lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
-    """Returns the same as float32, at least 1; sizes may be symbols."""
-    numbers = windows.outputs[axis], windows.sizes[axis], *_describe_taps(windows, axis, count_pads=count_pads)
-    counts: Array = lay_table(_make_counts, numbers)
-    return counts
-
-
-def _describe_taps(windows: Windows, axis: int, *, count_pads: bool) -> tuple[int, ...]:
+    """Returns how many elements of an axis each window has, at least 1, as float32; sizes may be symbols."""
     begin, end = windows.pads[axis]
-    return windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin, *((begin, end) if count_pads else (0, 0))
+    counted = (begin, end) if count_pads else (0, 0)
+    window = windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin
+    counts: Array = lay_table(_count_taps, (windows.outputs[axis], windows.sizes[axis], *window, *counted))
+    return counts
 
 
 def _count_taps(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int, before: int, after: int) -> Array:
-    """Returns how many taps of each window are elements of an axis, or of the pads around it that count."""
+    """Returns how many taps of each window are elements of an axis, or of the pads around it that count; at least 1."""
     taps = (np.arange(outputs) * stride - pad)[:, None] + np.arange(kernel) * dilation
-    counts: Array = ((taps >= -before) & (taps < size + after)).sum(axis=1)
+    counts: Array = np.maximum(((taps >= -before) & (taps < size + after)).sum(axis=1), 1).astype(np.float32)
     return counts
-
-
-def _make_counts(*numbers: int) -> Array:
-    return np.maximum(_count_taps(*numbers), 1).astype(np.float32)

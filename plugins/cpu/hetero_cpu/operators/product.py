@@ -10,13 +10,13 @@ import numpy as np
 
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.machine.memory import cut_scratch, measure_scratch
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.memory import align, cut_scratch, measure_scratch
 from hetero_cpu.operators.elementwise import read_activation
+from hetero_cpu.operators.images import Convolution, Staging
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
-from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.steps import native_step
+from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
@@ -60,6 +60,28 @@ def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
     return (1,) if added and not np.may_share_memory(site.prototypes[source], site.prototypes[added]) else ()
 
 
+def join_recipe(
+    convolution: Convolution,
+    epilogue: NativeEpilogue,
+    staging: Staging | None,
+    bind: Bind,
+    kernels: tuple[Kernel, ...],
+    *,
+    nbytes: int = 0,
+    reaches: tuple[Halo, ...] = (),
+) -> Recipe:
+    """Returns the recipe of a convolution. Its working memory holds the staged image, then `nbytes`."""
+    return Recipe(
+        (convolution.source, epilogue.added) if epilogue.added else (convolution.source,),
+        bind,
+        nbytes + (0 if staging is None else align(prod(staging.shape) * 4)),
+        is_channels_last=True,
+        overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
+        kernels=kernels if staging is None else (staging.kernel, *kernels),
+        reaches=reaches,
+    )
+
+
 def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
     """Returns a constant that adds a number to each channel, None for any other value."""
     constant = site.constants.get(value)
@@ -72,13 +94,11 @@ def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int
     return np.full(outputs, constant.reshape(-1)[0], np.float32) if constant.size == 1 else None
 
 
-@native_step("MatMul")
 def plan_native_mat_mul(site: Site) -> Recipe | None:
     """Returns the recipe of x @ w with a constant matrix w."""
     return _plan(site, site.constant(1), None, is_turned=False)
 
 
-@native_step("Gemm")
 def plan_native_gemm(site: Site) -> Recipe | None:
     """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is a number, or a number for each column."""
     gemm = read_gemm(site)

@@ -17,7 +17,6 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.windows import count_chunks, read_image
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, value_of
@@ -30,15 +29,11 @@ PARAMETERS = (
 Offsets, in bytes, and weights: of each row and each column of y, for each tap."""
 
 
-def make_resampling(taps: int) -> Kernel:
-    """Returns the kernel y[r, c, k] = sum over i, j < taps of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
+def _emit(name: str, width: int, taps: int) -> Code:
+    """Emits y[r, c, k] = sum over i, j < taps of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
 
     With a single tap, elements are copied and weights are not read.
     """
-    return Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
-
-
-def _emit(name: str, width: int, taps: int) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, place = line // p["rows"], line % p["rows"]
@@ -79,7 +74,6 @@ _ATTRIBUTES = {
 _TAPS = {"nearest": 1, "linear": 2}
 
 
-@native_step("Resize", "Upsample")
 def plan_resize(site: Site) -> Recipe | None:
     """Returns the recipe of an image that is resized. Source: ONNX Resize-19, Upsample-9."""
     node, source = site.node, site.node.inputs[0]
@@ -96,7 +90,7 @@ def plan_resize(site: Site) -> Recipe | None:
     reading = read_image(x, workers=site.workers)
     if reading is None:
         return None
-    kernel = make_resampling(taps)
+    kernel = Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         copies, x = reading.bind(reads[0], scratch)

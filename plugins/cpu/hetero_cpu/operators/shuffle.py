@@ -14,7 +14,6 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site, Views
 from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.windows import count_chunks
 from hetero_cpu.symbols.sizes import value_of
 
@@ -25,12 +24,8 @@ INTERLEAVE_PARAMETERS = (
 the channels of a group."""
 
 
-def make_interleave(groups: int) -> Kernel:
-    """Returns the kernel y[pixel, k * groups + g] = x[pixel, g, k]."""
-    return Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups))
-
-
 def _emit(name: str, width: int, groups: int) -> Code:
+    """Emits y[pixel, k * groups + g] = x[pixel, g, k]."""
     code, p, chunk, _ = begin_kernel(name, width, INTERLEAVE_PARAMETERS)
     full = p["own"] - p["own"] % width
     rest = p["own"] - full
@@ -85,7 +80,6 @@ _MOST_GROUPS = 8
 _PERM = (0, 2, 1, 3, 4)
 
 
-@native_step("Transpose")
 def plan_turned_groups(site: Site) -> Views | None:
     """Returns a view of (batch, groups, channels, height, width) with both axes of channels turned, if only a Reshape reads it."""
     (value,) = site.node.inputs
@@ -94,7 +88,6 @@ def plan_turned_groups(site: Site) -> Views | None:
     return Views(value, (lambda array: array.transpose(_PERM),)) if _is_turned(site.prototypes[value].transpose(_PERM)) else None
 
 
-@native_step("Reshape")
 def plan_shuffle(site: Site) -> Recipe | None:
     """Returns the recipe of the second Reshape of a shuffle, which gives the groups' channels in turn."""
     value = site.node.inputs[0]
@@ -104,7 +97,7 @@ def plan_shuffle(site: Site) -> Recipe | None:
     batch, own, groups, height, width = x.shape
     if site.types[site.node.outputs[0]].shape != (batch, own * groups, height, width):
         return None
-    kernel = make_interleave(groups)
+    kernel = Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x, y = reads[0], writes[0]

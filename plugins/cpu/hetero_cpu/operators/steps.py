@@ -6,7 +6,6 @@ import importlib
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from hetero_cpu.operators.recipe import Choice, Site
 
@@ -14,56 +13,50 @@ logger = logging.getLogger(__name__)
 
 ALL = "all"
 
-
-NATIVE_STEPS = {
-    "attention": "Attention",
-    "batched": "Gemm MatMul",
-    "convolution": "Conv",
-    "depthwise": "Conv",
-    "elementwise": ALL,
-    "gather": "Gather",
-    "grouped": "Conv",
+NATIVE_STEPS = (
+    ("attention", "plan_native_attention", "Attention"),
+    ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
+    ("depthwise", "plan_depthwise", "Conv"),
+    ("convolution", "plan_product_convolution", "Conv"),
+    ("elementwise", "plan_native_expression", ALL),
+    ("gather", "plan_native_gather", "Gather"),
     # Asked before the copies of layout.
-    "shuffle": "Reshape Transpose",
-    "layout": "Concat Expand Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze",
-    "product": "Gemm MatMul",
-    "normalization": "InstanceNormalization LRN LayerNormalization LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
-    "pooling": "AveragePool GlobalAveragePool GlobalMaxPool MaxPool ReduceMax ReduceMean",
-    "resize": "Resize Upsample",
-    "transposed": "ConvTranspose",
-}
-"""Module -> the operators that it has steps for, in the order in which they are asked. A network imports those that it needs."""
+    ("shuffle", "plan_turned_groups", "Transpose"),
+    ("shuffle", "plan_shuffle", "Reshape"),
+    ("layout", "plan_transpose", "Transpose"),
+    ("layout", "plan_reshape", "Reshape Flatten Squeeze Unsqueeze Identity"),
+    ("layout", "plan_expand", "Expand"),
+    ("layout", "plan_split", "Split"),
+    ("layout", "plan_slice", "Slice"),
+    ("layout", "plan_concat", "Concat"),
+    ("layout", "plan_gather", "Gather"),
+    ("product", "plan_native_mat_mul", "MatMul"),
+    ("product", "plan_native_gemm", "Gemm"),
+    ("normalization", "plan_native_softmax", "Softmax LogSoftmax"),
+    ("normalization", "plan_native_layer_norm", "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
+    ("normalization", "plan_native_instance_norm", "InstanceNormalization"),
+    ("normalization", "plan_native_neighbour_norm", "LRN"),
+    ("pooling", "plan_max_pool", "MaxPool"),
+    ("pooling", "plan_average_pool", "AveragePool"),
+    ("pooling", "plan_global_mean", "GlobalAveragePool ReduceMean"),
+    ("pooling", "plan_global_max", "GlobalMaxPool ReduceMax"),
+    ("resize", "plan_resize", "Resize Upsample"),
+    ("transposed", "plan_transposed_convolution", "ConvTranspose"),
+)
+"""Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's own domain that it is asked about, in order.
 
-
-NativeStepFunction = Callable[[Any], Any]
-
-
-NATIVE_STEP_FUNCTIONS: dict[str, list[NativeStepFunction]] = {}
-
-
-def native_step(*op_types: str) -> Callable[[NativeStepFunction], NativeStepFunction]:
-    """Registers a function Site -> Recipe (with `kernels`) or None for operators of ONNX's own domain, as `recipe.step` does."""
-
-    def register(function: NativeStepFunction) -> NativeStepFunction:
-        for op_type in op_types:
-            NATIVE_STEP_FUNCTIONS.setdefault(op_type, []).append(function)
-        return function
-
-    return register
+A network imports the modules that it needs.
+"""
 
 
 @cache
-def _list_native_steps(op_type: str) -> tuple[NativeStepFunction, ...]:
+def list_native_steps(op_type: str) -> tuple[Callable[[Site], Choice | None], ...]:
     """Returns the functions that are asked about an operator, in order."""
-    modules = [
-        f"hetero_cpu.operators.{folder}"
-        for folder, operators in NATIVE_STEPS.items()
+    return tuple(
+        getattr(importlib.import_module(f"hetero_cpu.operators.{module}"), name)
+        for module, name, operators in NATIVE_STEPS
         if operators is ALL or op_type in operators.split()
-    ]
-    for module in modules:
-        importlib.import_module(module)
-    # Another operator may have had them imported in another order.
-    return tuple(sorted(NATIVE_STEP_FUNCTIONS.get(op_type, ()), key=lambda function: modules.index(function.__module__)))
+    )
 
 
 def choose_step(site: Site) -> Choice | None:
@@ -71,7 +64,7 @@ def choose_step(site: Site) -> Choice | None:
     if site.node.domain:
         return None
     try:
-        choices = (function(site) for function in _list_native_steps(site.node.op_type))
+        choices = (function(site) for function in list_native_steps(site.node.op_type))
         return next((choice for choice in choices if choice is not None), None)
     except (ValueError, IndexError, TypeError, ArithmeticError) as error:
         # Attributes that contradict each other or the types: the toolkit's kernel says so when the node runs.

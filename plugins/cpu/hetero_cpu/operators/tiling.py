@@ -27,7 +27,7 @@ _MANY, _UNFIT = 5040, frozenset({2, 4, 5, 9, 14})
 # The share of the cycles by which tiles of an image may be slower; U-Nets and detectors are not, by the clock.
 _ALMOST = 1.15
 # The longest tile of an open number of pixels: decoders, encoders and U-Nets take as long as with tiles of 6, which need 20 pixels where
-# these need 12. And one for few pixels, in blocks as wide, so that weights of both are packed once.
+# these need 12. And a tile for few pixels, in blocks as wide, so that weights of both are packed once.
 _LONG, _SHORT = 5, 3
 # Tiles over which a block of weights is fetched, and the number that stands for all of such a class.
 _MOST_FETCHING, _OPEN_FETCHING = 32, 16

@@ -12,7 +12,6 @@ from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.steps import native_step
 from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.operators.weights import allocate_floats
 from hetero_cpu.operators.windows import has_channel_vectors
@@ -20,7 +19,6 @@ from hetero_cpu.operators.windows import has_channel_vectors
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"}
 
 
-@native_step("ConvTranspose")
 def plan_transposed_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a ConvTranspose of a single group without pads, with strides equal to its kernel.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import ReferenceType, ref
 
 import numpy as np
 
 from hetero_core.network.initializers import Initializer
 from hetero_cpu.machine.calls import Address
+from hetero_cpu.machine.memory import allocate_arena
 
 Array = np.ndarray[Any, Any]
 
@@ -75,15 +75,13 @@ def allocate_floats(count: int) -> Array:
     shared = None if _IN_USE.memory is None else _IN_USE.memory.allocate(nbytes)
     if shared is not None:
         return shared.view(np.float32)
-    own = np.empty(nbytes + _LINE, np.uint8)
-    begin = -own.ctypes.data % _LINE
-    return own[begin : begin + nbytes].view(np.float32)
+    return allocate_arena(nbytes).view(np.float32)
 
 
 class LazyArray:
     """An array that is made when it is first asked for, read-only. Safe for threads."""
 
-    __slots__ = ("__weakref__", "_array", "_lock", "_make", "_memory", "_releases", "_sources", "purpose")
+    __slots__ = ("__weakref__", "_array", "_lock", "_memory", "_releases", "make", "purpose", "sources")
 
     def __init__(
         self,
@@ -94,9 +92,11 @@ class LazyArray:
         releases: bool,
         purpose: tuple[object, ...] = (),
     ) -> None:
-        """`purpose` names the packed form; `memory` has room for it; `releases`: the sources are freed when it is made."""
+        """`purpose` names the packed form; `memory` has room for it; `releases`: the sources are freed when it is made, and only
+        constants remain among them.
+        """
         self.purpose = purpose
-        self._sources, self._make, self._memory, self._releases = sources, make, memory, releases
+        self.sources, self.make, self._memory, self._releases = sources, make, memory, releases
         self._array: Array | None = None
         self._lock = threading.Lock()
 
@@ -104,21 +104,24 @@ class LazyArray:
         """Returns the array."""
         with self._lock:
             if self._array is None:
-                arrays = [source.array if isinstance(source, Initializer) else source for source in self._sources]
+                arrays = [source.array if isinstance(source, Initializer) else source for source in self.sources]
                 _IN_USE.memory = self._memory
                 try:
                     # NumPy makes scalars of arrays without dimensions.
-                    packed = np.asarray(self._make(*arrays))
+                    packed = np.asarray(self.make(*arrays))
                 finally:
                     _IN_USE.memory = None
                 packed.flags.writeable = False
                 self._array = packed
-                constants = tuple(source for source in self._sources if isinstance(source, Initializer))
+                constants = tuple(source for source in self.sources if isinstance(source, Initializer))
                 for constant in constants:
                     # A further plan may want the array, but rarely constants that are packed already.
                     constant.drop_pages()
                 if self._releases:
-                    self._release_sources(constants)
+                    for constant in constants:
+                        constant.release()
+                    # Constants are kept as the key, without their arrays.
+                    self.sources = constants
             return self._array
 
     @property
@@ -127,26 +130,10 @@ class LazyArray:
         memory = self.get()
         return Address(memory.__array_interface__["data"][0], memory)
 
-    def _release_sources(self, constants: tuple[Initializer, ...]) -> None:
-        for constant in constants:
-            constant.release()
-        # Constants are kept as the key, without their arrays.
-        self._sources = constants
-
-    @property
-    def sources(self) -> tuple[Array | Initializer, ...]:
-        """The arrays and constants that the array is made of; only constants after the sources were freed."""
-        return self._sources
-
-    @property
-    def make(self) -> Callable[..., Array]:
-        """The function that makes the array of its sources."""
-        return self._make
-
     @property
     def constant(self) -> Initializer | None:
         """The only source, if it is a constant."""
-        sources = self._sources
+        sources = self.sources
         return sources[0] if len(sources) == 1 and isinstance(sources[0], Initializer) else None
 
     @property
@@ -158,7 +145,7 @@ class LazyArray:
     @property
     def source_bytes(self) -> int:
         """Bytes of the array that it is made of."""
-        return sum(source.nbytes for source in self._sources)
+        return sum(source.nbytes for source in self.sources)
 
 
 class PackedWeights:
@@ -168,7 +155,7 @@ class PackedWeights:
     one form, by all plans.
     """
 
-    __slots__ = ("_arrays", "_memory", "_owners", "_releases", "_unshared", "is_once")
+    __slots__ = ("_arrays", "_memory", "_owners", "_releases", "is_once")
 
     def __init__(self, *, releases: bool = False, is_once: bool = False) -> None:
         self.is_once = is_once
@@ -177,7 +164,6 @@ class PackedWeights:
         self._releases = releases
         self._memory = WeightMemory()
         self._owners: Mapping[int, Initializer] = {}
-        self._unshared: list[ReferenceType[LazyArray]] = []
 
     @property
     def releases(self) -> bool:
@@ -189,14 +175,10 @@ class PackedWeights:
         """Says whether plans for several sizes are to read each weight in one form."""
         return self.is_once and not self._releases
 
-    def renew(self) -> PackedWeights:
-        """Returns weights of the same kind, nothing of them made."""
-        return PackedWeights(releases=self._releases, is_once=self.is_once)
-
     def serve(self, constants: Mapping[str, Initializer]) -> PackedWeights:
         """Returns the same weights for the plan of a network with these constants: an array is told apart by the constant that it is of."""
-        served = self.renew()
-        served._arrays, served._memory, served._unshared = self._arrays, self._memory, self._unshared
+        served = PackedWeights(releases=self._releases, is_once=self.is_once)
+        served._arrays, served._memory = self._arrays, self._memory
         served._owners = {id(constant.array): constant for constant in constants.values()}
         return served
 
@@ -210,7 +192,7 @@ class PackedWeights:
         if self._releases and not all(isinstance(source, Initializer) for source in sources):
             # Views, as of a matrix that is turned: freed with their bases, so that nothing may find them by their id.
             unshared = LazyArray(sources, make, memory=self._memory, releases=True, purpose=purpose)
-            self._unshared.append(ref(unshared))
+            self._arrays[("unshared", id(unshared))] = unshared
             return unshared
         key = (*map(id, sources), *purpose)
         lazy = self._arrays.get(key)
@@ -226,7 +208,7 @@ class PackedWeights:
 
     def pack_all(self, workers: int) -> None:
         """Makes all lazy arrays, the largest first, with up to `workers` threads."""
-        arrays = [lazy for lazy in self._list_arrays() if not lazy.nbytes]
+        arrays = [lazy for lazy in list(self._arrays.values()) if not lazy.nbytes]
         arrays.sort(key=lambda lazy: -lazy.source_bytes)
         if workers <= 1 or len(arrays) <= 1:
             for lazy in arrays:
@@ -240,13 +222,9 @@ class PackedWeights:
 
     def list_made(self) -> list[LazyArray]:
         """Returns the arrays that are made already."""
-        return [lazy for lazy in self._list_arrays() if lazy.nbytes]
+        return [lazy for lazy in list(self._arrays.values()) if lazy.nbytes]
 
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays that are held."""
-        return sum(lazy.nbytes for lazy in self._list_arrays())
-
-    def _list_arrays(self) -> list[LazyArray]:
-        unshared = (held() for held in list(self._unshared))
-        return [*list(self._arrays.values()), *(lazy for lazy in unshared if lazy is not None)]
+        return sum(lazy.nbytes for lazy in list(self._arrays.values()))

@@ -15,9 +15,10 @@ from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.images import Convolution, Staging, bind_staging
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe
 from hetero_cpu.operators.product_kernel import Tile, call_tile
 from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.tiling import Tiling, choose_tiling, pad_vector
@@ -358,7 +359,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     products_position = (rows * block + _LINE) * 4
     moved_bytes = positions * moved_position
     products_bytes = positions * products_position
-    staged_bytes = 0 if staging is None else -(-prod(staging.shape) * 4 // 64) * 64
+    staged_bytes = 0 if staging is None else align(prod(staging.shape) * 4)
     added = (epilogue.added,) if epilogue.added else ()
     kernels = (make_whole(shape),) if is_whole else (make_input(size), make_output(shape))
 
@@ -382,16 +383,8 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         chunks = (count,) if is_whole else (-(-tiles // _INPUT_TILES), tiling.blocks)
         return calls + [NativeCall(kernel, row, number, keep) for kernel, number in zip(kernels, chunks, strict=True)]
 
-    staging_kernels: tuple[Kernel, ...] = () if staging is None else (staging.kernel,)
-    nbytes = staged_bytes + moved_bytes * (workers if is_whole else 1) + products_bytes * workers
-    return Recipe(
-        (convolution.source, *added),
-        bind,
-        nbytes,
-        is_channels_last=True,
-        overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
-        kernels=(*staging_kernels, *kernels),
-    )
+    nbytes = moved_bytes * (workers if is_whole else 1) + products_bytes * workers
+    return join_recipe(convolution, epilogue, staging, bind, kernels, nbytes=nbytes)
 
 
 def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:

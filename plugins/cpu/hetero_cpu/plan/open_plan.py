@@ -122,15 +122,8 @@ class ArrayMark:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberMark:
-    """Stands for a number of a function: its place among these numbers."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class OpenStep:
-    """A step: a range of calls of machine code, functions of open arrays, or a node of the toolkit, in order."""
+    """A step: a range of calls of machine code, functions with marks for arrays, or a node of the toolkit, in order."""
 
     node: Node
     actions: tuple[Any, ...]
@@ -138,20 +131,15 @@ class OpenStep:
     writes: tuple[str, ...] = ()
 
 
-PARTS = 6
-"""Of the numbers of a plan: of the calls of machine code, their chunks, of arrays, of functions, of late constants, of tables."""
-
-
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The numbers of arrays and functions for a set of sizes. Addresses count from the begin of their memory.
+    """The numbers of arrays for a set of sizes. Addresses count from the begin of their memory.
 
-    `laid`: of each array that is touched by name or function its address, shape and strides. `extra`: numbers of functions; `elements`:
-    of shape constants and of their inputs, a plain number for each that has no axes; `tables`: the arguments of small arrays.
+    `laid`: of each array that is touched by name or function its address, shape and strides. `elements`: of shape constants and of
+    their inputs, a plain number for each that has no axes; `tables`: the arguments of small arrays.
     """
 
     laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
-    extra: tuple[int, ...]
     elements: tuple[Any, ...]
     tables: tuple[int, ...]
 
@@ -174,9 +162,9 @@ class ShapeConstants:
 class NumberForm:
     """The numbers of a plan, and the purpose of each.
 
-    `counts`: of each part. `laid`: element type and rank of the arrays that are used by name or function; `inside`: the arrays in the
-    arena, by value; `outputs`: the arrays of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena,
-    in each external memory, in each table.
+    `counts`: of the calls of machine code, their chunks, arrays, shape constants and tables. `laid`: element type and rank of the arrays
+    that are used by name or function; `inside`: the arrays in the arena, by value; `outputs`: the arrays of outputs outside of it.
+    `rows_...`: the numbers of calls that are addresses in the arena, in each external memory, in each table.
     """
 
     table: Table
@@ -188,11 +176,6 @@ class NumberForm:
     rows_in_arena: Indices
     rows_of_roots: tuple[Indices, ...]
     rows_of_tables: tuple[Indices, ...]
-
-    def list_addresses(self) -> tuple[Indices, Indices]:
-        """Returns the numbers of calls that are addresses, and of each in which memory: 0 for the arena, then roots and tables."""
-        rows = [self.rows_in_arena, *self.rows_of_roots, *self.rows_of_tables]
-        return np.concatenate(rows), np.repeat(np.arange(len(rows)), list(map(len, rows)))
 
 
 class OpenPlan:
@@ -213,7 +196,7 @@ class OpenPlan:
         origin: Origin | None = None,
     ) -> None:
         """`inputs`: of the network, without shape constants. Of `calls` only the kernels, the counts of numbers and their `keep`
-        are read. `steps` have marks for arrays and numbers. `tables`: the function that makes each, and its number of arguments.
+        are read. `steps` have marks for arrays. `tables`: the function that makes each, and its number of arguments.
         `constants`: the arrays that are used by name. `origin`: the plan with symbols; None if the plan was stored.
         """
         self.plan, self.sizes, self.numbers, self.shape_constants = plan, sizes, numbers, shape_constants
@@ -259,16 +242,6 @@ class OpenPlan:
         """Returns all other numbers for a set of sizes."""
         return Described(*self._describe(*products))
 
-    def bind_action(self, action: Any, extra: Sequence[int], arrays: Mapping[int, Array]) -> Any:
-        """Returns a function with arrays, by their place, and numbers for a set of sizes."""
-
-        def bind(part: Any) -> Any:
-            if type(part) is ArrayMark:
-                return arrays[part.index]
-            return extra[part.index] if type(part) is NumberMark else part
-
-        return map_action(action, bind)
-
     def bind_tables(self, values: Sequence[int]) -> list[Array]:
         """Returns the tables for a set of sizes."""
         tables, begin = [], 0
@@ -278,7 +251,7 @@ class OpenPlan:
         return tables
 
     def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
-        """Returns the late constants; `elements`: as `Described` has them."""
+        """Returns the shape constants; `elements`: as `Described` has them."""
         computed = iter(
             () if self._compute_constants is None else self._compute_constants(*[elements[index] for index in self._constant_reads])
         )
@@ -289,7 +262,8 @@ class OpenPlan:
 
 def _add_begins(numbers: NumberForm, products: int) -> Table:
     """Returns the table with addresses that are sums as well: behind the products come the begins of all memories."""
-    rows, memories = numbers.list_addresses()
+    in_memories = [numbers.rows_in_arena, *numbers.rows_of_roots, *numbers.rows_of_tables]
+    rows, memories = np.concatenate(in_memories), np.repeat(np.arange(len(in_memories)), list(map(len, in_memories)))
     begins = (rows, products + memories, np.ones(len(rows), np.int64))
     entries = [
         np.concatenate([np.asarray(own, np.int64), others]) for own, others in zip(numbers.table.entries, begins, strict=True)
@@ -304,9 +278,8 @@ def _write_described(numbers: NumberForm, shape_constants: ShapeConstants, begin
     for _, rank in numbers.laid:
         address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
         arrays.append(f"({address}, {shape}, {strides})")
-    extra = write_tuple(islice(sums, numbers.counts[3]))
     elements = write_tuple(_write_elements(shape, sums) for shape in shape_constants.elements.values())
-    return write_tuple([write_tuple(arrays), extra, elements, write_tuple(sums)])
+    return write_tuple([write_tuple(arrays), elements, write_tuple(sums)])
 
 
 def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
@@ -315,22 +288,6 @@ def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
     return write_tuple([_write_elements(shape[1:], sums) for _ in range(shape[0])])
 
 
-def map_action(action: Any, bind: Callable[[Any], Any]) -> Any:
-    """Returns a function with `bind(part)` in the place of each of its arguments and of their parts."""
-    if isinstance(action, partial):
-        arguments = [map_action(part, bind) for part in action.args]
-        named = {key: map_action(part, bind) for key, part in action.keywords.items()}
-        return partial(action.func, *arguments, **named)
-    if type(action) in (tuple, list):
-        return type(action)(map_action(part, bind) for part in action)
-    if isinstance(action, slice):
-        return slice(*(map_action(part, bind) for part in (action.start, action.stop, action.step)))
-    return bind(action)
-
-
-def list_leaves(action: Any) -> list[Any]:
-    """Returns the arguments of a function and their parts, in the order of `map_action`; empty for a range of calls."""
-    leaves: list[Any] = []
-    if not isinstance(action, range):
-        map_action(action, leaves.append)
-    return leaves
+def map_action(action: partial[Any], bind: Callable[[Any], Any]) -> partial[Any]:
+    """Returns a function with `bind(argument)` in the place of each of its arguments."""
+    return partial(action.func, *map(bind, action.args))

@@ -21,7 +21,7 @@ from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.images import halo_of_tiles, reach_of_windows
 from hetero_cpu.operators.recipe import NO_HALO, Cut, Halo, Join, Recipe, Views, is_channels_last
 from hetero_cpu.operators.winograd import choose_winograd
-from hetero_cpu.plan.plan import Block, Derived, Joined, Piece, keep, take_cut
+from hetero_cpu.plan.plan import Block, Derived, Piece, keep, take_cut
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import Scope, value_of
 
@@ -167,7 +167,7 @@ class ValuePlacer:
     first_write: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
     """How many nodes still read each value, plus 1 for an output, which is never dead."""
-    joins: dict[str, Joined] = field(default_factory=dict)
+    joins: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
     _root_of_value: dict[str, str] = field(default_factory=dict)
     _values_of_root: dict[str, list[str]] = field(default_factory=dict)
     """The values in each block, each after the value that it is derived from."""
@@ -282,7 +282,7 @@ class ValuePlacer:
             pieces.append(Piece(source, cut, is_moved=root is not None))
             if root is not None:
                 self._move(root, output, cut)
-        self.joins[output] = Joined(tuple(pieces))
+        self.joins[output] = tuple(pieces)
         return [piece for piece in pieces if not piece.is_moved]
 
     def find_spans(self, values: set[str], last_read: Mapping[str, int], end: int) -> dict[str, tuple[int, int]]:

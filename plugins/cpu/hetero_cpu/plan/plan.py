@@ -127,9 +127,6 @@ class External:
         return (*self.inputs, *self.outputs.values())
 
 
-NO_EXTERNAL = External()
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A source of a concatenation, at `cut` of the result: computed in place if it `is_moved`, else copied."""
@@ -137,13 +134,6 @@ class Piece:
     source: str
     cut: Cut
     is_moved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A concatenation of values, in order."""
-
-    pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +147,8 @@ class ExecutionPlan:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     arena_bytes: int
-    external: External = NO_EXTERNAL
-    joins: Mapping[str, Joined] = field(default_factory=dict)
+    external: External = field(default_factory=External)
+    joins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
     """The values that are concatenations, and their pieces."""
 
     @cached_property

@@ -7,23 +7,23 @@ group ── choose ──> recipe, views or join ── placing.py ──> a pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_cpu.machine.memory import ALIGNMENT, align
+from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import join_chains
 from hetero_cpu.operators.groups import Group, form_groups
 from hetero_cpu.operators.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.arena import Lifetime, place_blocks
 from hetero_cpu.plan.passes import list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
-from hetero_cpu.plan.plan import NO_EXTERNAL, Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 
 
@@ -53,7 +53,7 @@ def lay_arena(
     working = [(index, scratch) for index, scratch in enumerate(scratch_bytes) if scratch]
     lifetimes = [Lifetime(blocks[name].nbytes, *spans[name]) for name in inner]
     lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
-    placed, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT) if scope is None else place_open(scope, lifetimes)
+    placed, arena_bytes = place_blocks(lifetimes) if scope is None else place_open(scope, lifetimes)
     offsets = dict(zip(inner, placed, strict=False))
     for name in external:
         offsets[name] = arena_bytes
@@ -68,7 +68,7 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
     are apart for all sizes.
     """
     plain = [Lifetime(value_of(block.nbytes), block.begin, block.end) for block in lifetimes]
-    example, _ = place_blocks(plain, alignment=ALIGNMENT)
+    example, _ = place_blocks(plain)
     offsets: list[Any] = [0] * len(lifetimes)
     ends: list[Any] = [0] * len(lifetimes)
     below: list[set[int]] = [set() for _ in lifetimes]
@@ -254,13 +254,44 @@ class _Builder:
         )
 
     def _find_outside(self, used: set[str]) -> External:
-        return find_external(
-            [spec.name for spec in self.network.inputs if spec.name in used],
-            [spec.name for spec in self.network.outputs],
-            [(step.work, step.writes) for step in self.steps],
-            self.placer.places,
-            self.placer.prototypes,
-            self.placer.find_root,
+        """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.
+
+        An input must not be written, and nothing of it be an output; an output must be all of its block, and no other output share that.
+        """
+        find_root, places, prototypes = self.placer.find_root, self.placer.places, self.placer.prototypes
+        inputs = [spec.name for spec in self.network.inputs if spec.name in used]
+        outputs = [spec.name for spec in self.network.outputs]
+        fixed: set[str | None] = set()
+        written: set[str | None] = set()
+        for step in self.steps:
+            roots = {find_root(value) for value in step.writes}
+            written |= roots
+            if isinstance(step.work, Foreign) or not step.work.kernels or step.work.calls_functions:
+                fixed |= roots | {find_root(value) for value in step.work.reads}
+        # An input that lies in another block is copied into it.
+        fixed |= {root for value in inputs if (root := find_root(value)) != value}
+        roots_of_outputs = [find_root(value) for value in outputs]
+
+        def may_move(root: str) -> bool:
+            block = places[root]
+            if not isinstance(block, Block) or block.halo != NO_HALO:
+                return False
+            # A size that is open grows: a class that was made for few keys serves many.
+            is_large = is_open(block.nbytes) or value_of(block.nbytes) >= FEWEST_BYTES
+            return is_large and root not in fixed and prototypes[root].flags.c_contiguous
+
+        def is_whole(value: str, root: str) -> bool:
+            return prototypes[value].nbytes == prototypes[root].nbytes and bool(prototypes[value].flags.c_contiguous)
+
+        read = [value for value in inputs if find_root(value) == value and value not in written and value not in roots_of_outputs]
+        own = [
+            (value, root)
+            for value, root in zip(outputs, roots_of_outputs, strict=True)
+            if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
+        ]
+        return External(
+            tuple(value for value in read if may_move(value)),
+            {value: root for value, root in own if may_move(root) and is_whole(value, root)},
         )
 
     def _drop_unused_inputs(self) -> set[str]:
@@ -273,53 +304,3 @@ class _Builder:
             for value, place in self.placer.places.items()
             if value not in inputs or value in needed or isinstance(place, Derived)
         }
-
-
-def find_external(
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    steps: Iterable[tuple[Recipe | Foreign, Sequence[str]]],
-    places: Mapping[str, Block | Derived],
-    prototypes: Mapping[str, Array],
-    find_root: Callable[[str], str | None],
-) -> External:
-    """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.
-
-    `steps`: the work, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
-    all of its block, and no other output share that.
-    """
-    from hetero_cpu.symbols.sizes import value_of  # a plan that is read needs no symbols
-
-    fixed: set[str | None] = set()
-    written: set[str | None] = set()
-    for work, writes in steps:
-        roots = {find_root(value) for value in writes}
-        written |= roots
-        if isinstance(work, Foreign) or not work.kernels or work.calls_functions:
-            fixed |= roots | {find_root(value) for value in work.reads}
-    # An input that lies in another block is copied into it.
-    fixed |= {root for value in inputs if (root := find_root(value)) != value}
-    roots_of_outputs = [find_root(value) for value in outputs]
-
-    def may_move(root: str) -> bool:
-        block = places[root]
-        if not isinstance(block, Block) or block.halo != NO_HALO:
-            return False
-        # A size that is open grows: a class that was made for few keys serves many.
-        is_large = is_open(block.nbytes) or value_of(block.nbytes) >= FEWEST_BYTES
-        return is_large and root not in fixed and prototypes[root].flags.c_contiguous
-
-    def is_whole(value: str, root: str) -> bool:
-        return prototypes[value].nbytes == prototypes[root].nbytes and prototypes[value].flags.c_contiguous
-
-    read = [value for value in inputs if find_root(value) == value and value not in written and value not in roots_of_outputs]
-    own = [
-        (value, root)
-        for value, root in zip(outputs, roots_of_outputs, strict=True)
-        if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
-    ]
-    external = External(
-        tuple(value for value in read if may_move(value)),
-        {value: root for value, root in own if may_move(root) and is_whole(value, root)},
-    )
-    return external if external.roots else NO_EXTERNAL

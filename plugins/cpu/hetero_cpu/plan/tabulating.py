@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,9 @@ from hetero_cpu.plan.open_plan import (
     ArrayMark,
     Indices,
     NumberForm,
-    NumberMark,
     OpenPlan,
     OpenStep,
     ShapeConstants,
-    list_leaves,
     map_action,
 )
 from hetero_cpu.plan.passes import join_open_network
@@ -72,50 +70,83 @@ def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, constant_names: Sequ
     shape_constants = ShapeConstants(names, nodes, reads, {name: tuple(own.shape) for name, own in elements.items()}, program)
     inputs = tuple(value for value in plan.inputs if value not in constant_names)
     numbers = [number for own in elements.values() for number in own.reshape(-1)]
-    return _tabulate_bound(
-        plan, origin, _Sizes(inputs, tuple(spec.shape for spec in opened.network.inputs), opened.symbols), shape_constants, numbers
-    )
+    shapes = tuple(spec.shape for spec in opened.network.inputs)
+    return _tabulate(plan, origin, inputs, shapes, opened.symbols, shape_constants, numbers)
 
 
 def tabulate_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
     """Returns the plan of a set of input shapes, as the plan of a class without symbols."""
-    return _tabulate_bound(
-        plan, _bind_plan(plan, Scope()), _Sizes(plan.inputs, signature, {}), ShapeConstants((), (), (), {}, None), ()
-    )
+    return _tabulate(plan, _bind_plan(plan, Scope()), plan.inputs, signature, {}, ShapeConstants((), (), (), {}, None), ())
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """The inputs of a network without shape constants, their shapes, and the inputs and axes of each symbol."""
-
-    inputs: tuple[str, ...]
-    shapes: Sequence[Any]
-    symbols: Mapping[int, tuple[tuple[int, int], ...]]
-
-
-def _tabulate_bound(
-    plan: ExecutionPlan, origin: Origin, sizes: _Sizes, shape_constants: ShapeConstants, elements: Sequence[Any]
+def _tabulate(
+    plan: ExecutionPlan,
+    origin: Origin,
+    inputs: tuple[str, ...],
+    shapes: Sequence[Any],
+    symbols: Mapping[int, tuple[tuple[int, int], ...]],
+    shape_constants: ShapeConstants,
+    elements: Sequence[Any],
 ) -> OpenPlan:
+    """`inputs` of the network without shape constants, their shapes, and the inputs and axes of each symbol."""
+    scope = origin.scope
     # Only machine code knows the address of an external input.
-    inputs = [value for value in (*sizes.inputs, *shape_constants.names) if value not in plan.external.inputs]
-    touched = _list_touched(origin, (*inputs, *plan.outputs))
+    named = [value for value in (*inputs, *shape_constants.names) if value not in plan.external.inputs]
+    touched = _list_touched(origin, (*named, *plan.outputs))
     laid = _list_laid(origin, touched)
     index_of_array = {id(array): index for index, array in enumerate(laid)}
     external = {*plan.external.roots, *plan.external.outputs}
-    named = {name: origin.arrays[name] for name in touched if name in origin.arrays and name not in external}
-    inside = {name: index_of_array[id(array)] for name, array in named.items() if isinstance(array, OpenArray)}
-    outputs = {value: index_of_array[id(origin.arrays[value])] for value in plan.external.outputs}
-    own_class, numbers = _tabulate(plan, sizes, origin, laid, elements)
+    arrays = {name: origin.arrays[name] for name in touched if name in origin.arrays and name not in external}
+    inside = {name: index_of_array[id(array)] for name, array in arrays.items() if isinstance(array, OpenArray)}
+    numbers = [number for call in origin.calls for number in call.numbers]
+    chunks = [call.chunks for call in origin.calls]
+    places = [number for array in laid for number in (array.address, *array.shape, *array.strides)]
+    own_terms: list[Terms] = [dict(key) for _, own in scope.tables for key in own]
+    parts = [*([terms_of(number) for number in part] for part in (numbers, chunks, places, elements)), own_terms]
+    guards: list[Terms] = [dict(key) for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero) for key in kind]
+    arena = [terms_of(plan.arena_bytes)]
+    together = [terms for part in parts for terms in part]
+    evaluator = Evaluator(scope, tuple(symbols), [*together, *guards, *arena])
+    least = len(scope.at_least_zero)
+    form = ClassForm(
+        tuple(Symbol(number, *own[0], *scope.bounds[number]) for number, own in symbols.items()),
+        tuple(map(_write_shape, shapes)),
+        evaluator.derivation,
+        evaluator.tabulate(guards),
+        least,
+        least + len(scope.equal_zero),
+    )
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for row, terms in enumerate(parts[0]):
+        bases = [product for product in terms if scope.has_base({product: 1})]
+        if len(bases) > 1:
+            raise NotOpenError("a number that is an address in two memories")
+        for product in bases:
+            rows.setdefault(product, []).append(row)
+
+    def find_rows(base: Any) -> Indices:
+        return np.array([row for product in base.terms for row in rows.get(product, ())], np.int64)
+
     return OpenPlan(
         plan,
-        own_class,
-        replace(numbers, inside=inside, outputs=outputs),
+        SizeClass(form),
+        NumberForm(
+            evaluator.tabulate(together),
+            tuple(map(len, parts)),
+            evaluator.tabulate(arena),
+            tuple((array.dtype, len(array.shape)) for array in laid),
+            inside,
+            {value: index_of_array[id(origin.arrays[value])] for value in plan.external.outputs},
+            find_rows(origin.bases[""]),
+            tuple(find_rows(origin.bases[root]) for root in plan.external.roots),
+            tuple(find_rows(base) for base in scope.tables.values()),
+        ),
         shape_constants,
-        inputs=sizes.inputs,
+        inputs=inputs,
         calls=origin.calls,
         steps=_mark_steps(origin, index_of_array),
-        tables=[(make, len(own)) for make, own in origin.scope.tables],
-        constants={name: array for name, array in named.items() if name not in inside},
+        tables=[(make, len(own)) for make, own in scope.tables],
+        constants={name: array for name, array in arrays.items() if name not in inside},
         origin=origin,
     )
 
@@ -168,49 +199,6 @@ def _bind_halo(plan: ExecutionPlan, value: str, base: Any) -> Any:
     return bind_clear(block.padded_shape, block.halo, lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value]))
 
 
-def _tabulate(
-    plan: ExecutionPlan, sizes: _Sizes, origin: Origin, laid: Sequence[OpenArray], elements: Sequence[Any]
-) -> tuple[SizeClass, NumberForm]:
-    """Returns the class, and its numbers without those by name."""
-    scope = origin.scope
-    numbers = [number for call in origin.calls for number in call.numbers]
-    chunks = [call.chunks for call in origin.calls]
-    places = [number for array in laid for number in (array.address, *array.shape, *array.strides)]
-    extra = [number for step in origin.steps for action in step.actions for number in list_leaves(action) if is_open(number)]
-    own_terms: list[Terms] = [dict(key) for _, own in scope.tables for key in own]
-    parts = [*([terms_of(number) for number in part] for part in (numbers, chunks, places, extra, elements)), own_terms]
-    guards: list[Terms] = [dict(key) for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero) for key in kind]
-    arena = [terms_of(plan.arena_bytes)]
-    together = [terms for part in parts for terms in part]
-    evaluator = Evaluator(scope, tuple(sizes.symbols), [*together, *guards, *arena])
-    least = len(scope.at_least_zero)
-    symbols = tuple(Symbol(number, *own[0], *scope.bounds[number]) for number, own in sizes.symbols.items())
-    shapes = tuple(map(_write_shape, sizes.shapes))
-    form = ClassForm(symbols, shapes, evaluator.derivation, evaluator.tabulate(guards), least, least + len(scope.equal_zero))
-    rows: dict[tuple[int, ...], list[int]] = {}
-    for row, terms in enumerate(parts[0]):
-        bases = [product for product in terms if scope.has_base({product: 1})]
-        if len(bases) > 1:
-            raise NotOpenError("a number that is an address in two memories")
-        for product in bases:
-            rows.setdefault(product, []).append(row)
-
-    def find_rows(base: Any) -> Indices:
-        return np.array([row for product in base.terms for row in rows.get(product, ())], np.int64)
-
-    return SizeClass(form), NumberForm(
-        evaluator.tabulate(together),
-        tuple(map(len, parts)),
-        evaluator.tabulate(arena),
-        tuple((array.dtype, len(array.shape)) for array in laid),
-        {},
-        {},
-        find_rows(origin.bases[""]),
-        tuple(find_rows(origin.bases[root]) for root in plan.external.roots),
-        tuple(find_rows(base) for base in scope.tables.values()),
-    )
-
-
 def _write_shape(shape: Sequence[Any] | None) -> tuple[int | tuple[int], ...] | None:
     """Returns a shape with (atom,) for each symbol."""
     if shape is None:
@@ -219,18 +207,13 @@ def _write_shape(shape: Sequence[Any] | None) -> tuple[int | tuple[int], ...] | 
 
 
 def _mark_steps(origin: Origin, index_of_array: Mapping[int, int]) -> list[OpenStep]:
-    """Returns the steps with marks for the arrays and numbers of functions. Raises: NotOpenError for an array outside of the arena."""
-    count = 0
+    """Returns the steps with marks for the arrays of functions. Raises: NotOpenError for an array outside of the arena."""
 
     def mark(part: Any) -> Any:
-        nonlocal count
         if isinstance(part, OpenArray):
             if origin.find_base(part) != "":
                 raise NotOpenError("a function of memory that lies outside of the arena")
             return ArrayMark(index_of_array[id(part)])
-        if is_open(part):
-            count += 1
-            return NumberMark(count - 1)
         return part
 
     return [
@@ -258,7 +241,7 @@ def _list_laid(origin: Origin, touched: Sequence[str]) -> list[OpenArray]:
     arrays = [origin.arrays[name] for name in touched if isinstance(origin.arrays.get(name), OpenArray)]
     for step in origin.steps:
         for action in step.actions:
-            arrays += [part for part in list_leaves(action) if isinstance(part, OpenArray)]
+            arrays += [part for part in getattr(action, "args", ()) if isinstance(part, OpenArray)]
     return list({id(array): array for array in arrays}.values())
 
 
@@ -273,19 +256,16 @@ def make_open_plan(
     weights: PackedWeights,
     extensions: Mapping[tuple[str, str], Any],
     workers: int,
-    begin_packing: Callable[[], None] = lambda: None,
 ) -> Generator[Kernel, None, OpenPlan | None]:
     """Yields the kernels of the plan of a class that input shapes belong to, then packs its weights and returns it.
 
     Returns None if there is no plan, or if it holds for these shapes alone. `example`: the network as it was specialized for the shapes.
-    `begin_packing` is called when the consumer has taken all kernels.
     """
     try:
         opened = open_network(network, signature, example)
         joined, shape_constants = expose_shape_constants(join_open_network(opened.network, opened.scope))
         plan = build_plan(joined, weights, extensions, workers=workers, scope=opened.scope)
         yield from plan.kernels
-        begin_packing()
         # Binding packs the weights in order.
         weights.pack_all(workers)
         open_plan = tabulate_plan(plan, opened, shape_constants)

@@ -19,7 +19,7 @@ from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
 from hetero_cpu.machine.memory import OutputMemory, allocate_arena
 from hetero_cpu.operators.recipe import Array, Call
-from hetero_cpu.plan.open_plan import ArrayMark, Described, NumberMark, OpenPlan, OpenStep, list_leaves
+from hetero_cpu.plan.open_plan import ArrayMark, Described, OpenPlan, OpenStep, map_action
 from hetero_cpu.plan.plan import Foreign
 from hetero_cpu.symbols.evaluation import Products
 
@@ -143,9 +143,13 @@ def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
     joined: list[BoundStep] = []
     for step in steps:
         before = joined[-1].actions[-1] if joined and joined[-1].actions else None
-        after = step.actions[0] if step.actions else None
-        fits = len(step.actions) == 1 and isinstance(before, range) and isinstance(after, range) and before.stop == after.start
-        if fits and isinstance(before, range) and isinstance(after, range) and after.stop - before.start <= _MOST_JOINED:
+        after = step.actions[0] if len(step.actions) == 1 else None
+        if (
+            isinstance(before, range)
+            and isinstance(after, range)
+            and before.stop == after.start
+            and after.stop - before.start <= _MOST_JOINED
+        ):
             last = joined[-1]
             joined[-1] = BoundStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
         else:
@@ -212,16 +216,18 @@ def own_value(value: Any, memory: Array) -> Any:
 
 
 class Rebound:
-    """A function of a step: the list of calls holds this, and binding to other sizes gives it other arrays and numbers."""
+    """A function of a step: the list of calls holds this, and binding to other sizes gives it other arrays."""
 
-    __slots__ = ("action", "arrays", "call", "has_numbers")
+    __slots__ = ("action", "arrays", "call")
 
-    def __init__(self, action: Any) -> None:
-        """`action`: as the plan has it, with marks for arrays and numbers."""
+    def __init__(self, action: partial[Any]) -> None:
+        """`action`: as the plan has it, with marks for arrays."""
         self.action, self.call = action, action
-        parts = list_leaves(action)
-        self.arrays = frozenset([part.index for part in parts if type(part) is ArrayMark])
-        self.has_numbers = any(type(part) is NumberMark for part in parts)
+        self.arrays = frozenset([part.index for part in action.args if type(part) is ArrayMark])
+
+    def bind(self, arrays: dict[int, Array]) -> None:
+        """Has it called with arrays, by their place in the plan."""
+        self.call = map_action(self.action, lambda part: arrays[part.index] if type(part) is ArrayMark else part)
 
     def __call__(self) -> None:
         """Calls it for the sizes that it was bound to last."""
@@ -380,10 +386,9 @@ class Instance:
             self._laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, address, strides)
         for name, index in plan.numbers.inside.items():
             self._arrays[name] = self._laid[index]
-        has_other_numbers = before is None or described.extra != before.extra
         for step in self._rebound:
-            if (step.has_numbers and has_other_numbers) or before is None or not step.arrays.isdisjoint(moved):
-                step.call = plan.bind_action(step.action, described.extra, self._laid)
+            if before is None or not step.arrays.isdisjoint(moved):
+                step.bind(self._laid)
 
     def _move(self, roots: Sequence[int]) -> None:
         """Has the program use the memory of each root."""

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterator
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
-from hetero_core.limits import RunLimits
 from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.run.instance import Instance
-from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:  # a network that NumPy runs needs neither
     from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.machine.program import TeamPool
-
-logger = logging.getLogger(__name__)
 
 
 class PlanInUse:
@@ -42,10 +37,6 @@ class PlanInUse:
     def is_native(self) -> bool:
         """True if machine code alone runs it."""
         return bool(self.plan.kernels) and not self.plan.foreign_count and not self.is_refuted
-
-    def covers(self, signature: Signature) -> bool:
-        """Says whether a set of input shapes is of the class."""
-        return self.opened.match(signature) is not None
 
     def measure(self, inputs: tuple[Any, ...]) -> int:
         """Returns the bytes of the arena of a run."""
@@ -76,11 +67,6 @@ class PlanInUse:
 
 Planning = Generator["Kernel", None, PlanInUse]
 """Yields the kernels of a plan, then packs its weights and returns it."""
-
-
-def has_room(limits: RunLimits, nbytes: int) -> bool:
-    """Says whether a run may have so many bytes beside those that it holds."""
-    return limits.memory_limit is None or limits.held + nbytes <= limits.memory_limit
 
 
 def has_interpreters(workers: int) -> bool:
@@ -131,7 +117,7 @@ def order_plan(
     plans: list[PlanInUse] = []
     BACKGROUND.order(
         _list_kernels(planning, workers, plans),
-        lambda error: take_over(plans[0] if plans else None, error),
+        lambda error: take_over(plans[0] if plans and error is None else None, error),
         is_wanted=is_wanted,
         begin=begin,
     )
@@ -143,11 +129,3 @@ def _list_kernels(planning: Planning, workers: int, plans: list[PlanInUse]) -> I
 
     yield from list_interpreters(workers)
     plans.append((yield from planning))
-
-
-def warn_of_error(error: BaseException | None, network: str) -> None:
-    """Logs that a network stays with the toolkit because of an error; a dropped order is no error."""
-    from hetero_cpu.machine.background import OrderDroppedError
-
-    if error is not None and not isinstance(error, OrderDroppedError):
-        logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", network, error)

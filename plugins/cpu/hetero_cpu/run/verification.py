@@ -63,27 +63,32 @@ class Verifier:
         except Exception as error:  # noqa: BLE001  # a kernel may raise anything; the plan has to raise as well
             expected = error
         plan_began = perf_counter()
-        outputs = _try_plan(run_plan, expected)
+        outputs: Outputs = ()
+        fault = f"the toolkit raises {type(expected).__name__}: {expected}" if isinstance(expected, Exception) else ""
+        try:
+            outputs = run_plan()
+        except (MemoryError, RequestCancelledError, WrongTypeError):
+            raise
+        except Exception as error:
+            if isinstance(expected, Exception):
+                raise
+            fault = f"the plan raises {type(error).__name__}: {error}"
         plan_seconds = perf_counter() - plan_began
-        fault = self._find_fault(outputs, expected)
+        if not fault and not isinstance(expected, Exception):
+            fault = self._find_fault(outputs, expected)
         with self._lock:
             self.seconds += perf_counter() - began - plan_seconds
             self.plans += not fault
             self.has_refuted |= bool(fault)
         if not fault:
-            assert isinstance(outputs, tuple)
             return outputs
         _warn(network, fault)
         if isinstance(expected, Exception):
             raise expected
         return expected
 
-    def _find_fault(self, outputs: Outputs | Exception, expected: Outputs | Exception) -> str:
+    def _find_fault(self, outputs: Outputs, expected: Outputs) -> str:
         """Returns the first difference of the plan's answer; empty if the answers agree."""
-        if isinstance(expected, Exception):
-            return f"the toolkit raises {type(expected).__name__}: {expected}"
-        if isinstance(outputs, Exception):
-            return f"the plan raises {type(outputs).__name__}: {outputs}"
         from hetero_core.testing.compare import describe_mismatch  # only a verified run compares
 
         differences = (
@@ -101,18 +106,6 @@ def is_random(program: Program) -> bool:
         (not step.node.domain and step.node.op_type in RANDOM_OPERATORS) or any(is_random(body.program) for body in step.bodies)
         for step in program.steps
     )
-
-
-def _try_plan(run_plan: Callable[[], Outputs], expected: Outputs | Exception) -> Outputs | Exception:
-    """Returns the outputs, or the error if the toolkit did not raise."""
-    try:
-        return run_plan()
-    except (MemoryError, RequestCancelledError, WrongTypeError):
-        raise
-    except Exception as error:
-        if isinstance(expected, Exception):
-            raise
-        return error
 
 
 def _copy(value: Any) -> Any:

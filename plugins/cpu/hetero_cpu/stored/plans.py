@@ -16,8 +16,9 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -38,6 +39,9 @@ from hetero_cpu.run.plans import PlanInUse
 from hetero_cpu.symbols.evaluation import Table
 from hetero_cpu.symbols.size_class import ClassForm, Signature, SizeClass
 from hetero_cpu.symbols.sizes import Size, value_of
+
+if TYPE_CHECKING:
+    from hetero_cpu.stored.payload import NetworkSource
 
 Array = np.ndarray[Any, Any]
 FindMemory = Callable[[int], Array]
@@ -373,13 +377,20 @@ _MOST_CONSTANTS = 1 << 30
 class StoredClasses:
     """The stored plans of one network. Safe for threads."""
 
-    def __init__(self, network: Network, weights: PackedWeights, workers: int) -> None:
-        """`network`: after the passes that do not ask for sizes; `weights`: the owner of packed arrays."""
-        self._network, self._weights, self._workers = network, weights, workers
+    def __init__(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
+        """`weights`: the owner of packed arrays."""
+        self._source, self._weights, self._workers = source, weights, workers
         self._lock = threading.Lock()
         self._name = ""
         self._pending: list[WrittenPlan] | None = None
-        self._is_too_large = sum(constant.nbytes for constant in network.initializers.values()) > _MOST_CONSTANTS
+
+    @property
+    def _network(self) -> Network:
+        return self._source.open()
+
+    @cached_property
+    def _is_too_large(self) -> bool:
+        return sum(constant.nbytes for constant in self._network.initializers.values()) > _MOST_CONSTANTS
 
     def find(self, signature: Signature) -> PlanInUse | None:
         """Returns the plan of a class that input shapes belong to; each plan is returned once.

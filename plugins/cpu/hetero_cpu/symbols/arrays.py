@@ -76,14 +76,6 @@ class OpenArray:
         """The array with its axes turned around."""
         return self.transpose()
 
-    @property
-    def base(self) -> None:
-        """Returns None: an array without memory is no view."""
-        return None
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -108,18 +100,6 @@ class OpenArray:
         if sorted(axis % self.ndim for axis in order) != list(range(self.ndim)):
             raise ValueError("axes that are no permutation")
         return self._with([self.shape[axis] for axis in order], [self.strides[axis] for axis in order])
-
-    def swapaxes(self, first: int, second: int) -> OpenArray:
-        """Returns a view with two axes exchanged."""
-        order = list(range(self.ndim))
-        order[first], order[second] = order[second], order[first]
-        return self.transpose(order)
-
-    def squeeze(self, axis: Any = None) -> OpenArray:
-        """Returns a view of a single element, without axes."""
-        gone = {axis % self.ndim} if axis is not None else {place for place, size in enumerate(self.shape) if size == 1}
-        remaining = [place for place in range(self.ndim) if place not in gone]
-        return self._with([self.shape[place] for place in remaining], [self.strides[place] for place in remaining])
 
     def reshape(self, *shape: Any) -> OpenArray:
         """Returns the same elements in another shape, a view if possible, else an array in memory of its own."""
@@ -313,14 +293,5 @@ def _move_axis(array: OpenArray, source: int, target: int) -> OpenArray:
 _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.broadcast_to: broadcast,
     np.may_share_memory: _share_memory,
-    np.shares_memory: _share_memory,
     np.moveaxis: _move_axis,
-    np.transpose: lambda array, axes=None: array.transpose(axes) if axes is not None else array.transpose(),
-    np.swapaxes: lambda array, first, second: array.swapaxes(first, second),
-    np.reshape: lambda array, shape: array.reshape(shape),
-    np.squeeze: lambda array, axis=None: array.squeeze(axis),
-    np.expand_dims: lambda array, axis: array[(slice(None),) * axis + (None,)],
-    np.ndim: lambda array: array.ndim,
-    np.shape: lambda array: array.shape,
-    np.size: lambda array: array.size,
 }

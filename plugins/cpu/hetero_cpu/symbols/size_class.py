@@ -61,7 +61,10 @@ class SizeClass:
         self._limits = tuple((symbol.low, symbol.high) for symbol in form.symbols)
         places = (f"shapes[{symbol.input}][{symbol.axis}]" for symbol in form.symbols)
         self._read_sizes = write_function(("shapes",), write_tuple(places))
-        shapes = ("None" if shape is None else write_tuple(map(_write_size, shape)) for shape in form.shapes)
+        shapes = (
+            "None" if shape is None else write_tuple(f"a{size[0]}" if isinstance(size, tuple) else repr(size) for size in shape)
+            for shape in form.shapes
+        )
         self._write_shapes = write_function([f"a{symbol.atom}" for symbol in form.symbols], write_tuple(shapes))
         self._known: OrderedDict[Signature, Products | None] = OrderedDict()
 
@@ -96,10 +99,6 @@ class SizeClass:
         products = self._derive(sizes)
         return products if products is not None and self._holds(*products) else None
 
-    def holds(self, sizes: Sequence[int]) -> bool:
-        """Says whether values of the symbols, in their order, are of the class."""
-        return self._find_products(sizes) is not None
-
     def write_signature(self, sizes: Sequence[int]) -> Signature:
         """Returns the input shapes that have these values of the symbols, in their order."""
         signature: Signature = self._write_shapes(*sizes)
@@ -113,7 +112,3 @@ def write_guards(form: ClassForm) -> Callable[..., bool]:
     claims = [f"{own} {comparison}" for own, comparison in zip(sums, comparisons, strict=True)]
     holds: Callable[..., bool] = write_function(form.derivation.parameters, " and ".join(claims) or "True")
     return holds
-
-
-def _write_size(size: int | tuple[int]) -> str:
-    return f"a{size[0]}" if isinstance(size, tuple) else repr(size)

@@ -60,7 +60,7 @@ def convolve(x: Any, w: Any, geometry: Any, group: int) -> Any:
     y_lay=lays,
 )
 def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRun, **drawn: Any) -> None:
-    from hetero_cpu.operators.grouped import plan_grouped_convolution
+    from hetero_cpu.operators.convolution import plan_product_convolution
 
     geometry, group, (own, filters) = drawn["geometry"], drawn["group"], (drawn["own"], drawn["made"])
     x, w = draw_array(1, drawn["batch"], group * own, *drawn["size"]), draw_array(2, group * filters, own, *geometry[0])
@@ -85,7 +85,7 @@ def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRu
     site = native.make_site(
         nodes, images, {"w": w, "b": b}, exact.shape, halos={"x": halo} if drawn["has_halo"] else {}, output_halo=y_halo
     )
-    recipe = plan_grouped_convolution(site)
+    recipe = plan_product_convolution(site)
     assert recipe is not None
     memory, y = Lay(drawn["y_lay"].before, drawn["y_lay"].after, y_halo, drawn["y_lay"].gap).place(np.zeros(exact.shape))
     before = memory.copy()
@@ -99,14 +99,14 @@ def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRu
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_pointwise_groups_of_even_pixels_equal_the_formula(native: NativeRun, batch: int) -> None:
-    from hetero_cpu.operators.grouped import plan_grouped_convolution
+    from hetero_cpu.operators.convolution import plan_product_convolution
 
     geometry = GEOMETRIES[0]
     x, w = draw_array(1, batch, 24, 9, 7), draw_array(2, 84, 8, 1, 1)
     exact, size_of_terms = convolve(x, w, geometry, 3), convolve(abs(x), abs(w), geometry, 3)
     images = {"x": Lay().place(x)[1]}
     node = Node("conv", "Conv", ("x", "w"), ("y",), since_version=22, attributes={"group": 3})
-    recipe = plan_grouped_convolution(native.make_site([node], images, {"w": w}, exact.shape))
+    recipe = plan_product_convolution(native.make_site([node], images, {"w": w}, exact.shape))
     assert recipe is not None
     _, y = Lay().place(np.zeros(exact.shape))
     native.run(recipe, images, y)
@@ -114,7 +114,7 @@ def test_pointwise_groups_of_even_pixels_equal_the_formula(native: NativeRun, ba
 
 
 def test_grouped_convolution_overwrites_the_added_image_alone(native: NativeRun) -> None:
-    from hetero_cpu.operators.grouped import plan_grouped_convolution
+    from hetero_cpu.operators.convolution import plan_product_convolution
 
     x = Lay().place(draw_array(1, 1, 4, 6, 6))[1]
     for added, overwritten in (("r", (1,)), ("x", ())):
@@ -123,6 +123,6 @@ def test_grouped_convolution_overwrites_the_added_image_alone(native: NativeRun)
             Node("add", "Add", ("t", added), ("y",), since_version=14),
         ]
         site = native.make_site(nodes, {"x": x, "r": Lay().place(x)[1]}, {"w": draw_array(2, 4, 2, 1, 1)}, x.shape)
-        recipe = plan_grouped_convolution(site)
+        recipe = plan_product_convolution(site)
         assert recipe is not None
         assert recipe.overwrites == overwritten

@@ -1,7 +1,4 @@
-"""Places values in a block of memory: values that live at the same time do not overlap; the rest may share memory.
-
-For devices that plan their memory.
-"""
+"""Places values in a block of memory: values that live at the same time do not overlap; the rest may share memory."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from hetero_cpu.machine.memory import align
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +19,15 @@ class Lifetime:
     end: int
 
 
-def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tuple[int, ...], int]:
-    """Returns the offset of each block, a multiple of `alignment` bytes, and the bytes of the arena.
+def place_blocks(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+    """Returns the offset of each block, a multiple of the alignment, and the bytes of the arena.
 
     Largest blocks first, each at the lowest offset that is free during its lifetime: quadratic, and so up to
     4,096 blocks; more are placed in the order of their beginnings, each in the smallest piece that is free.
     Source: Pisarchyk & Lee 2020, Efficient memory management for deep neural net inference, greedy by size.
     """
     if len(lifetimes) > _MOST_COMPARED:
-        return _place_in_order(lifetimes, alignment)
+        return _place_in_order(lifetimes)
     offsets, ends = [0] * len(lifetimes), [0] * len(lifetimes)
     placed: list[int] = []
     total = 0
@@ -44,7 +43,7 @@ def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tupl
             # No calls in here: this loop makes the cost quadratic.
             if ends[neighbour] > offset:
                 offset = ends[neighbour]
-        offsets[index], ends[index] = offset, align_size(offset + block.nbytes, alignment)
+        offsets[index], ends[index] = offset, align(offset + block.nbytes)
         total = max(total, ends[index])
         insort(placed, index, key=lambda position: offsets[position])
     return tuple(offsets), total
@@ -53,7 +52,7 @@ def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tupl
 _MOST_COMPARED = 4096
 
 
-def _place_in_order(lifetimes: Sequence[Lifetime], alignment: int) -> tuple[tuple[int, ...], int]:
+def _place_in_order(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
     """Returns offsets and bytes as `place_blocks`. Cost: n log n, and the moves within a sorted list."""
     offsets = [0] * len(lifetimes)
     living: list[tuple[int, int, int]] = []
@@ -64,7 +63,7 @@ def _place_in_order(lifetimes: Sequence[Lifetime], alignment: int) -> tuple[tupl
         while living and living[0][0] < block.begin:
             _, size, offset = heapq.heappop(living)
             insort(free, (size, offset))
-        size = align_size(block.nbytes, alignment)
+        size = align(block.nbytes)
         place = bisect_left(free, (size, 0))
         if place < len(free):
             room, offset = free.pop(place)
@@ -75,8 +74,3 @@ def _place_in_order(lifetimes: Sequence[Lifetime], alignment: int) -> tuple[tupl
         offsets[index] = offset
         heapq.heappush(living, (block.end, size, offset))
     return tuple(offsets), total
-
-
-def align_size(nbytes: int, alignment: int) -> int:
-    """Returns the next multiple of the alignment."""
-    return -(-nbytes // alignment) * alignment
