@@ -66,19 +66,6 @@ def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[]
     future.add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
 
 
-def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
-    """Begins a run of a child that starts runs by itself, on values in the memories that it names; its outputs stay there.
-
-    `done` is called once, from any thread, with the result or error of the device, even if it cannot start the run.
-    """
-    start = child.executable.start
-    assert start is not None, f"{child.where} starts no runs"
-    try:
-        start(inputs, context, done)
-    except BaseException as error:  # noqa: BLE001  # whoever waits is told
-        done(None, error)
-
-
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
     """Returns the context of a child's run within a run of its composer; its times go into the composer's profile, by its index."""
     profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
