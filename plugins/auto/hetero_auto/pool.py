@@ -192,7 +192,7 @@ class Pool:
         self._lock = threading.Lock()
         self._members: tuple[Member, ...] = ()
         self._waiting: deque[PoolTicket] = deque()
-        self._here = _GrantingFlag()
+        self._here = threading.local()
         self._is_closed = False
         self.served: dict[str, int] = {}
         self.has_entered, self.has_answered = threading.Event(), threading.Event()
@@ -312,7 +312,7 @@ class Pool:
 
     def _advance(self) -> None:
         """Grants what can be granted. A run that ends while it begins comes back here, and is left to the loop that began it."""
-        if self._here.is_granting:
+        if getattr(self._here, "is_granting", False):
             return
         self._here.is_granting = True
         try:
@@ -357,9 +357,3 @@ class Pool:
         if home is not None and member is not None:
             home.member = member
         return member
-
-
-class _GrantingFlag(threading.local):
-    """A flag of each thread: true while it grants requests."""
-
-    is_granting = False

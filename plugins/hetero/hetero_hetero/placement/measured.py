@@ -236,7 +236,10 @@ class _Search:
 
     def _measure_segments(self) -> bool:
         """Times each distinct segment on each device that takes it, those with the most work first; says whether time was enough."""
-        self._find_twins()
+        first: dict[str, int] = {}
+        for index, segment in enumerate(self.segments):
+            signature = f"{sign_segment(self.task.network, segment, self.shapes)}{self.takers[index]}"
+            self.twins[index] = first.setdefault(signature, index)
         weights: dict[int, float] = {}
         for index, twin in enumerate(self.twins):
             weights[twin] = weights.get(twin, 0.0) + self.segments[index].work
@@ -249,12 +252,6 @@ class _Search:
             self._time_segment(index, device, max(self.remaining / (len(pairs) - number), min(self.remaining / 10, 2.0)))
         return True
 
-    def _find_twins(self) -> None:
-        first: dict[str, int] = {}
-        for index, segment in enumerate(self.segments):
-            signature = f"{sign_segment(self.task.network, segment, self.shapes)}{self.takers[index]}"
-            self.twins[index] = first.setdefault(signature, index)
-
     def _time_segment(self, index: int, device: str, seconds: float) -> None:
         config = self._configure(device)
         command = {"do": "time_part", "device": device, "config": config, "nodes": self.names[index], "seconds": seconds}
@@ -264,13 +261,9 @@ class _Search:
             return
         if answer["is_ready"]:
             self.measurements.seconds.setdefault(index, {})[device] = answer["seconds"]
-        if answer["memory"] != HOST and device not in self.measurements.memories:
-            node = self.names[index][-1]
-            moves = self.bench.ask(
-                device, {"do": "time_transfers", "device": device, "config": config, "node": node}, self._limit()
-            )
-            if "error" not in moves:
-                self.measurements.memories[device] = moves["memory"], TransferCost(*moves["there"]), TransferCost(*moves["back"])
+        if answer["memory"] != HOST:
+            there, back = (TransferCost(*answer[way]) for way in ("there", "back"))
+            self.measurements.memories.setdefault(device, (answer["memory"], there, back))
 
     def _configure(self, device: str) -> dict[str, Any]:
         threads = min(self.task.own_config[THREADS_KEY], self.task.core.get_config(device, THREADS_KEY))
