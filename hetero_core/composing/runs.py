@@ -43,23 +43,17 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
         start(fit_tensors(child, inputs, context.profile), context, end)
         return
 
-    submit_run(child.submit, lambda: run_child(child, inputs, context), done, device=child.device)
-
-
-def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[], Any], done: Done, *, device: object) -> None:
-    """Has a thread compute a run; `done` is called once, even if the Core is closed before the run begins."""
-
     def run() -> None:
         try:
-            outputs = compute()
+            outputs = run_child(child, inputs, context)
         except BaseException as error:  # noqa: BLE001  # whoever waits is told
             done(None, error)
             return
         done(outputs, None)
 
-    dropped = f"the Core was closed before a run on {device} began"
+    dropped = f"the Core was closed before a run on {child.device} began"
     try:
-        future = submit(run)
+        future = child.submit(run)
     except ClosedError as error:
         done(None, error)
         return
