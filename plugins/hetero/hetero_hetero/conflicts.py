@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from hetero_hetero.digraph import Digraph, build_digraph
+from hetero_hetero.digraph import Digraph, OneOf, build_digraph
 from hetero_hetero.subgraphs import Subgraph
 
-KeptOut = tuple[int, int, tuple[int, ...]]
-"""A node next to a subgraph of its own device that could not join it, the index of the subgraph, and the path.
 
-The path begins at the node or at a member, runs outside, and ends at a member or at the node.
-"""
+@dataclass(frozen=True)
+class KeptOut:
+    """A node next to a subgraph of its own device that could not join it.
+
+    `path` begins at the node or at a member, runs outside, and ends at a member or at the node.
+    """
+
+    node: int
+    subgraph: Subgraph
+    path: tuple[int, ...]
 
 
 def explain_within(
-    predecessors: Sequence[Sequence[int]], subgraphs: Sequence[Subgraph], *, steps: int
+    predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph], *, steps: int
 ) -> tuple[tuple[KeptOut, ...], int]:
     """Returns the reasons that keep neighbouring subgraphs of one device apart, and the number of nodes not examined.
 
@@ -26,7 +33,8 @@ def explain_within(
     Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the side of the smaller subgraph is
     not looked at again. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
     """
-    graph = build_digraph(predecessors, [0] * len(predecessors), [0])  # only the edges count here
+    indices = predecessors if isinstance(predecessors, Mapping) else range(len(predecessors))
+    graph = build_digraph(predecessors, dict.fromkeys(indices, 0), [0])  # only the edges count here
     position_of_index = {index: position for position, index in enumerate(graph.index_of_position)}
     parts = [[position_of_index[index] for index in subgraph.nodes] for subgraph in subgraphs]
     part_of_position = {position: number for number, part in enumerate(parts) for position in part}
@@ -54,7 +62,7 @@ def explain_within(
             steps -= entered
         if path:
             names = graph.index_of_position
-            kept_outs.append((names[node], number, tuple(names[place] for place in path)))
+            kept_outs.append(KeptOut(names[node], subgraphs[number], tuple(names[place] for place in path)))
             explained.add((home, number))
     return tuple(kept_outs), 0
 

@@ -89,8 +89,9 @@ def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Con
     """Returns the reasons, by node, that keep subgraphs of one device apart, and the number of nodes that were not examined."""
     kept_outs, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
     names = [node.name for node in network.nodes]
-    conflicts = (Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in sorted(kept_outs))
-    return tuple(conflicts), unexplained
+    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
+    by_node = sorted((entry.node, index_of_subgraph[entry.subgraph], entry.path) for entry in kept_outs)
+    return tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node), unexplained
 
 
 def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Boundary, ...]:
