@@ -61,17 +61,23 @@ class Composer:
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """A composer is not a physical device: it has no ids, and its architecture comes from its children."""
-        # The check for usable children creates them, so it is made only for metrics that come from children.
-        usable = cache(lambda: self.usable_children(device))
+        """A composer is no physical device: it has no ids, and its architecture is that of its children."""
+        # Asking which of them can be used creates them: only for a metric that is theirs.
+        children = self.list_children(device)
+        unavailable = cache(lambda: find_unavailable(self._core, children))
 
         def ask(metric: str) -> list[Any]:
-            return [self._core.get_metric(child, metric) for child in usable()]
+            return [self._core.get_metric(child, metric) for child in children if child not in unavailable()]
+
+        def join_capabilities() -> tuple[str, ...]:
+            abilities = ask("OPTIMIZATION_CAPABILITIES")
+            every = dict.fromkeys(word for words in abilities for word in words)
+            return tuple(word for word in every if not self.names_common_abilities or all(word in words for words in abilities))
 
         return {
             "AVAILABLE_DEVICES": (),
             "FULL_DEVICE_NAME": self.title,
-            "OPTIMIZATION_CAPABILITIES": lambda: self._join_capabilities(ask("OPTIMIZATION_CAPABILITIES")),
+            "OPTIMIZATION_CAPABILITIES": join_capabilities,
             # As many requests keep all children busy: each works on its own request.
             "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (
                 1,
@@ -79,7 +85,7 @@ class Composer:
                 1,
             ),
             "RANGE_FOR_STREAMS": lambda: (1, max((limits[1] for limits in ask("RANGE_FOR_STREAMS")), default=1)),
-            "HOLDS_INTERPRETER_LOCK": lambda: bool(usable()) and all(ask("HOLDS_INTERPRETER_LOCK")),
+            "HOLDS_INTERPRETER_LOCK": lambda: bool(locks := ask("HOLDS_INTERPRETER_LOCK")) and all(locks),
             "VALUE_DEVIATIONS": lambda: tuple(sorted({word for words in ask("VALUE_DEVIATIONS") for word in words})),
             "DEVICE_TYPE": lambda: (
                 " ".join(sorted({word for words in ask("DEVICE_TYPE") for word in words.split(" ")})) or "integrated"
@@ -87,11 +93,6 @@ class Composer:
             "MAX_BATCH_SIZE": lambda: min(filter(None, ask("MAX_BATCH_SIZE")), default=0),
             "DEVICE_ARCHITECTURE": lambda: " ".join(ask("DEVICE_ARCHITECTURE")) or device.name,
         }
-
-    def _join_capabilities(self, named: list[tuple[str, ...]]) -> tuple[str, ...]:
-        """Returns the element types and abilities of the devices, each once, in their order; the core adds EXPORT_IMPORT."""
-        every = dict.fromkeys(word for words in named for word in words)
-        return tuple(word for word in every if not self.names_common_abilities or all(word in words for words in named))
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
@@ -128,12 +129,6 @@ class Composer:
     def list_children(self, device: DeviceName) -> tuple[str, ...]:
         """Returns the canonical names of the devices in the arguments; each once, in order."""
         return tuple(str(entry.device) for entry in self.list_entries(device) if not entry.is_excluded)
-
-    def usable_children(self, device: DeviceName) -> tuple[str, ...]:
-        """Returns the children that can work here."""
-        children = self.list_children(device)
-        unavailable = find_unavailable(self._core, children)
-        return tuple(child for child in children if child not in unavailable)
 
     def require_children(self, device: DeviceName) -> tuple[str, ...]:
         """Returns the children. Raises: DeviceNameError for an empty list."""

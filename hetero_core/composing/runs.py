@@ -43,40 +43,21 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
         start(fit_tensors(child, inputs, context.profile), context, end)
         return
 
-    submit_run(child.submit, lambda: run_child(child, inputs, context), done, device=child.device)
-
-
-def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[], Any], done: Done, *, device: object) -> None:
-    """Has a thread compute a run; `done` is called once, even if the Core is closed before the run begins."""
-
     def run() -> None:
         try:
-            outputs = compute()
-        except BaseException as error:  # noqa: BLE001  # passed to the waiting caller
+            outputs = run_child(child, inputs, context)
+        except BaseException as error:  # noqa: BLE001  # whoever waits is told
             done(None, error)
             return
         done(outputs, None)
 
-    dropped = f"the Core was closed before a run on {device} began"
+    dropped = f"the Core was closed before a run on {child.device} began"
     try:
-        future = submit(run)
+        future = child.submit(run)
     except ClosedError as error:
         done(None, error)
         return
     future.add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
-
-
-def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
-    """Begins a run of a child that starts runs by itself, on values in the memories that it names; its outputs stay there.
-
-    `done` is called once, from any thread, with the result or error of the device, even if it cannot start the run.
-    """
-    start = child.executable.start
-    assert start is not None, f"{child.where} starts no runs"
-    try:
-        start(inputs, context, done)
-    except BaseException as error:  # noqa: BLE001  # passed to the waiting caller
-        done(None, error)
 
 
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:

@@ -150,7 +150,9 @@ class Drawing:
 def draw_plan(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> Drawing:
     """Returns the drawing; subgraph i is the group with the attribute data-subgraph="i"."""
     places = find_links(plan)
-    sizes = [_size_stage(stage) for stage in plan.stages] + [_size_terminal(terminal) for terminal in places.terminals]
+    sizes = [_size_stage(stage) for stage in plan.stages] + [
+        (min(24.0 + _LETTER * len(terminal.label), 220.0), _PILL_HEIGHT) for terminal in places.terminals
+    ]
     layout = lay_out(sizes, [(link.source, link.target) for link in places.links])
     index_of_device = index_colors(plan)
     longest = max(seconds_of_subgraph.values(), default=0.0)
@@ -159,8 +161,8 @@ def draw_plan(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> Drawing:
     for index, (stage, size, corner) in enumerate(zip(plan.stages, sizes, layout.corners, strict=False)):
         seconds = seconds_of_subgraph.get(index)
         share = 0.0 if seconds is None or not longest else seconds / longest
-        look = _Look(index_of_device[stage.device], describe_stage(plan, stage, seconds), share)
-        boxes.append(_draw_stage(stage, corner, size, look))
+        detail = describe_stage(plan, stage, seconds)
+        boxes.append(_draw_stage(stage, corner, size, color=index_of_device[stage.device], detail=detail, share=share))
     behind = len(plan.stages)
     pills = [
         _draw_terminal(terminal, corner, size)
@@ -186,39 +188,27 @@ def quote_text(text: str) -> str:
     return quoteattr(_NOT_XML.sub("\ufffd", text))
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """The colour's index, the second line, and the time as a share of the longest."""
-
-    color: int
-    detail: str
-    share: float
-
-
 def _size_stage(stage: PlanStage) -> tuple[float, float]:
     """More nodes, larger box; ten times as many make it about a third larger."""
     growth = math.log2(max(len(stage.nodes), 1))
     return 152.0 + 9.0 * growth, 48.0 + 5.0 * growth
 
 
-def _size_terminal(terminal: Terminal) -> tuple[float, float]:
-    return min(24.0 + _LETTER * len(terminal.label), 220.0), _PILL_HEIGHT
-
-
-def _draw_stage(stage: PlanStage, corner: Point, size: tuple[float, float], look: _Look) -> str:
+def _draw_stage(stage: PlanStage, corner: Point, size: tuple[float, float], *, color: int, detail: str, share: float) -> str:
+    """Returns the box of a stage; `share` is its time as a share of the longest."""
     (left, top), (width, height) = corner, size
     centre = f"{left + width / 2:.1f}"
     middle = top + height / 2
-    title = f"subgraph {stage.index} on {stage.device}, {look.detail}"
-    bar = f'<rect class="time" x="{left + 6:.1f}" y="{top + height - 7:.1f}" width="{(width - 12) * look.share:.1f}" height="3" rx="1"/>'
+    title = f"subgraph {stage.index} on {stage.device}, {detail}"
+    bar = f'<rect class="time" x="{left + 6:.1f}" y="{top + height - 7:.1f}" width="{(width - 12) * share:.1f}" height="3" rx="1"/>'
     return (
-        f'<g class="subgraph device-{look.color}" data-subgraph="{stage.index}" tabindex="0" role="button" aria-label={quote_text(title)}>'
+        f'<g class="subgraph device-{color}" data-subgraph="{stage.index}" tabindex="0" role="button" aria-label={quote_text(title)}>'
         f"<title>{escape_text(title)}</title>"
         f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
         f'<text class="name" x="{centre}" y="{middle - 4:.1f}">'
         f"{escape_text(_shorten(f'{stage.index} · {stage.device}', width - 12))}</text>"
-        f'<text class="detail" x="{centre}" y="{middle + 12:.1f}">{escape_text(look.detail)}</text>'
-        f"{bar if look.share else ''}</g>"
+        f'<text class="detail" x="{centre}" y="{middle + 12:.1f}">{escape_text(detail)}</text>'
+        f"{bar if share else ''}</g>"
     )
 
 

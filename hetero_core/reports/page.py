@@ -18,8 +18,6 @@ from hetero_core.plan import Plan
 from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, list_devices, quote_text, read_asset, style_drawing
 from hetero_core.reports.text import count, describe_bytes, describe_conflict, describe_placement, describe_procedures
 
-_MOST_UNEXPLAINED = "the network is large: {} nodes next to a subgraph of their device were not looked at for conflicts"
-
 
 def format_page(title: str, body: str) -> str:
     """Returns the page of a body that is HTML; the title is any text."""
@@ -45,6 +43,9 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
         f'rx="3"/></svg>{escape_text(device.text)}</li>'
         for device in list_devices(plan, seconds_of_subgraph)
     )
+    # No HTML parser can leave this JSON: it is ASCII, and the characters of tags and entities are written as escapes.
+    fields = json.dumps(_list_fields(plan, seconds_of_subgraph), separators=(",", ":"))
+    fields = fields.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     title = f"{plan.network}: {count(plan.operator_of_node, 'node')}, {count(plan.stages, 'subgraph')}"
     return Template(read_asset("plan.html")).substitute(
         POLICY=quote_text(policy),
@@ -53,7 +54,7 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
         LEGEND=legend,
         SIZE=f'data-width="{drawing.width:.0f}" data-height="{drawing.height:.0f}"',
         DRAWING=f'{ARROW}<g id="scene">{drawing.elements}</g>',
-        PLAN=_escape_json(_list_fields(plan, seconds_of_subgraph)),
+        PLAN=fields,
         PROGRAM=program,
     )
 
@@ -63,14 +64,14 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _escape_json(fields: Mapping[str, Any]) -> str:
-    """Returns JSON that no HTML parser can leave: the characters of tags and entities are written as escapes."""
-    text = json.dumps(fields, separators=(",", ":"))  # ASCII: everything else is an escape, too
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[str, Any]:
     """Returns the fields that the program of the page shows on demand."""
+    notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
+    notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
+    if plan.unexplained:
+        notes.append(
+            f"the network is large: {plan.unexplained} nodes next to a subgraph of their device were not looked at for conflicts"
+        )
     return {
         "network": plan.network,
         "priorities": list(plan.priorities),
@@ -91,15 +92,8 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
         "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
         "pins": dict(plan.pins),
         "conflicts": [[entry.node, describe_conflict(plan, entry)] for entry in plan.conflicts],
-        "note": " ".join(_list_notes(plan)),
+        "note": " ".join(notes),
     }
-
-
-def _list_notes(plan: Plan) -> list[str]:
-    """Returns the notes about the whole plan."""
-    notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
-    notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
-    return [*notes, _MOST_UNEXPLAINED.format(plan.unexplained)] if plan.unexplained else notes
 
 
 _STEP_COLUMNS = ("#", "step", "operator", "device", "kernel", "stands for", "reads", "makes", "layouts", "microseconds#")

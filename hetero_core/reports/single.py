@@ -10,6 +10,19 @@ from hetero_core.plan import Boundary, Plan, PlanStage
 
 def plan_single_device(network: Network, device: str, result: QueryResult) -> Plan:
     """Returns a plan with a single stage; a refused node stands in the stage and has no device."""
+    names = tuple(node.name for node in network.nodes)
+    inputs = tuple(
+        Boundary(
+            spec.name,
+            spec.type,
+            spec.type.nbytes if isinstance(spec.type, TensorType) else None,
+            None,
+            (0,),
+            readers=tuple(names[index] for index in network.index_of_consumers.get(spec.name, ())),
+        )
+        for spec in network.inputs
+    )
+    stage = PlanStage(0, device, names, tuple(entry.value for entry in inputs), tuple(spec.name for spec in network.outputs))
     return Plan(
         network=network.name,
         priorities=(device,),
@@ -17,30 +30,6 @@ def plan_single_device(network: Network, device: str, result: QueryResult) -> Pl
         operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
         refusals=freeze_mapping((name, freeze_mapping({device: reason})) for name, reason in result.refused.items()),
         pins=freeze_mapping({}),
-        stages=(_hold_all(network, device),) if network.nodes else (),
-        boundaries=_list_inputs(network) if network.nodes else (),
-    )
-
-
-def _hold_all(network: Network, device: str) -> PlanStage:
-    return PlanStage(
-        0,
-        device,
-        tuple(node.name for node in network.nodes),
-        tuple(spec.name for spec in network.inputs),
-        tuple(spec.name for spec in network.outputs),
-    )
-
-
-def _list_inputs(network: Network) -> tuple[Boundary, ...]:
-    return tuple(
-        Boundary(
-            spec.name,
-            spec.type,
-            spec.type.nbytes if isinstance(spec.type, TensorType) else None,
-            None,
-            (0,),
-            readers=tuple(network.nodes[index].name for index in network.index_of_consumers.get(spec.name, ())),
-        )
-        for spec in network.inputs
+        stages=(stage,) if names else (),
+        boundaries=inputs if names else (),
     )

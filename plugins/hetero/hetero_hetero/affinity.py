@@ -62,10 +62,6 @@ class SplitTask:
             self._parts[names] = cut_part(self.network, names)
         return self._parts[names]
 
-    def config_of(self, device: str) -> Mapping[str, Any]:
-        """Returns the configuration of a device of the list, or of this HETERO."""
-        return self.own_config if device == self.itself else self.configs[device]
-
     @cached_property
     def predecessors(self) -> list[tuple[int, ...]]:
         """The positions of the nodes that feed each node."""

@@ -39,8 +39,11 @@ def _cut_branch(network: Network, node: Node, body: Graph) -> Network:
     read = find_free_values(body)
     outer = {value: network.initializers[value] for value in read if value in network.initializers}
     inputs = tuple(ValueSpec(value, network.types[value]) for value in read if value not in outer)
+    # An output whose type the body does not know has the type that the If gives it.
+    outer_types = [network.type_of(value) for value in (*node.outputs, *("" for _ in body.outputs[len(node.outputs) :]))]
     outputs = tuple(
-        _specify(spec, network, node.outputs[place] if place < len(node.outputs) else "") for place, spec in enumerate(body.outputs)
+        spec if outer_type is None or has_known_element(spec.type) else ValueSpec(spec.name, outer_type)
+        for spec, outer_type in zip(body.outputs, outer_types, strict=False)
     )
     types = {**{value: network.types[value] for value in read if value in network.types}, **body.types}
     types.update((spec.name, spec.type) for spec in outputs)
@@ -54,12 +57,6 @@ def _cut_branch(network: Network, node: Node, body: Graph) -> Network:
         opsets=network.opsets,
         ir_version=network.ir_version,
     )
-
-
-def _specify(spec: ValueSpec, network: Network, outer: str) -> ValueSpec:
-    """Returns the output of a branch, with the type that the If gives it if the body does not know the type."""
-    known = network.type_of(outer)
-    return spec if known is None or has_known_element(spec.type) else ValueSpec(spec.name, known)
 
 
 @dataclass(frozen=True)

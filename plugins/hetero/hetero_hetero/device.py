@@ -22,7 +22,7 @@ from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Plan
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
-from hetero_hetero.executable import HeteroExecutable, assemble_stages, require_limits
+from hetero_hetero.executable import HeteroExecutable, require_limits
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
@@ -156,7 +156,7 @@ class HeteroDevice(Composer):
         parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
         if config[FALLBACK_KEY] == "NEXT":
             parts = guard_stages(plan, parts, Substitutes(self._core, task.itself, task.own_config, task.configs))
-        return assemble_stages(
+        return HeteroExecutable(
             network.inputs,
             network.outputs,
             plan,

@@ -7,16 +7,15 @@ once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
-from hetero_core.composing.runs import fill_tensor, read_tensor, start_stage, submit_run
-from hetero_core.contract import Done, Executable, RunContext
+from hetero_core.composing.runs import fill_tensor, read_tensor
+from hetero_core.contract import Executable, RunContext
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import DeviceMemoryError
@@ -31,10 +30,8 @@ from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.loading import shorten_names
-from hetero_hetero.routing import Route, StageRoute, Transfer, find_homes, plan_route
-from hetero_hetero.schedule import End, Flow, StartedFlow, find_lane, plan_schedule
-
-Submit = Callable[[Callable[[], None]], object]
+from hetero_hetero.routing import Route, Transfer, find_homes, plan_route
+from hetero_hetero.schedule import Flow, find_lane, plan_schedule
 
 
 class _Readers:
@@ -47,8 +44,7 @@ class _Readers:
         self._steps = route.steps
         self._counts = list(route.readers)
         self._lock = threading.Lock()
-        if route.first_transfers:
-            self._release([transfer.source for transfer in route.first_transfers], ())
+        self._release([transfer.source for transfer in route.first_transfers], ())
 
     def release(self, index: int) -> None:
         """Empties the slots that a stage was the last to read, and slots of its outputs without a reader."""
@@ -71,8 +67,6 @@ class HeteroExecutable(Executable):
     """The stages of a plan, loaded. `constants` are the outputs of the network that no stage makes."""
 
     takes_tensors = True
-    _compute: Submit
-    """Computes stages on devices that do not start runs; needed only if another device does."""
 
     def __init__(
         self,
@@ -93,7 +87,6 @@ class HeteroExecutable(Executable):
         self.constants = constants
         self.stages = stages = tuple(stage for stage, _ in loaded)
         self._loaded = tuple(loaded)
-        self._starters = frozenset(index for index, stage in enumerate(stages) if stage.start is not None)
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
         # While a request is on its second device, the next request can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
@@ -107,7 +100,7 @@ class HeteroExecutable(Executable):
         if self._schedule.is_parallel:
             # Besides the thread that a run is on, which works, too.
             helpers = streams * (min(len(set(lanes)), threads) - 1)
-            self._submit: Submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
+            self._submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
         self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
         # Outputs that stay in the memory of a device are not arrays of the host.
         self._checks = [
@@ -178,22 +171,22 @@ class HeteroExecutable(Executable):
         """Returns the outputs by position; ends early, with the outputs so far, if the request was cancelled."""
         slots = self._fill_slots(inputs, context)
         release = _Readers(slots, self._route).release
+
+        def run_stage(index: int) -> None:
+            self._run_step(index, slots, context)
+            release(index)
+
         if self._schedule.is_parallel:
-            self._run_spread(slots, context, release)
+            Flow(self._schedule, run_stage, self._submit, context.token).run()
         else:
             for index in range(len(self.stages)):
                 if context.token.is_set:
                     break
-                self._run_step(index, slots, context)
-                release(index)
-        return self._take_outputs(slots, context)
-
-    def _take_outputs(self, slots: list[Any], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs by position, those for which the caller has set a tensor in it."""
-        if not context.tensors:
-            return tuple([slots[slot] for slot in self._route.outputs])
-        names = [spec.name for spec in self.outputs]
-        return leave_tensors(slots, self._route.outputs, names, context.tensors, context.profile)
+                run_stage(index)
+        values = [slots[slot] for slot in self._route.outputs]
+        for position, tensor in (context.tensors or {}).items():
+            values[position] = fill_tensor(tensor, values[position], context.profile, self.outputs[position].name, "HETERO")
+        return tuple(values)
 
     def _fill_slots(self, inputs: tuple[Any, ...], context: RunContext) -> list[Any]:
         """Returns the slots of a run with its inputs and constants in place, in every memory that needs them."""
@@ -204,76 +197,33 @@ class HeteroExecutable(Executable):
         if context.tensors or DeviceTensor in map(type, inputs):
             names = [spec.name for spec in self.inputs]
             enter_tensors(slots, route, names, self.stages, context.tensors, context.profile)
-        if route.first_transfers:
-            _move(route.first_transfers, slots, context.profile)
+        _move(route.first_transfers, slots, context.profile)
         return slots
-
-    def _run_spread(self, slots: list[Any], context: RunContext, release: Callable[[int], None]) -> None:
-        """Runs the stages in as many threads as can work at once."""
-
-        def run_stage(index: int) -> None:
-            self._run_step(index, slots, context)
-            release(index)
-
-        Flow(self._schedule, run_stage, self._submit, context.token).run()
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them to the memories of their readers."""
-        inner = self._open_step(index, slots, context)
-        try:
-            results = self.stages[index].run(tuple([slots[slot] for slot in self._route.steps[index].inputs]), inner)
-            self._end_step(index, results, slots, inner)
-        except Exception as error:
-            self._note_step(index, error)
-            raise
-
-    def _begin_stage(self, index: int, slots: list[Any], context: RunContext, end: End) -> None:
-        """Hands a stage to its device, or to a thread that computes it; `end` is called after its outputs have reached their
-        readers."""
-        stage, inner = self.stages[index], self._open_step(index, slots, context)
-        values = tuple([slots[slot] for slot in self._route.steps[index].inputs])
-
-        def finish(results: tuple[Any, ...] | None, error: BaseException | None) -> None:
-            try:
-                if error is None:
-                    self._end_step(index, results, slots, inner)
-            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
-                error = failure
-            if error is not None:
-                self._note_step(index, error)
-            end(error)
-
-        if index in self._starters:
-            start_stage(stage, values, inner, finish)
-            return
-        submit_run(self._compute, lambda: stage.run(values, inner), finish, device=stage.device)
-
-    def _open_step(self, index: int, slots: Sequence[Any], context: RunContext) -> RunContext:
-        """Returns the context of a stage's run within that of the whole."""
+        stage, step = self.stages[index], self._route.steps[index]
         states: Any = context.state
-        profile = None if context.profile is None else context.profile.of_part(str(self.stages[index].device), index)
-        takes_tensors = context.tensors and self.stages[index].takes_tensors
-        tensors = select_tensors(slots, self._route.steps[index]) if takes_tensors else None
-        return context.derive(states[index], profile=profile, outputs=None, tensors=tensors)
-
-    def _end_step(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
-        """Keeps the outputs of a stage, and moves them to the memories of their readers."""
-        if inner.token.is_set:
-            return  # the result of a cancelled stage is dropped
-        transfers = self._route.steps[index].transfers
-        self._keep_outputs(index, results, slots, inner)
-        if inner.profile is not None:
-            inner.profile.end_part(*self._names[index])
-        if transfers:
-            _move(transfers, slots, inner.profile)
-            if inner.limits is not None:
+        profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
+        tensors = None
+        if context.tensors and stage.takes_tensors:
+            tensors = {place: slots[slot] for place, slot in enumerate(step.outputs) if isinstance(slots[slot], DeviceTensor)}
+        inner = context.derive(states[index], profile=profile, outputs=None, tensors=tensors)
+        try:
+            results = stage.run(tuple([slots[slot] for slot in step.inputs]), inner)
+            if inner.token.is_set:
+                return  # the result of a cancelled stage is dropped
+            self._keep_outputs(index, results, slots, inner)
+            if profile is not None:
+                profile.end_part(*self._names[index])
+            _move(step.transfers, slots, profile)
+            if step.transfers and inner.limits is not None:
                 # A copy in another memory belongs to the run, as any value; inputs of the caller count nothing.
-                inner.limits.hold([slots[transfer.target] for transfer in transfers])
-
-    def _note_step(self, index: int, error: BaseException) -> None:
-        """Adds to an error in which stage it was raised."""
-        nodes = shorten_names(self.plan.stages[index].nodes)
-        error.add_note(f"in stage {index} of {len(self.stages)} on {self.stages[index].device}, nodes {nodes}")
+                inner.limits.hold([slots[transfer.target] for transfer in step.transfers])
+        except Exception as error:
+            nodes = shorten_names(self.plan.stages[index].nodes)
+            error.add_note(f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {nodes}")
+            raise
 
     def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
         """Checks the results of a stage under its device's name and puts them into their slots, C-contiguous."""
@@ -308,56 +258,6 @@ class HeteroExecutable(Executable):
         """Closes every stage."""
         for stage in self.stages:
             stage.close()
-
-
-class StartingExecutable(HeteroExecutable):
-    """A split network of which some device starts runs by itself."""
-
-    def __init__(self, *arguments: Any, core: Core, **more: Any) -> None:
-        super().__init__(*arguments, core=core, **more)
-        lanes = dict.fromkeys(lane for index, lane in enumerate(self._schedule.lanes) if index not in self._starters)
-        if lanes:
-            # As many runs of each device that cannot start them as the streams of the whole let through.
-            workers = more["streams"] * len(lanes)
-            self._compute = core.create_executor(f"HETERO:{','.join(lanes)}-stages", workers=workers).submit
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs by position; if two stages can run at once, the run is started and this thread waits for its end."""
-        return Executable.run(self, inputs, context) if self._schedule.is_parallel else super().run(inputs, context)
-
-    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Begins a run and returns; no thread waits for a device."""
-        slots = self._fill_slots(inputs, context)
-        release = _Readers(slots, self._route).release
-
-        def begin(index: int, end: End) -> None:
-            self._begin_stage(index, slots, context, partial(_end, partial(release, index), end))
-
-        def tell(error: BaseException | None) -> None:
-            if error is not None:
-                done(None, error)
-                return
-            try:
-                outputs = self._take_outputs(slots, context)
-            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
-                done(None, failure)
-                return
-            done(outputs, None)
-
-        StartedFlow(self._schedule, begin, context.token, tell).go_on()
-
-
-def assemble_stages(*arguments: Any, **more: Any) -> HeteroExecutable:
-    """Returns the stages as a single executable, which starts runs if a device of theirs does. Arguments: as HeteroExecutable's."""
-    loaded = arguments[3]
-    starts = any(stage.start is not None for stage, _ in loaded)
-    return (StartingExecutable if starts else HeteroExecutable)(*arguments, **more)
-
-
-def _end(release: Callable[[], None], end: End, error: BaseException | None) -> None:
-    if error is None:
-        release()
-    end(error)
 
 
 def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | None) -> None:
@@ -399,21 +299,6 @@ def enter_tensors(
         # A value that a stage reads, too, has to be there for it.
         if route.readers[slot] == 1 and slots[slot] is None:
             slots[slot] = tensor
-
-
-def select_tensors(slots: Sequence[Any], step: StageRoute) -> dict[int, DeviceTensor]:
-    """Returns the tensors for the outputs of a stage that takes them, by position."""
-    return {position: slots[slot] for position, slot in enumerate(step.outputs) if isinstance(slots[slot], DeviceTensor)}
-
-
-def leave_tensors(
-    slots: Sequence[Any], outputs: Sequence[int], names: Sequence[str], tensors: Mapping[int, DeviceTensor], profile: Profile | None
-) -> tuple[Any, ...]:
-    """Returns the outputs of a run, those with a tensor in it."""
-    values = [slots[slot] for slot in outputs]
-    for position, tensor in tensors.items():
-        values[position] = fill_tensor(tensor, values[position], profile, names[position], "HETERO")
-    return tuple(values)
 
 
 def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) -> tuple[ExecutedNode, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -52,7 +52,6 @@ class Substitutes:
     own: Mapping[str, Any]
     configs: Mapping[str, Mapping[str, Any]]
     failed: set[str] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def load(self, part: Network, device: str, *, threads: int) -> ExecutableNetwork:
         """Returns the part of a device that has failed, loaded on the other devices of the list.
@@ -66,33 +65,20 @@ class Substitutes:
         if len(rest) == 1:
             return self.core.load_network(part, rest[0], {**self.configs[rest[0]], **shares})
         composed = f"HETERO:{','.join(rest)}"
-        return self.core.load_network(part, composed, {**self._configure(composed, rest), **shares})
-
-    def _configure(self, device: str, rest: Collection[str]) -> dict[str, Any]:
-        """Returns HETERO's own configuration for a list of some of its devices."""
-        keys = self.core.config_keys(device)
+        keys = self.core.config_keys(composed)
         config = {name: value for name, value in self.own.items() if name in keys and not keys[name].is_arguments}
         if config.get(PROPERTIES_KEY):
             config[PROPERTIES_KEY] = {name: values for name, values in config[PROPERTIES_KEY].items() if name in rest}
-        return config
+        return self.core.load_network(part, composed, {**config, **shares})
 
 
 class _State:
     """The working memory of one request for a stage; that of the substitute is made when it is first needed."""
 
-    def __init__(self, own: object, other: _State | None = None) -> None:
-        self.own = own
-        self.substitute: object = None
-        self.has_substitute = False
-        self._other = other
-
-    def of_substitute(self, substitute: ExecutableNetwork) -> object:
-        """Returns the working memory on the substitute."""
-        if not self.has_substitute:
-            beside = self._other.substitute if self._other is not None and self._other.has_substitute else None
-            self.substitute = substitute.create_state(beside)
-            self.has_substitute = True
-        return self.substitute
+    def __init__(self, own: object, first: _State | None = None) -> None:
+        """`first` is the first working memory of a request with two."""
+        self.own, self.first = own, first
+        self.of_substitute: tuple[object, ...] = ()
 
 
 class GuardedExecutable(Executable):
@@ -101,12 +87,11 @@ class GuardedExecutable(Executable):
     The network of the stage runs within it, wrappers included. A device that starts runs by itself is waited for on the thread of the run.
     """
 
-    def __init__(self, stage: ExecutableNetwork, load: Callable[[], ExecutableNetwork], substitutes: Substitutes) -> None:
-        """`load` returns the substitute, or raises a HeteroError with the reason."""
+    def __init__(self, stage: ExecutableNetwork, part: Network | None, pins: Mapping[str, str], substitutes: Substitutes) -> None:
+        """`part` is the network of the stage, None if a blob does not hold it; a stage with `pins` stays on its device."""
         self._stage, self._own = stage, stage.executable
         self._device = str(stage.device)
-        self._load = load
-        self._substitutes = substitutes
+        self._part, self._pins, self._substitutes = part, pins, substitutes
         self._lock = threading.Lock()
         self._loaded: ExecutableNetwork | None = None
         self.serving: ExecutableNetwork | None = None
@@ -147,7 +132,9 @@ class GuardedExecutable(Executable):
         began, reason = perf_counter(), _describe(error)
         try:
             with self._lock:
-                self._loaded = substitute = self._load() if self._loaded is None else self._loaded
+                if self._loaded is None:
+                    self._loaded = self._load()
+                substitute = self._loaded
         except Exception as refusal:  # noqa: BLE001  # the first error is raised, and notes this one
             error.add_note(f"HETERO_FALLBACK=NEXT finds no other device for the part: {_describe(refusal)}")
             return None
@@ -162,18 +149,21 @@ class GuardedExecutable(Executable):
         except Exception as failure:  # noqa: BLE001  # the first error is raised, and notes this one
             error.add_note(f"{substitute.device} was given the part and failed, too: {_describe(failure)}")
             return None
-        self._settle(substitute, reason)
+        with self._lock:
+            is_first = self.serving is None
+            self.serving, self.reason = substitute, self.reason or reason
+        if is_first:
+            logger.warning("%s failed in a run: %s; it runs on %s from now on", self._stage.where, reason, substitute.device)
+            self._substitutes.failed.add(self._device)
         return outputs
 
-    def _settle(self, substitute: ExecutableNetwork, reason: str) -> None:
-        """Lets the substitute serve all later runs, now that it has succeeded after the failure of the stage's own device."""
-        with self._lock:
-            if self.serving is not None:
-                return
-            self.serving, self.reason = substitute, reason
-        logger.warning("%s failed in a run: %s; it runs on %s from now on", self._stage.where, reason, substitute.device)
-        with self._substitutes.lock:
-            self._substitutes.failed.add(self._device)
+    def _load(self) -> ExecutableNetwork:
+        """Returns the substitute. Raises: a HeteroError with the reason, if there is none."""
+        for name, device in self._pins.items():
+            raise UnsupportedNodesError(f"node '{name}' is pinned to {device}", {})
+        if self._part is None:
+            raise UnsupportedNodesError("the network of the part is not in the blob", {})
+        return self._substitutes.load(self._part, self._device, threads=self._stage.config[THREADS_KEY])
 
     def _run_elsewhere(self, substitute: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the substitute's outputs for inputs in the memory of the stage's own device, in that memory."""
@@ -191,7 +181,11 @@ class GuardedExecutable(Executable):
             return move_value(value, lambda array: self._stage.from_host(array, spec), profile, spec.name, other, (own,))
 
         values = tuple(map(bring_home, inputs, self.inputs))
-        outputs = run_child(substitute, values, context.derive(_state_of(context).of_substitute(substitute)))
+        state = _state_of(context)
+        if not state.of_substitute:
+            beside = state.first.of_substitute if state.first is not None else ()
+            state.of_substitute = (substitute.create_state(*beside),)
+        outputs = run_child(substitute, values, context.derive(*state.of_substitute))
         # The result of a cancelled run is dropped.
         return outputs if context.token.is_set else tuple(map(bring_back, outputs, self.outputs))
 
@@ -231,7 +225,8 @@ def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes)
     guarded = []
     for index, (stage, part) in enumerate(loaded):
         if str(stage.device) != substitutes.itself:
-            stage = stage.surround(GuardedExecutable(stage, _find_load(plan, index, stage, part, substitutes), substitutes))
+            pins = {name: plan.pins[name] for name in plan.stages[index].nodes if name in plan.pins}
+            stage = stage.surround(GuardedExecutable(stage, part, pins, substitutes))
         guarded.append((stage, part))
     return guarded
 
@@ -239,23 +234,6 @@ def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes)
 def find_guard(stage: ExecutableNetwork) -> GuardedExecutable | None:
     """Returns the guard of a stage that goes on elsewhere; None for any other stage."""
     return stage.executable if isinstance(stage.executable, GuardedExecutable) else None
-
-
-def _find_load(
-    plan: Plan, index: int, stage: ExecutableNetwork, part: Network | None, substitutes: Substitutes
-) -> Callable[[], ExecutableNetwork]:
-    """Returns a function that loads the substitute of a stage."""
-    device, threads = str(stage.device), stage.config[THREADS_KEY]
-    pinned = [name for name in plan.stages[index].nodes if name in plan.pins]
-
-    def load() -> ExecutableNetwork:
-        if pinned:
-            raise UnsupportedNodesError(f"node '{pinned[0]}' is pinned to {plan.pins[pinned[0]]}", {})
-        if part is None:
-            raise UnsupportedNodesError("the network of the part is not in the blob", {})
-        return substitutes.load(part, device, threads=threads)
-
-    return load
 
 
 def move_stage(plan: Plan, index: int, device: str, reason: str) -> Plan:

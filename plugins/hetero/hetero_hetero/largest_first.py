@@ -115,7 +115,7 @@ def take_turns(graph: Digraph, work: Work, log: SelectionLog, *, contracts: bool
     Raises: TooMuchWorkError.
     """
     if len(set(graph.device_of_position)) == 1:
-        log.note_single_device()
+        log.note("All of them are on one device: one subgraph")
         yield [list(range(len(graph)))]
         return
     work.spend(len(graph), len(graph))
@@ -123,7 +123,7 @@ def take_turns(graph: Digraph, work: Work, log: SelectionLog, *, contracts: bool
     for device in range(len(graph.priorities)):
         free = join_bits([node for node, rank in enumerate(graph.device_of_position) if rank == device])
         if free:
-            log.begin_device(graph.priorities[device])
+            log.note(f"Device {graph.priorities[device]}")
             yield list(_take_subgraphs(paths, free, work, log, contracts=contracts))
 
 

@@ -87,10 +87,10 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], d
 
 def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Conflict, ...], int]:
     """Returns the reasons, by node, that keep subgraphs of one device apart, and the number of nodes that were not examined."""
-    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
     kept_outs, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
-    by_node = sorted((kept_out.node, index_of_subgraph[kept_out.subgraph], kept_out.path) for kept_out in kept_outs)
     names = [node.name for node in network.nodes]
+    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
+    by_node = sorted((entry.node, index_of_subgraph[entry.subgraph], entry.path) for entry in kept_outs)
     return tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node), unexplained
 
 
@@ -156,11 +156,13 @@ def load_stages(
                 if key in loaded:
                     continue
                 try:
-                    config = {**task.config_of(stage.device), **config}
+                    config = {**(task.own_config if stage.device == task.itself else task.configs[stage.device]), **config}
                     loaded[key] = task.core.load_network(stage.part, stage.device, config, query=stage.query)
                 except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded if NEXT was asked for
                     title = f"cannot load stage {index} of {len(stages)} of network '{task.network.name}'"
-                    _give_to_others(task, assignment, stage, _find_own_error(error), title, may_move=may_move)
+                    # The device's own error, if the core has wrapped it.
+                    own = error.__cause__ if isinstance(error, InternalError) else None
+                    _give_to_others(task, assignment, stage, own if isinstance(own, Exception) else error, title, may_move=may_move)
                     break
             else:
                 return stages, tuple(loaded[key] for key in keys)
@@ -198,12 +200,6 @@ def _give_to_others(task: SplitTask, assignment: Assignment, stage: Stage, error
         require_complete(task, assignment)
     except UnsupportedNodesError as refusal:
         raise refusal from error
-
-
-def _find_own_error(error: Exception) -> Exception:
-    """Returns the device's own error if the core has wrapped it in an error of hetero."""
-    cause = error.__cause__
-    return cause if isinstance(error, InternalError) and isinstance(cause, Exception) else error
 
 
 def _describe_failure(cause: Exception, text: str) -> HeteroError:

@@ -313,13 +313,14 @@ def _is_shape(network: Network, value: str) -> bool:
 
 
 def _only_steers(network: Network, value: str, shape_nodes: set[int]) -> bool:
+    """Says whether a value is read by shape nodes alone, and at inputs that control a computation."""
     readers = network.index_of_consumers.get(value, ())
     if not readers or value in network.names_of_outputs:
         return False
-    return all(reader in shape_nodes or _steers(network.nodes[reader], value) for reader in readers)
-
-
-def _steers(node: Node, value: str) -> bool:
-    """Says whether a node reads the value only at inputs that control the computation."""
-    host = _HOST_INPUTS.get(node.op_type, ()) if not node.domain else ()
-    return value not in node.captures and all(place in host for place, name in enumerate(node.inputs) if name == value)
+    for reader in readers:
+        node = network.nodes[reader]
+        host = _HOST_INPUTS.get(node.op_type, ()) if not node.domain else ()
+        steers = value not in node.captures and all(place in host for place, name in enumerate(node.inputs) if name == value)
+        if reader not in shape_nodes and not steers:
+            return False
+    return True

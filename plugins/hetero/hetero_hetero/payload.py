@@ -27,7 +27,7 @@ from hetero_core.errors import BlobDamagedError
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_hetero.executable import HeteroExecutable, assemble_stages
+from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.parts import hold_constants
 from hetero_hetero.schedule import configure_stages
@@ -89,7 +89,7 @@ def import_stages(
         constants = {name: initializer.array for name, initializer in initializers.items()}
         if substitutes is not None:
             loaded = guard_stages(plan, loaded, substitutes)
-        split = assemble_stages(
+        split = HeteroExecutable(
             inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
         )
         opened.pop_all()

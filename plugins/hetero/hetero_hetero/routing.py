@@ -117,7 +117,12 @@ def plan_route(
     results = tuple(slots.find(spec, _name_outer(spec, [(stage, stage.outputs) for stage in stages]), None) for spec in outputs)
     _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
-        StageRoute(read[index], written[index], tuple(slots.transfers.get(index, ())), _find_predecessors(stage, slots))
+        StageRoute(
+            read[index],
+            written[index],
+            tuple(slots.transfers.get(index, ())),
+            tuple(sorted({maker for spec in stage.inputs if (maker := slots.home[spec.name][1]) is not None})),
+        )
         for index, stage in enumerate(stages)
     )
     transfers = [transfer for planned in slots.transfers.values() for transfer in planned]
@@ -176,8 +181,3 @@ def _name_ends(
     for maker, planned in transfers.items():
         origin = HOST if maker is None else devices[maker]
         planned[:] = [replace(transfer, origin=origin, readers=tuple(readers[transfer.target])) for transfer in planned]
-
-
-def _find_predecessors(stage: ExecutableNetwork, slots: _Slots) -> tuple[int, ...]:
-    makers = {slots.home[spec.name][1] for spec in stage.inputs}
-    return tuple(sorted(maker for maker in makers if maker is not None))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from hetero_core.contract import CancelToken
@@ -124,11 +123,22 @@ def plan_schedule(
     return Schedule(tuple(predecessors), reverse_edges(predecessors), tuple(lanes), tuple(threads), budget, is_parallel)
 
 
-class Progress:
-    """The state of one run of a schedule: which stages are ready, and which lanes and threads are busy. Safe for threads by `_changed`."""
+class Flow:
+    """One run of a schedule: its ready stages, busy lanes and free threads, guarded by `_changed`.
 
-    def __init__(self, schedule: Schedule, token: CancelToken) -> None:
+    `run_stage(index)` does the work; `submit` asks another thread to help, and may be refused.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        run_stage: Callable[[int], None],
+        submit: Callable[[Callable[[], None]], object],
+        token: CancelToken,
+    ) -> None:
         self._schedule = schedule
+        self._run_stage = run_stage
+        self._submit = submit
         self._token = token
         self._changed = threading.Condition()
         self._missing = [len(before) for before in schedule.predecessors]
@@ -137,6 +147,50 @@ class Progress:
         self._free = schedule.budget
         self._unfinished = len(self._missing)
         self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Returns when every stage has run, or when those that run have ended after an error or a cancel.
+
+        Raises: the first error of a stage.
+        """
+        with self._changed:
+            helpers = len(self._list_startable()) - 1
+        self._ask_for_help(helpers)
+        while True:
+            self._work()
+            with self._changed:
+                if self._is_over() and not self._busy:
+                    break
+                if not self._is_over() and self._list_startable():
+                    continue
+                self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        """Runs stages as long as one can start."""
+        while True:
+            with self._changed:
+                index = self._take()
+            if index is None:
+                return
+            error: BaseException | None = None
+            try:
+                self._run_stage(index)
+            except BaseException as failure:  # noqa: BLE001  # raised in the caller's thread, by run
+                error = failure
+            with self._changed:
+                self._finish(index, error)
+                helpers = len(self._list_startable()) - 1  # this thread goes on with a stage
+                self._changed.notify_all()
+            self._ask_for_help(helpers)
+
+    def _ask_for_help(self, count: int) -> None:
+        for _ in range(count):
+            try:
+                self._submit(self._work)
+            except ClosedError:
+                return  # the caller's thread does it all
 
     def _take(self) -> int | None:
         """Returns the first stage in order whose lane and threads are free, and takes them."""
@@ -176,113 +230,3 @@ class Progress:
 
     def _is_over(self) -> bool:
         return self._unfinished == 0 or self._error is not None or self._token.is_set
-
-    def _has_ended(self) -> bool:
-        """Says whether nothing runs and nothing will."""
-        return self._is_over() and not self._busy
-
-
-End = Callable[[BaseException | None], None]
-Begin = Callable[[int, End], None]
-
-
-class Flow(Progress):
-    """One run of a schedule on the caller's thread. `run_stage(index)` does the work; `submit` asks another thread to help, and may be
-    refused."""
-
-    def __init__(
-        self,
-        schedule: Schedule,
-        run_stage: Callable[[int], None],
-        submit: Callable[[Callable[[], None]], object],
-        token: CancelToken,
-    ) -> None:
-        super().__init__(schedule, token)
-        self._run_stage = run_stage
-        self._submit = submit
-
-    def run(self) -> None:
-        """Returns when every stage has run, or when those that run have ended after an error or a cancel.
-
-        Raises: the first error of a stage.
-        """
-        with self._changed:
-            helpers = len(self._list_startable()) - 1
-        self._ask_for_help(helpers)
-        while True:
-            self._work()
-            with self._changed:
-                if self._has_ended():
-                    break
-                if not self._is_over() and self._list_startable():
-                    continue
-                self._changed.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        """Runs stages as long as one can start."""
-        while True:
-            with self._changed:
-                index = self._take()
-            if index is None:
-                return
-            error = self._try_stage(index)
-            with self._changed:
-                self._finish(index, error)
-                helpers = len(self._list_startable()) - 1  # this thread goes on with a stage
-                self._changed.notify_all()
-            self._ask_for_help(helpers)
-
-    def _try_stage(self, index: int) -> BaseException | None:
-        try:
-            self._run_stage(index)
-        except BaseException as error:  # noqa: BLE001  # raised in the caller's thread, by run
-            return error
-        return None
-
-    def _ask_for_help(self, count: int) -> None:
-        for _ in range(count):
-            try:
-                self._submit(self._work)
-            except ClosedError:
-                return  # the caller's thread does it all
-
-
-class StartedFlow(Progress):
-    """A run without a thread of its own. `begin_stage(index, end)` returns at once, and `end` is called once, from any thread."""
-
-    def __init__(self, schedule: Schedule, begin_stage: Begin, token: CancelToken, done: End) -> None:
-        super().__init__(schedule, token)
-        self._begin_stage = begin_stage
-        self._done = done
-        self._goer, self._is_done = 0, False
-
-    def go_on(self) -> None:
-        """Begins every stage that can run; calls `done` after the last stage. The thread that noted the latest end does.
-
-        So calls of `done` within `start` do not nest, and stages that end fast do not keep the thread that started the run.
-        """
-        own = threading.get_ident()
-        with self._changed:
-            # After the last end the thread that noted it may be behind.
-            if self._goer == own or self._is_done:
-                return
-            self._goer = own
-        while True:
-            with self._changed:
-                if self._goer != own:
-                    return
-                index = self._take()
-                if index is None:
-                    self._goer, self._is_done = 0, self._has_ended()
-                    has_ended = self._is_done
-                    break
-            self._begin_stage(index, partial(self._end_stage, index))
-        if has_ended:
-            self._done(self._error)
-
-    def _end_stage(self, index: int, error: BaseException | None) -> None:
-        with self._changed:
-            self._finish(index, error)
-        self.go_on()

@@ -82,12 +82,9 @@ def run_selection(
     parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph, log)]
     order = order_by_producers(find_sources(graph, parts))
     assert len(order) == len(parts), "a policy gave parts that depend on each other in a circle"
-    subgraphs = tuple(_name_nodes(graph, parts[i]) for i in order)
+    subgraphs = tuple(
+        Subgraph(priorities[graph.device_of_position[parts[i][0]]], tuple(graph.index_of_position[place] for place in parts[i]))
+        for i in order
+    )
     text = log.text(policy, [(part.device, part.nodes) for part in subgraphs]) if traces else ""
     return Selection(subgraphs, log.procedure_of_node, text)
-
-
-def _name_nodes(graph: Digraph, part: Sequence[int]) -> Subgraph:
-    """Returns the part in the caller's terms."""
-    device = graph.priorities[graph.device_of_position[part[0]]]
-    return Subgraph(device, tuple(graph.index_of_position[position] for position in part))

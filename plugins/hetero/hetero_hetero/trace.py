@@ -38,8 +38,8 @@ class SelectionLog:
         self._start = (len(self._lines), self._room, self._left_out)
         self.procedure_of_node |= dict.fromkeys(part.index_of_position, procedure)
         self._index = part.index_of_position
-        self._write(f"Part of {len(part)} nodes that begins with {self._list([0] if len(part) else [])}")
-        self._write(heading)
+        self.note(f"Part of {len(part)} nodes that begins with {self._list([0] if len(part) else [])}")
+        self.note(heading)
 
     def restart_part(self, part: Digraph, procedure: str, heading: str) -> None:
         """Discards the notes on the present part, because another procedure selects it now."""
@@ -47,30 +47,28 @@ class SelectionLog:
         del self._lines[length:]
         self.begin_part(part, procedure, heading)
 
-    def note_single_device(self) -> None:
-        """Notes that a part needs no selection."""
-        self._write("All of them are on one device: one subgraph")
-
-    def begin_device(self, device: object) -> None:
-        """Notes the device of the selection that begins."""
-        self._write(f"Device {device}")
+    def note(self, line: str) -> None:
+        """Notes a line."""
+        if self.traces and self._room > 0:
+            self._lines.append(line)
+            self._room -= len(line) + 1
 
     def begin_walk(self, roots: Iterable[int]) -> Note:
         """Notes the possible roots; returns the callback that notes each step of the growth from the first root."""
-        self._write(f"  Possible roots: {self._list(roots)}")
+        self.note(f"  Possible roots: {self._list(roots)}")
         self._step = 0
         return self._note_step
 
     def end_walk(self) -> None:
         """Notes the end of a growth."""
-        self._write(f"  {self._step + 1}. No adjacent node is left: end")
+        self.note(f"  {self._step + 1}. No adjacent node is left: end")
 
     def end_round(self, candidates: Iterable[Sequence[int]], subgraph: Sequence[int], rest: Iterable[int]) -> None:
         """Notes all candidates of a round, unchanged candidates of earlier rounds included, and the taken subgraph."""
         if self._room > 0:
-            self._write("  Possible roots: [], end")
-            self._write(f"  Candidates: {', '.join(self._list(sorted(candidate)) for candidate in candidates)}")
-            self._write(f"  Largest: {self._list(sorted(subgraph))}. Left: {self._list(rest)}")
+            self.note("  Possible roots: [], end")
+            self.note(f"  Candidates: {', '.join(self._list(sorted(candidate)) for candidate in candidates)}")
+            self.note(f"  Largest: {self._list(sorted(subgraph))}. Left: {self._list(rest)}")
 
     def text(self, policy: str, subgraphs: Iterable[tuple[object, Sequence[int]]]) -> str:
         """Returns the noted steps, the number of steps that were left out, and the subgraphs."""
@@ -94,14 +92,9 @@ class SelectionLog:
         elif between:
             path = self._list(between)
             condition = f"holds so far; a path through {path} returns, and it is open whether that will be merged"
-        self._write(f"  {self._step}. {_TITLES[kind]} {self._list([node])}")
-        self._write(f"       subgraph {self._list(sorted(members))}, rejected {self._list(list_bits(rejected))}")
-        self._write(f"       condition {condition}")
-
-    def _write(self, line: str) -> None:
-        if self.traces and self._room > 0:
-            self._lines.append(line)
-            self._room -= len(line) + 1
+        self.note(f"  {self._step}. {_TITLES[kind]} {self._list([node])}")
+        self.note(f"       subgraph {self._list(sorted(members))}, rejected {self._list(list_bits(rejected))}")
+        self.note(f"       condition {condition}")
 
     def _list(self, nodes: Iterable[int]) -> str:
         return "[" + ",".join([self.name(self._index[node]) for node in nodes]) + "]"

@@ -60,7 +60,9 @@ class PickyDevice(TemplateDevice):
         )
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
+    ) -> Executable:
         self.loaded.append(tuple(node.name for node in network.nodes))
         self.configs.append({name: value for name, value in config.items() if name.startswith("PICKY")})
         error = self._fail(network)

@@ -18,7 +18,7 @@ from hetero_core.network.types import HOST, TensorType
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_hetero.affinity import SplitTask
 from hetero_hetero.parts import without_pins
-from hetero_hetero.placement.search import UNUSABLE, Measurements, TransferCost, build_costs, propose_placements
+from hetero_hetero.placement.search import FREE, UNUSABLE, Estimator, Measurements, TransferCost, build_costs, propose_placements
 from hetero_hetero.placement.segments import cut_segments, sign_segment
 from hetero_hetero.placement.stopwatch import StopwatchPool, list_settings
 
@@ -115,8 +115,6 @@ def _find_seconds(candidate: Candidate) -> float:
     return candidate.seconds
 
 
-FREE = ""
-"""The device of a segment that none takes whole: priority decides."""
 _PARTS_SHARE = 0.6
 """The share of the budget after which segments are no longer measured, and candidates are."""
 _PROPOSALS = 4
@@ -238,7 +236,10 @@ class _Search:
 
     def _measure_segments(self) -> bool:
         """Times each distinct segment on each device that takes it, those with the most work first; says whether time was enough."""
-        self._find_twins()
+        first: dict[str, int] = {}
+        for index, segment in enumerate(self.segments):
+            signature = f"{sign_segment(self.task.network, segment, self.shapes)}{self.takers[index]}"
+            self.twins[index] = first.setdefault(signature, index)
         weights: dict[int, float] = {}
         for index, twin in enumerate(self.twins):
             weights[twin] = weights.get(twin, 0.0) + self.segments[index].work
@@ -251,12 +252,6 @@ class _Search:
             self._time_segment(index, device, max(self.remaining / (len(pairs) - number), min(self.remaining / 10, 2.0)))
         return True
 
-    def _find_twins(self) -> None:
-        first: dict[str, int] = {}
-        for index, segment in enumerate(self.segments):
-            signature = f"{sign_segment(self.task.network, segment, self.shapes)}{self.takers[index]}"
-            self.twins[index] = first.setdefault(signature, index)
-
     def _time_segment(self, index: int, device: str, seconds: float) -> None:
         config = self._configure(device)
         command = {"do": "time_part", "device": device, "config": config, "nodes": self.names[index], "seconds": seconds}
@@ -266,13 +261,9 @@ class _Search:
             return
         if answer["is_ready"]:
             self.measurements.seconds.setdefault(index, {})[device] = answer["seconds"]
-        if answer["memory"] != HOST and device not in self.measurements.memories:
-            node = self.names[index][-1]
-            moves = self.bench.ask(
-                device, {"do": "time_transfers", "device": device, "config": config, "node": node}, self._limit()
-            )
-            if "error" not in moves:
-                self.measurements.memories[device] = moves["memory"], TransferCost(*moves["there"]), TransferCost(*moves["back"])
+        if answer["memory"] != HOST:
+            there, back = (TransferCost(*answer[way]) for way in ("there", "back"))
+            self.measurements.memories.setdefault(device, (answer["memory"], there, back))
 
     def _configure(self, device: str) -> dict[str, Any]:
         threads = min(self.task.own_config[THREADS_KEY], self.task.core.get_config(device, THREADS_KEY))
@@ -282,24 +273,22 @@ class _Search:
         """Loads the candidates with the least estimated time that are not loaded yet."""
         flows, is_pipeline = self._list_flows(), bool(self.streams)
         costs = build_costs(self.task, self.segments, self.takers, self.twins, self.measurements, flows, is_pipeline=is_pipeline)
-        known = {candidate.devices for candidate in self.candidates}
+        known, estimator = {candidate.devices for candidate in self.candidates}, Estimator(costs)
         for candidate in self.candidates:
-            candidate.estimate = costs.estimate(candidate.devices)
+            seconds = estimator.find_seconds(candidate.devices)
+            candidate.estimate = None if seconds == UNUSABLE else seconds
         # A proposal that is estimated to be slower than a basic candidate is not worth its load.
         bound = min((c.estimate for c in self.candidates if c.estimate is not None and not c.error), default=UNUSABLE)
-        proposals = propose_placements(costs.table, count=_PROPOSALS + len(known))
-        fresh = [
-            proposal
-            for proposal in proposals
-            if proposal.placement and costs.spread(proposal.placement) not in known and proposal.seconds < bound
-        ][:_PROPOSALS]
+        proposals = propose_placements(costs, count=_PROPOSALS + len(known))
+        fresh = [devices for devices, seconds in proposals.items() if any(devices) and devices not in known and seconds < bound]
+        fresh = fresh[:_PROPOSALS]
         if fresh and self.remaining > 0:
             self.bench.prepare([f"mixed {number}" for number in range(len(fresh))], self._limit())
-        for number, proposal in enumerate(fresh):
+        for number, devices in enumerate(fresh):
             if self.remaining < 0:
                 return
-            candidate = Candidate(f"MIXED {number + 1}", costs.spread(proposal.placement), f"mixed {number}", is_basic=False)
-            candidate.estimate = proposal.seconds
+            candidate = Candidate(f"MIXED {number + 1}", devices, f"mixed {number}", is_basic=False)
+            candidate.estimate = proposals[devices]
             self._load(candidate)
 
     def _list_flows(self) -> list[tuple[int, tuple[int, ...], int]]:

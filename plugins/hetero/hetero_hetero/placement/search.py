@@ -1,18 +1,17 @@
 """The search for placements: the cost table of a network from measurements, the estimated time of a placement, and the placements to try.
 
-Small tables are enumerated. Larger ones are walked in topological order; of all beginnings that agree on the devices of the segments
-which later ones read, the few that end first are kept. That is exact for chains. If devices run at the same time it is a beam
-search, so the best placements are then improved by moves of a segment or of a run of neighbours, judged by the schedule of the
-parts that HETERO would make of them.
+All placements of a small table are estimated. The search in a larger table begins with each device alone and with the fastest device
+of each segment, and improves these by moves of a segment or of a run of neighbours, judged by the schedule of the parts that HETERO
+would make of them.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from math import prod
 
 from hetero_core.composing.properties import computes_on_host
 from hetero_core.network.types import HOST
@@ -22,6 +21,8 @@ from hetero_hetero.schedule import find_lane
 from hetero_hetero.subgraphs import select_subgraphs
 
 UNUSABLE = float("inf")
+FREE = ""
+"""The device of a segment that none takes whole: priority decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Estimator:
 
     def __init__(self, costs: CostTable) -> None:
         self.costs = costs
-        self._known: dict[tuple[str, ...], float] = {}
+        self.known: dict[tuple[str, ...], float] = {}
+        """The estimated seconds of each placement so far."""
 
     @cached_property
     def predecessors(self) -> list[tuple[int, ...]]:
@@ -74,9 +76,9 @@ class Estimator:
         It is infinite if a device does not take its segment.
         """
         key = tuple(placement)
-        seconds = self._known.get(key)
+        seconds = self.known.get(key)
         if seconds is None:
-            seconds = self._known[key] = self._estimate(key)
+            seconds = self.known[key] = self._estimate(key)
         return seconds
 
     def _estimate(self, placement: tuple[str, ...]) -> float:
@@ -129,140 +131,49 @@ def schedule_parts(durations: Sequence[float], predecessors: Sequence[set[int]],
     return now
 
 
-_ENUMERATED = 300
-"""Placements; where there are no more, each is estimated."""
-_BEAM = 240
-_PER_FRONTIER = 6
-_BETTERED = 6
+_ENUMERATED = 1024
+"""The most placements of a table of which each is estimated."""
 _MOST_ESTIMATES = 4000
 
 Placement = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A device for each segment, and the estimated seconds of one run."""
-
-    placement: Placement
-    seconds: float
-
-
-def propose_placements(costs: CostTable, *, count: int) -> tuple[Proposal, ...]:
-    """Returns up to `count` placements with the least estimated makespan, best first; empty if a segment has no device."""
-    if any(not row for row in costs.seconds):
-        return ()
+def propose_placements(costs: CostTable, *, count: int) -> dict[Placement, float]:
+    """Returns up to `count` placements with their estimated seconds of a run, the least first."""
     estimator = Estimator(costs)
     choices = [[device for device in costs.devices if device in row] for row in costs.seconds]
-    size = 1
-    for devices in choices:
-        size *= len(devices)
-    if size <= _ENUMERATED:
-        placements = [tuple(placement) for placement in product(*choices)]
+    if prod(map(len, choices)) <= _ENUMERATED:
+        for placement in product(*choices):
+            estimator.find_seconds(placement)
     else:
-        uniform = [tuple(device if device in row else row[0] for row in choices) for device in costs.devices]
-        beginnings = list(dict.fromkeys([*_walk(estimator, choices), *uniform]))
-        best = heapq.nsmallest(_BETTERED, beginnings, key=estimator.find_seconds)
-        placements = [*beginnings, *(_better(estimator, choices, placement) for placement in best)]
-    ranked = sorted(dict.fromkeys(placements), key=lambda placement: (estimator.find_seconds(placement), placement))
-    return tuple(Proposal(placement, estimator.find_seconds(placement)) for placement in ranked[:count])
+        fastest = [min(row, key=row.__getitem__) for row in costs.seconds]
+        for start in (fastest, *([device if device in row else row[0] for row in choices] for device in costs.devices)):
+            _improve(estimator, choices, tuple(start))
+    return dict(sorted(estimator.known.items(), key=lambda entry: (entry[1], entry[0]))[:count])
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """Devices of the first segments, when each of these ends, and when each lane is free."""
-
-    placement: Placement
-    ends: tuple[float, ...]
-    free: tuple[tuple[str, float], ...]
-
-    @property
-    def end(self) -> float:
-        return max((time for _, time in self.free), default=0.0)
-
-
-def _walk(estimator: Estimator, choices: Sequence[Sequence[str]]) -> list[Placement]:
-    """Returns complete placements of the beam."""
-    costs, before = estimator.costs, estimator.predecessors
-    last_reader = [-1] * len(choices)
-    for maker, readers, _ in costs.flows:
-        last_reader[maker] = max(last_reader[maker], *readers)
-    nbytes: dict[tuple[int, int], list[int]] = {}
-    for maker, readers, size in costs.flows:
-        for reader in readers:
-            nbytes.setdefault((maker, reader), []).append(size)
-    beam = [_Prefix((), (), ())]
-    for index, devices in enumerate(choices):
-        groups: dict[Placement, list[_Prefix]] = {}
-        frontier = [segment for segment in range(index + 1) if last_reader[segment] > index or segment == index]
-        for beginning in beam:
-            for device in devices:
-                longer = _append(costs, beginning, index, device, before[index], nbytes)
-                groups.setdefault(tuple(longer.placement[segment] for segment in frontier), []).append(longer)
-        few = [state for group in groups.values() for state in heapq.nsmallest(_PER_FRONTIER, group, key=lambda state: state.end)]
-        beam = heapq.nsmallest(_BEAM, few, key=lambda state: (state.end, sum(time for _, time in state.free), state.placement))
-    return [state.placement for state in beam]
-
-
-def _append(
-    costs: CostTable, beginning: _Prefix, index: int, device: str, before: Sequence[int], nbytes: dict[tuple[int, int], list[int]]
-) -> _Prefix:
-    """Returns a beginning with a further segment, which starts as soon as its lane is free and its inputs exist."""
-    placement, lane = beginning.placement, costs.lanes.get(device, device)
-    start = dict(beginning.free).get(lane, 0.0)
-    duration = costs.seconds[index][device]
-    if not any(placement[predecessor] == device for predecessor in before):
-        duration += costs.overhead
-    for maker in before:
-        arrival = beginning.ends[maker]
-        move = costs.transfers.get((placement[maker], device))
-        if move is not None:
-            arrival += sum(move.seconds + move.seconds_per_byte * size for size in nbytes[maker, index])
-        start = max(start, arrival)
-    free = tuple(sorted({**dict(beginning.free), lane: start + duration}.items()))
-    return _Prefix((*placement, device), (*beginning.ends, start + duration), free)
-
-
-def _better(estimator: Estimator, choices: Sequence[Sequence[str]], placement: Placement) -> Placement:
-    """Returns the placement improved by moves until no move improves it further."""
+def _improve(estimator: Estimator, choices: Sequence[Sequence[str]], placement: Placement) -> None:
+    """Estimates placements on the way from this placement to one that no move improves further."""
     seconds, estimates = estimator.find_seconds(placement), 0
-    while True:
-        for moved in _list_moves(estimator, choices, placement):
-            estimates += 1
-            after = estimator.find_seconds(moved)
-            if after < seconds and after != UNUSABLE:
-                placement, seconds = moved, after
-                break
-            if estimates > _MOST_ESTIMATES:
-                return placement
-        else:
-            return placement
+    moves = _list_moves(estimator, choices, placement)
+    while (moved := next(moves, None)) is not None and estimates < _MOST_ESTIMATES:
+        estimates += 1
+        after = estimator.find_seconds(moved)
+        if after < seconds:
+            seconds, moves = after, _list_moves(estimator, choices, moved)
 
 
 def _list_moves(estimator: Estimator, choices: Sequence[Sequence[str]], placement: Placement) -> Iterator[Placement]:
     """Yields the placement with a segment, a segment and its producer, or a run of neighbours on another device."""
     count = len(placement)
-    for index in range(count):
-        yield from _put(choices, placement, (index,))
-    for index in range(count):
-        for source in estimator.predecessors[index]:
-            yield from _put(choices, placement, (source, index))
+    groups: list[Sequence[int]] = [(index,) for index in range(count)]
+    groups += [(source, index) for index in range(count) for source in estimator.predecessors[index]]
     for length in (count, *(size for size in (16, 8, 4, 3, 2) if size < count)):
-        for start in range(count - length + 1):
-            yield from _put(choices, placement, range(start, start + length))
-    for first in range(count):
-        for second in range(first + 1, min(count, first + 4)):
-            for device, other in product(choices[first], choices[second]):
-                yield (*placement[:first], device, *placement[first + 1 : second], other, *placement[second + 1 :])
-
-
-def _put(choices: Sequence[Sequence[str]], placement: Placement, indices: Sequence[int]) -> Iterator[Placement]:
-    """Yields the placement with these segments on one device, for each device that takes them and has not all of them."""
-    for device in choices[indices[0]]:
-        if all(device in choices[index] for index in indices) and any(placement[index] != device for index in indices):
-            chosen = list(placement)
-            for index in indices:
-                chosen[index] = device
-            yield tuple(chosen)
+        groups += [range(start, start + length) for start in range(count - length + 1)]
+    for group in groups:
+        for device in choices[group[0]]:
+            if all(device in choices[index] for index in group) and any(placement[index] != device for index in group):
+                yield tuple(device if index in group else own for index, own in enumerate(placement))
 
 
 _OVERHEAD = 5e-6
@@ -298,25 +209,6 @@ class Measurements:
         return transfers
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """The table, and which segment each of its rows stands for; `count` is the number of all segments."""
-
-    table: CostTable
-    rows: tuple[int, ...]
-    count: int
-
-    def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
-        """Returns the placement of all segments, "" for segments that no device takes whole."""
-        device_of_row = dict(zip(self.rows, placement, strict=True))
-        return tuple(device_of_row.get(index, "") for index in range(self.count))
-
-    def estimate(self, devices: Sequence[str]) -> float | None:
-        """Returns the estimated seconds of a placement of all segments; None if a segment has no known cost."""
-        seconds = Estimator(self.table).find_seconds([devices[index] for index in self.rows])
-        return None if seconds == UNUSABLE else seconds
-
-
 def build_costs(
     task: SplitTask,
     segments: Sequence[Segment],
@@ -326,12 +218,12 @@ def build_costs(
     flows: Sequence[tuple[int, tuple[int, ...], int]],
     *,
     is_pipeline: bool,
-) -> Costs:
-    """Returns the table of all segments that some device takes; `is_pipeline` says that requests overlap.
+) -> CostTable:
+    """Returns the table of all segments; `is_pipeline` says that requests overlap.
 
     The time of a whole run goes before the sum of its segments, as engines fuse across their borders: each device's segments are
     scaled by the quotient. A segment that was not measured has its share of the whole, by its estimated work;
-    without a whole the device does not get the segment.
+    without a whole the device does not get the segment. A segment without a device is FREE, and counts nothing.
     """
     known = [
         {device: seconds for device, seconds in measurements.seconds.get(twin, {}).items() if device in takers[index]}
@@ -345,27 +237,20 @@ def build_costs(
         row = {**{device: share * segment.work for device, share in shares.items()}, **known[index]}
         measured.append({device: row[device] for device in takers[index] if device in row and device not in failed})
     scales = {device: _find_scale(device, measured, measurements.wholes) for device in task.configs}
-    rows = tuple(index for index, row in enumerate(measured) if row)
-    number = {index: row for row, index in enumerate(rows)}
     lanes = {
         # If requests overlap, the devices' work on the host's processors adds up: no device is idle while another works.
         device: "processors" if is_pipeline and computes_on_host(task.core, device) else find_lane(task.core, device)
         for device in task.configs
     }
-    table = CostTable(
-        tuple(task.configs),
-        tuple({device: seconds * scales[device] for device, seconds in measured[index].items()} for index in rows),
-        tuple(
-            (number[maker], tuple(number[reader] for reader in readers if reader in number), nbytes)
-            for maker, readers, nbytes in flows
-            if maker in number and any(reader in number for reader in readers)
-        ),
+    return CostTable(
+        (*task.configs, FREE),
+        tuple({device: seconds * scales[device] for device, seconds in row.items()} or {FREE: 0.0} for row in measured),
+        tuple(flows),
         measurements.list_transfers(tuple(task.configs)),
         _OVERHEAD,
         lanes,
         is_pipeline,
     )
-    return Costs(table, rows, len(segments))
 
 
 def _find_scale(device: str, measured: Sequence[Mapping[str, float]], wholes: Mapping[str, float]) -> float:

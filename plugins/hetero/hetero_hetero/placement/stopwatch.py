@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from statistics import median
@@ -59,10 +58,11 @@ class Stopwatch:
         self._plans: dict[str, tuple[ExecutableNetwork, Callable[[float], float]]] = {}
 
     def answer(self, command: Mapping[str, Any]) -> Answer:
-        """Returns the result of a command {"do": its name, and its arguments}; {"error": text} if the device fails."""
+        """Returns the result of a command {"do": the name of a method, and its arguments}; {"error": text} if the device fails."""
         arguments = {key: value for key, value in command.items() if key != "do"}
         try:
-            return _COMMANDS[command["do"]](self, **arguments)
+            result: Answer = getattr(self, command["do"])(**arguments)
+            return result
         except Exception as error:  # noqa: BLE001  # whatever a device raises rules out one candidate, and is shown
             text = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
             return {"error": " ".join(text.split())}
@@ -87,15 +87,21 @@ class Stopwatch:
         return {"shapes": {name: list(outputs[name].shape) for name in names}}
 
     def time_part(self, device: str, config: Mapping[str, Any], nodes: Sequence[str], seconds: float) -> Answer:
-        """Returns the seconds of a run of a part on a device, called as HETERO calls a stage."""
-        part = cut_part(self._network, nodes)
-        loaded = self._core.load_network(part, device, config)
+        """Returns the seconds of a run of a part on a device, called as HETERO calls a stage, and the memory of the part's values.
+
+        For a memory apart from the host's also the cost of a value on its way there and back: seconds, and seconds per byte.
+        """
+        loaded = self._core.load_network(cut_part(self._network, nodes), device, config)
         try:
             run = _prepare_run(loaded, self.values)
             warm_up(loaded, run, seconds)
-            memories = dict.fromkeys(spec.memory for spec in (*loaded.outputs, *loaded.inputs))
-            memory = next((memory_name for memory_name in memories if memory_name != HOST), HOST)
-            return {"seconds": median(_repeat(run, min(seconds, 0.1))), "memory": memory, "is_ready": is_ready(loaded)}
+            answer: Answer = {"seconds": median(_repeat(run, min(seconds, 0.1))), "is_ready": is_ready(loaded), "memory": HOST}
+            spec = next((spec for spec in (*loaded.outputs, *loaded.inputs) if spec.memory != HOST), None)
+            if spec is not None:
+                small, large = (_time_round_trip(loaded, spec, nbytes) for nbytes in _TRANSFER_BYTES)
+                slopes = [max((b - a) / (_TRANSFER_BYTES[1] - _TRANSFER_BYTES[0]), 0.0) for a, b in zip(small, large, strict=True)]
+                answer |= {"memory": spec.memory, "there": [small[0], slopes[0]], "back": [small[1], slopes[1]]}
+            return answer
         finally:
             loaded.close()
 
@@ -109,7 +115,7 @@ class Stopwatch:
         try:
             run = _prepare_run(loaded, self.values)
             warm_up(loaded, run, seconds)
-            time = partial(_time_overlapping, Rounds(loaded, self.values)) if overlaps else partial(_time_alone, run)
+            time = Rounds(loaded, self.values).time if overlaps else lambda seconds: median(_repeat(run, seconds))
         except BaseException:
             loaded.close()
             raise
@@ -123,31 +129,12 @@ class Stopwatch:
         time(_WAKE_SECONDS)
         return {"seconds": time(seconds)}
 
-    def time_transfers(self, device: str, config: Mapping[str, Any], node: str) -> Answer:
-        """Returns the memory of a device and the cost of a value on its way there and back: seconds, and seconds per byte."""
-        loaded = self._core.load_network(cut_part(self._network, [node]), device, config)
-        try:
-            spec = next((spec for spec in (*loaded.inputs, *loaded.outputs) if spec.memory != HOST), None)
-            if spec is None:
-                return {"memory": HOST, "there": [0.0, 0.0], "back": [0.0, 0.0]}
-            small, large = (_time_round_trip(loaded, spec, nbytes) for nbytes in _TRANSFER_BYTES)
-            slopes = [max((b - a) / (_TRANSFER_BYTES[1] - _TRANSFER_BYTES[0]), 0.0) for a, b in zip(small, large, strict=True)]
-            return {"memory": spec.memory, "there": [small[0], slopes[0]], "back": [small[1], slopes[1]]}
-        finally:
-            loaded.close()
-
     def close(self) -> Answer:
         """Closes the plans."""
         for loaded, _ in self._plans.values():
             loaded.close()
         self._plans.clear()
         return {}
-
-
-_COMMANDS: Mapping[str, Callable[..., Answer]] = {
-    name: getattr(Stopwatch, name)
-    for name in ("configure", "sample", "time_part", "load_plan", "time_plan", "time_transfers", "close")
-}
 
 
 def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callable[[], object]:
@@ -161,11 +148,6 @@ def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callab
     if away is None:
         return lambda: run(inputs, context)
     return lambda: loaded.to_host(run(inputs, context)[away])
-
-
-def _time_alone(run: Callable[[], object], seconds: float) -> float:
-    """Returns the median time of runs in sequence."""
-    return median(_repeat(run, seconds))
 
 
 class Rounds:
@@ -188,11 +170,10 @@ class Rounds:
             request.wait()
         return (perf_counter() - began) / (count * len(self._requests))
 
-
-def _time_overlapping(rounds: Rounds, seconds: float) -> float:
-    """Returns the time of a run among runs that overlap, from a stretch of about `seconds`."""
-    alone = rounds.run(1)
-    return rounds.run(min(max(int(seconds / max(alone, 1e-9)), _LEAST_RUNS), _MOST_RUNS))
+    def time(self, seconds: float) -> float:
+        """Returns the time of a run among runs that overlap, from a stretch of about `seconds`."""
+        alone = self.run(1)
+        return self.run(min(max(int(seconds / max(alone, 1e-9)), _LEAST_RUNS), _MOST_RUNS))
 
 
 def _repeat(run: Callable[[], object], seconds: float) -> list[float]:

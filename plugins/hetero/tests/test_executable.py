@@ -1,4 +1,4 @@
-"""HETERO over devices that start runs asynchronously, with separate memory and without `run`: later stages begin from `done`."""
+"""HETERO over devices that start runs by themselves, have a memory of their own and no `run`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.schedule import StartedFlow, plan_schedule
 
 from hetero_core import Core, Executable, Network, RunContext, hookimpl
-from hetero_core.contract import CancelToken, DeviceName, Done
+from hetero_core.contract import DeviceName, Done
 from hetero_core.errors import InferenceError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.types import ValueSpec
@@ -90,13 +89,6 @@ class Started(Executable):
         self.is_closed = True
 
 
-class Inline(Queue):
-    """Calls `done` before `start` returns, as a driver may do for a short run."""
-
-    def begin(self, work: Callable[[], None]) -> None:
-        work()
-
-
 @pytest.fixture
 def core() -> Iterator[Core]:
     with Core() as opened:
@@ -127,56 +119,24 @@ def require_results(requests: list[Any], sign: int = 1) -> None:
         assert request.get_tensor("y").tolist() == [sign * index, sign * index]
 
 
-def list_core_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("hetero-")}
-
-
-def test_ten_requests_overlap_without_a_thread_of_the_core(core: Core) -> None:
+def test_requests_overlap_on_two_devices(core: Core) -> None:
     behind = threading.Event()
-    threads: set[str] = set()
 
     def meet_first(count: int) -> None:
-        threads.update(list_core_threads())
-        if count == 4:
-            # Four requests have left the first device; the second device holds the first request.
+        if count == 1:
+            # The first request is held by the second device.
             behind.set()
 
     def meet_second(count: int) -> None:
         assert behind.wait(SECONDS), "the first device does not go on while the second one works"
 
-    before = list_core_threads()
     loaded = load(core, CHAIN, "AABB", AHEAD=Queue(meet_first), BEHIND=Queue(meet_second))
     requests = start_all(loaded, 10)
     require_results(requests)
-    assert threads | list_core_threads() <= before
     loaded.close()
 
 
-def test_computing_stage_runs_on_a_thread_of_the_core(core: Core) -> None:
-    names: list[str] = []
-
-    class Watching(PlainDevice):
-        def find_refusal(self, node: Any, network: Network) -> str | None:
-            return None
-
-        def make_executable(self, network: Network) -> Executable:
-            executable = super().make_executable(network)
-            compute = executable.run
-
-            def run(inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-                names.append(threading.current_thread().name)
-                return compute(inputs, context)
-
-            executable.run = run  # type: ignore[method-assign]  # watched
-            return executable
-
-    loaded = load(core, CHAIN, "APAP", AHEAD=Queue(), PLAIN=Watching())
-    require_results(start_all(loaded, 10))
-    assert len(names) == 20
-    assert all(name.startswith("hetero-HETERO:PLAIN-stages") for name in names)
-
-
-def test_cancelled_request_ends_at_once_and_the_rest_continue(core: Core) -> None:
+def test_cancelled_request_ends_at_once_and_leaves_the_others(core: Core) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold(count: int) -> None:
@@ -217,15 +177,6 @@ def test_error_of_a_stage_names_it_and_the_request_works_on(core: Core) -> None:
             assert request.get_tensor("y").tolist() == [turn, turn]
 
 
-def test_run_that_has_ended_is_not_ended_again() -> None:
-    """Two threads may both see the end of the run; only the first may report it."""
-    ends: list[BaseException | None] = []
-    flow = StartedFlow(plan_schedule([()], ["A"], threads=[1], budget=1), lambda index, end: end(None), CancelToken(), ends.append)
-    flow.go_on()
-    flow.go_on()
-    assert ends == [None]
-
-
 def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> None:
     loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
     gc.collect()
@@ -240,19 +191,6 @@ def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> Non
     finally:
         gc.enable()
     assert not [thing for thing in things if id(thing) not in earlier]
-
-
-def test_ends_within_start_do_not_nest(core: Core) -> None:
-    """600 stages that end within `start` need no more stack than a single stage."""
-    count = 600
-    nodes = " ".join(f"v{index + 1} = Neg (v{index})" for index in range(count))
-    text = f"long (float[2] v0) => (float[2] v{count}) {{ {nodes} }}"
-    loaded = load(core, text, "IO" * (count // 2), {"HETERO_SUBGRAPH_POLICY": "LEVELS"}, INLINE=Inline(), OTHER=Inline())
-    assert loaded.get_metric("HETERO_NUMBER_OF_SUBMODELS") == count
-    request = loaded.create_infer_request()
-    request.start_async({"v0": np.array([1, 2], np.float32)})
-    assert request.wait(SECONDS)
-    assert request.get_tensor(f"v{count}").tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("is_started", [True, False])
@@ -276,13 +214,11 @@ def _meet(barrier: threading.Barrier) -> Callable[[int], None]:
     return meet
 
 
-def test_imported_network_starts_stages_and_keeps_their_times(core: Core, tmp_path: Any) -> None:
+def test_imported_network_keeps_the_times_of_its_stages(core: Core, tmp_path: Any) -> None:
     loaded = load(core, CHAIN, "AABB", {"PERF_COUNT": True}, AHEAD=Queue(), BEHIND=Queue())
     loaded.export_network(tmp_path / "split.blob")
     imported = core.import_network(tmp_path / "split.blob", "HETERO")
-    before = list_core_threads()
     requests = start_all(imported, 10)
     require_results(requests)
-    assert list_core_threads() == before
     moved = [(entry.node, entry.source, *entry.targets) for entry in requests[0].perf_counts if entry.targets]
     assert moved == [("x", "host", "AHEAD"), ("b", "AHEAD", "BEHIND"), ("y", "BEHIND", "host")]
