@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx.parser
 import pytest
 from hetero_auto.candidates import find_precision
+from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.errors import (
@@ -20,10 +23,11 @@ from hetero_core.errors import (
     DeviceUnavailableError,
     InferenceError,
     LoadError,
+    RequestCancelledError,
     UnsupportedNodesError,
 )
 from hetero_core.runtime.queue import AsyncInferQueue
-from hetero_core.testing.plain_device import PlainDevice
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 LIMIT = 60
 Feed = Callable[[float], dict[str, Any]]
@@ -192,12 +196,110 @@ def test_quick_device_serves_until_the_chosen_device_is_loaded(core: Core, add_d
     assert sum(loaded.get_metric("REQUESTS_OF_DEVICES").values()) == 600
 
 
-def test_run_ends_on_the_device_that_began_it(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **config: Any) -> tuple[Any, Any]:
+    """Returns the loaded network, and a request that still runs on the quick device, which is held, when the chosen device takes
+    over."""
+    chosen, quick = devices
+    chosen.load_gate.clear()
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK", config)
+    request = loaded.create_infer_request()
+    request.start_async(feed(4))
+    assert quick.entered.acquire(timeout=LIMIT)
+    chosen.load_gate.set()
+    loaded.executable.wait_until_settled()
+    return loaded, request
+
+
+def test_request_on_a_slow_device_is_answered_by_the_chosen_device(
+    core: Core, add_device: Any, network: Network, feed: Feed
+) -> None:
+    chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
+    loaded, request = take_over(core, devices, network, feed)
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [12]
+    assert request.infer(feed(2))["y"].tolist() == [6]
+    assert loaded.infer(feed(1))["y"].tolist() == [3]
+    assert (quick.closed, quick.runs, chosen.runs) == (0, [4], [4, 2, 1])
+    quick.gate.set()
+    core.close()
+    assert (quick.closed, chosen.closed) == (1, 1)
+
+
+def test_waiting_caller_is_answered_by_the_chosen_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     chosen, quick = add_device("CHOSEN"), add_device("QUICK")
     chosen.load_gate.clear()
     quick.gate.clear()
     loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    answers: list[Any] = []
+    caller = threading.Thread(target=lambda: answers.append(loaded.infer(feed(4))["y"].tolist()))
+    caller.start()
+    assert quick.entered.acquire(timeout=LIMIT)
+    chosen.load_gate.set()
+    caller.join(LIMIT)
+    assert answers == [[12]]
+    quick.gate.set()
+
+
+def test_slower_device_reads_no_input_that_the_caller_has_changed(core: Core, add_device: Any, network: Network) -> None:
+    devices = add_device("CHOSEN"), add_device("QUICK")
+    x = np.array([4], np.float32)
+    seen: list[float] = []
+    read, run = threading.Event(), PlainExecutable.run
+
+    def look(executable: Any, inputs: Any, context: Any) -> Any:
+        seen.append(float(inputs[0][0]))
+        if len(seen) == 2:
+            read.set()
+        return run(executable, inputs, context)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlainExecutable, "run", look)
+        _, request = take_over(core, devices, network, lambda _: {"x": x})
+        assert request.wait(LIMIT)
+        x[:] = 99
+        devices[1].gate.set()
+        assert read.wait(LIMIT)
+    assert seen == [4, 4]
+
+
+IF = "y = If (c) <then_branch = t () => (float[n] a) {{ {} }}, else_branch = e () => (float[n] b) {{ b = Identity (x) }}>"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "may_repeat"),
+    [
+        ("y = Add (x, x)", True),
+        ("y = Dropout (x)", True),
+        ("y = Dropout (x, , c)", False),
+        ("y = RandomNormalLike (x)", False),
+        ("y = Bernoulli (x)", False),
+        ("y = com.microsoft.Gelu (x)", True),
+        ("y = own.Count (x)", False),
+        (IF.format("a = Add (x, x)"), True),
+        (IF.format("a = RandomUniformLike (x)"), False),
+        (IF.format("a = own.Count (x)"), False),
+    ],
+)
+def test_network_without_draws_and_user_code_may_be_repeated(core: Core, nodes: str, may_repeat: bool) -> None:
+    opsets = '"": 17, "com.microsoft": 1, "own": 1'
+    text = f"<ir_version: 8, opset_import: [{opsets}]> g (float[n] x, bool c) => (float[n] y) {{ {nodes} }}"
+    assert may_repeat_network(core.read_network(onnx.parser.parse_model(text))) is may_repeat
+
+
+@pytest.mark.parametrize(
+    ("config", "outputs"), [({"PERF_COUNT": True}, {}), ({"MEMORY_LIMIT": 1 << 30}, {}), ({}, {"y": np.zeros(1, np.float32)})]
+)
+def test_run_that_may_not_be_repeated_ends_on_the_quick_device(
+    core: Core, add_device: Any, network: Network, feed: Feed, config: Any, outputs: Any
+) -> None:
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    chosen.load_gate.clear()
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK", config)
     request = loaded.create_infer_request()
+    for name, array in outputs.items():
+        request.set_tensor(name, array)
     request.start_async(feed(4))
     assert quick.entered.acquire(timeout=LIMIT)
     chosen.load_gate.set()
@@ -208,6 +310,75 @@ def test_run_ends_on_the_device_that_began_it(core: Core, add_device: Any, netwo
     assert request.wait(LIMIT)
     assert request.get_tensor("y").tolist() == [12]
     assert (quick.closed, quick.runs, chosen.runs) == (1, [4], [1])
+
+
+def test_error_of_the_chosen_device_leaves_the_quick_answer(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
+    chosen.poison = 4.0
+    _, request = take_over(core, devices, network, feed, ENABLE_RUNTIME_FALLBACK=False)
+    assert chosen.entered.acquire(timeout=LIMIT)
+    quick.gate.set()
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [12]
+
+
+def test_first_error_is_raised_if_both_devices_fail(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
+    chosen.poison = quick.poison = 4.0
+    _, request = take_over(core, devices, network, feed, ENABLE_RUNTIME_FALLBACK=False)
+    assert chosen.entered.acquire(timeout=LIMIT)
+    quick.gate.set()
+    with pytest.raises(InferenceError, match="the driver fell over"):
+        request.wait(LIMIT)
+
+
+def test_cancelled_request_is_not_repeated_after_its_end(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    chosen.load_gate.clear()
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    request = loaded.create_infer_request()
+    request.start_async(feed(4))
+    assert quick.entered.acquire(timeout=LIMIT)
+    request.cancel()
+    quick.gate.set()
+    with pytest.raises(RequestCancelledError):
+        request.wait(LIMIT)
+    assert request.infer(feed(1))["y"].tolist() == [3]
+    chosen.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert chosen.runs == []
+
+
+def test_no_take_over_is_lost_in_any_order_of_threads(
+    core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
+    monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
+    monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
+    # Not the times of the rounds before: they are nearly equal.
+    monkeypatch.setattr("hetero_auto.candidates.Candidates.find_quick", lambda self, seconds: "QUICK")
+    add_device("CHOSEN")
+    quick = add_device("QUICK")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(50):
+            quick.gate.clear()
+            loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+            requests = [loaded.create_infer_request() for _ in range(8)]
+            for number, request in enumerate(requests):
+                request.start_async(feed(number))
+            assert loaded.infer(feed(8))["y"].tolist() == [24]
+            for number, request in enumerate(requests):
+                assert request.wait(LIMIT), "a request was lost"
+                assert request.get_tensor("y").tolist() == [3 * number]
+            quick.gate.set()
+            loaded.close()
+    finally:
+        sys.setswitchinterval(interval)
+    core.close()
+    assert (quick.loads, quick.closed) == (50, 50)
 
 
 def test_chosen_device_is_loaded_after_the_first_answer(
