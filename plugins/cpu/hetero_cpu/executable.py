@@ -44,6 +44,10 @@ _MANY_CONSTANTS = 1 << 24
 and packed. Loads of smaller networks are to be short."""
 _MOST_FAILURES = 3
 """Sets of input shapes without a class, after which no class is tried for the network."""
+_LARGE_FILE = 1 << 28
+"""Bytes of mapped constants from which packing and runs of the toolkit take turns, because each of them reads all pages of the file."""
+_LONGEST_WAIT = 30.0
+"""Seconds after which weights are packed although the toolkit still runs."""
 
 
 class Plans:
@@ -140,6 +144,7 @@ class CpuExecutable(Executable):
         self.native_weights = PackedWeights(releases=self._is_static, is_once=is_once)
         self._lock, self._has_run = threading.Lock(), threading.Event()
         self._is_closed, self._is_ordered, self._has_failed = False, False, False
+        self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
         self._plans = Plans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not is_once:
             self._plans.keep_on_disk(source, self.native_weights, workers)
@@ -205,7 +210,14 @@ class CpuExecutable(Executable):
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node and frees a value after its last use; an error names the node for which there is no room."""
         program, inputs = self._open_program(), tuple(map(lay_input, inputs))
-        return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        with self._turn:
+            self._toolkit_runs += 1
+        try:
+            return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        finally:
+            with self._turn:
+                self._toolkit_runs -= 1
+                self._turn.notify_all()
 
     def _open_program(self) -> Program:
         """Returns the network as the toolkit runs it."""
@@ -237,7 +249,7 @@ class CpuExecutable(Executable):
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns a new plan for input shapes; None as `_find_plan` does."""
         if self._is_ordered or self._has_failed:
-            return None
+            return self._await_plan(signature)
         # Planning open sizes takes as long as the toolkit takes to answer.
         if self._kernels == AUTO and not (self._is_static and has_interpreters(self.workers)):
             self._order(signature)
@@ -269,6 +281,7 @@ class CpuExecutable(Executable):
                 weights=self.native_weights,
                 extensions=self._extensions,
                 workers=self.workers,
+                begin_packing=lambda: self._begin_packing(),  # a bound method would hold the executable
             )
             if class_plan is not None:
                 return self._use_plan(class_plan)
@@ -285,6 +298,7 @@ class CpuExecutable(Executable):
             # Constants are read again to be packed: compiling takes longer, and needs memory, too.
             self._let_go(special)
         yield from plan.kernels
+        self._begin_packing()
         self.native_weights.pack_all(self.workers)
         opened = tabulate_fixed_plan(plan, signature)
         self._let_go(special)
@@ -294,6 +308,22 @@ class CpuExecutable(Executable):
         if opened.plan.foreign_count:
             warn_of_slow_kernels()
         return PlanInUse(opened)
+
+    def _begin_packing(self) -> None:
+        """Waits for runs of the toolkit, and delays new runs, if packing beside them would hold the weights of a large file twice."""
+        if self._is_ordered and sum(own.nbytes for own in self.transformed.initializers.values() if own.is_mapped) >= _LARGE_FILE:
+            with self._turn:
+                self._is_packing = True
+                self._turn.wait_for(lambda: self._toolkit_runs == 0, _LONGEST_WAIT)
+
+    def _await_plan(self, signature: Signature) -> PlanInUse | None:
+        """Returns the plan that takes over when its weights are packed; None if packing has not begun, or for other input shapes."""
+        with self._turn:
+            if not self._is_packing:
+                return None
+            self._turn.wait_for(lambda: not self._is_packing, _LONGEST_WAIT)
+        with self._lock:
+            return self._plans.find(signature)
 
     def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> PlanInUse:
         """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it."""
@@ -340,6 +370,9 @@ class CpuExecutable(Executable):
             logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", self.source.name, error)
         with self._lock:
             self._is_ordered, self._has_failed = False, error is not None
+        with self._turn:
+            self._is_packing = False
+            self._turn.notify_all()
         if plan is not None:
             self._plans.store(plan, signature)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -256,16 +256,19 @@ def make_open_plan(
     weights: PackedWeights,
     extensions: Mapping[tuple[str, str], Any],
     workers: int,
+    begin_packing: Callable[[], None] = lambda: None,
 ) -> Generator[Kernel, None, OpenPlan | None]:
     """Yields the kernels of the plan of a class that input shapes belong to, then packs its weights and returns it.
 
     Returns None if there is no plan, or if it holds for these shapes alone. `example`: the network as it was specialized for the shapes.
+    `begin_packing` is called when the consumer has taken all kernels.
     """
     try:
         opened = open_network(network, signature, example)
         joined, shape_constants = expose_shape_constants(join_open_network(opened.network, opened.scope))
         plan = build_plan(joined, weights, extensions, workers=workers, scope=opened.scope)
         yield from plan.kernels
+        begin_packing()
         # Binding packs the weights in order.
         weights.pack_all(workers)
         open_plan = tabulate_plan(plan, opened, shape_constants)
