@@ -490,6 +490,7 @@ class ExecutableNetwork:
         if count:
             logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, count)
             return
+        self._binding.executor.retire()
         if self._replacements is not None:
             self._replacements.close()
         call_named(self.executable.close, blame=self.provenance, where=f"close of network '{self.name}'")

@@ -63,6 +63,9 @@ class Submitting(Protocol):
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         """Returns the future of a task."""
 
+    def retire(self) -> None:
+        """Lets the threads end after the tasks that run; no task follows."""
+
 
 class Turns:
     """The place of a network on an executor that several networks share: runs of a higher MODEL_PRIORITY go first."""
@@ -74,6 +77,9 @@ class Turns:
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         """Returns the future of a task, which runs before waiting tasks of a lower priority. Raises: ClosedError."""
         return self._executor.submit(task, rank=self._rank)
+
+    def retire(self) -> None:
+        """Does nothing: other networks use the threads, too."""
 
     def set_priority(self, priority: str) -> None:
         """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
@@ -174,6 +180,10 @@ class Executor:
         # A thread refers to the queue, not to the executor, so that the threads end with the executor's last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
+
+    def retire(self) -> None:
+        """Lets the threads end: a closed network may stay referenced."""
+        self._end()
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
         """Returns the future of a task. Tasks run in order of submission; in a ranked executor, tasks of a lower rank run first.
