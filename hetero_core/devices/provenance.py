@@ -60,9 +60,14 @@ Result = TypeVar("Result")
 
 
 def call_named(call: Callable[[], Result], *, blame: object, where: str) -> Result:
-    """Returns the result of a call to a plugin. An error of the call gets a note with the plugin and the question."""
+    """Returns the result of a call to a plugin. An error of the call gets a note with the plugin and the question.
+
+    Raises: PluginError for a plugin that calls `sys.exit()`.
+    """
     try:
         return call()
+    except SystemExit as error:
+        raise PluginError(f"{blame} called sys.exit({error.code!r}) in {where}; a plugin must not end the program") from error
     except Exception as error:  # a plugin may raise anything
         error.add_note(f"raised by {blame} in {where}")
         raise

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import importlib_metadata
@@ -25,7 +26,7 @@ from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig,
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.provenance import Provenance, describe_object, read_identity
+from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
 from hetero_core.devices.watch import Patience
 from hetero_core.errors import (
     DeviceNameError,
@@ -340,12 +341,13 @@ class Registry:
         plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
         check_api(plugin, provenance)
         try:
-            created = self._call_factory(name, plugin, provenance) if hasattr(plugin, "create_device") else plugin
+            factory = partial(self._call_factory, name, plugin, provenance)
+            created = call_named(factory, blame=provenance, where="create_device") if hasattr(plugin, "create_device") else plugin
             device = Device(provenance, self._manage(created, provenance), announcement.patience, self.common.read)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise
-        except (Exception, SystemExit) as error:  # a plugin may raise anything if its device is missing
+        except Exception as error:  # a plugin may raise anything if its device is missing
             raise DeviceUnavailableError(
                 f"device {name} is not available: {provenance} failed in create_device with {type(error).__name__}: {error}"
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 from hetero_core import ConfigKey, Core, Executable, Network, QueryResult, hookimpl
+from hetero_core.contract import DeviceName
 from hetero_core.errors import (
     DeviceUnavailableError,
+    InferenceError,
     InternalError,
     PluginError,
 )
@@ -125,6 +128,26 @@ def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
     greedy = r"plugin GREEDY \(.*\) does not fit the contract: its export_network asks for 'everything'"
     with pytest.raises(PluginError, match=greedy):
         core.get_metric("GREEDY", "FULL_DEVICE_NAME")
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_exit_of_a_run_is_an_inference_error(core: Core, read: Callable[[str], Network], *, is_started: bool) -> None:
+    class Leaving(PlainDevice):
+        @hookimpl
+        def load_network(self, device: DeviceName, network: Network) -> Executable:
+            executable = super().load_network(device, network)
+            executable.run = lambda inputs, context: sys.exit(3)
+            return executable
+
+    core.register_plugin("LEAVING", Leaving())
+    request = core.load_network(read(ADD), "LEAVING").create_infer_request()
+    inputs = {spec.name: np.ones(2, np.float32) for spec in core.read_network(read(ADD)).inputs}
+    with pytest.raises(InferenceError, match=r"failed on LEAVING \(plugin LEAVING .*\): SystemExit: 3"):
+        if is_started:
+            request.start_async(inputs)
+            request.wait()
+        else:
+            request.infer(inputs)
 
 
 def test_key_that_is_declared_in_lower_case_is_refused(core: Core) -> None:
