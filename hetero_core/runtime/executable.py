@@ -204,7 +204,7 @@ class ExecutableNetwork:
             if beside is None or beside is NO_STATE:
                 return self.executable.create_state()
             return self.executable.create_spare(beside)
-        except (Exception, SystemExit) as error:  # a device may raise anything; the caller gets one kind
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a device may raise anything; the caller gets one kind
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
 
@@ -252,7 +252,7 @@ class ExecutableNetwork:
                 return self.run(inputs, context)
             placed = bring_in(self, inputs, profile)
             return take_home(self, self.run(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
-        except (Exception, SystemExit) as error:  # as in create_state
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
         finally:
@@ -281,7 +281,7 @@ class ExecutableNetwork:
         self._enter(context, 0)
         try:
             start(inputs if self._is_host else bring_in(self, inputs, profile), context, end)
-        except (Exception, SystemExit) as error:  # as in create_state
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             self._leave(context)
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetero_core import ConfigKey, Core, Executable, Network, QueryResult, hookimpl
+from hetero_core import ConfigKey, Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.contract import DeviceName
 from hetero_core.errors import (
     DeviceUnavailableError,
@@ -18,6 +18,7 @@ from hetero_core.errors import (
     InternalError,
     PluginError,
 )
+from hetero_core.runtime.request import InferRequest
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 ADD = "g (float[2] x) => (float[2] y) { y = Add(x, x) }"
@@ -130,24 +131,21 @@ def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
         core.get_metric("GREEDY", "FULL_DEVICE_NAME")
 
 
-@pytest.mark.parametrize("is_started", [False, True])
-def test_exit_of_a_run_is_an_inference_error(core: Core, read: Callable[[str], Network], *, is_started: bool) -> None:
-    class Leaving(PlainDevice):
+@pytest.mark.parametrize("run", [InferRequest.infer, lambda request, inputs: [request.start_async(inputs), request.wait()]])
+def test_exit_of_a_run_is_an_inference_error(core: Core, read: Callable[[str], Network], run: Callable[..., Any]) -> None:
+    class Leaving(PlainExecutable):
+        def run(self, inputs: Any, context: RunContext) -> Any:
+            sys.exit(3)
+
+    class LeavingDevice(PlainDevice):
         @hookimpl
         def load_network(self, device: DeviceName, network: Network) -> Executable:
-            executable = super().load_network(device, network)
-            executable.run = lambda inputs, context: sys.exit(3)
-            return executable
+            return Leaving(network)
 
-    core.register_plugin("LEAVING", Leaving())
+    core.register_plugin("LEAVING", LeavingDevice())
     request = core.load_network(read(ADD), "LEAVING").create_infer_request()
-    inputs = {spec.name: np.ones(2, np.float32) for spec in core.read_network(read(ADD)).inputs}
     with pytest.raises(InferenceError, match=r"failed on LEAVING \(plugin LEAVING .*\): SystemExit: 3"):
-        if is_started:
-            request.start_async(inputs)
-            request.wait()
-        else:
-            request.infer(inputs)
+        run(request, {"x": np.ones(2, np.float32)})
 
 
 def test_key_that_is_declared_in_lower_case_is_refused(core: Core) -> None:
