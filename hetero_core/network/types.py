@@ -161,28 +161,6 @@ def _is_dimension(size: Any) -> bool:
     return size is None or isinstance(size, str) or (isinstance(size, int) and not isinstance(size, bool) and size >= 0)
 
 
-_PLAIN_SIZES = (int, str, type(None))
-
-
-class TypeNumbers:
-    """A number for all types that are equal. Values share their types, so that few are looked into."""
-
-    def __init__(self) -> None:
-        # Each type is held, as an id is only its own while it lives.
-        self._entries: dict[int, tuple[ValueType | None, int | None]] = {}
-        self._numbers: dict[ValueType | None, int] = {}
-
-    def find(self, value_type: ValueType | None) -> int | None:
-        """Returns the number; None for sizes that stand for a class of sizes: a comparison would bind them to a size."""
-        entry = self._entries.get(id(value_type))
-        if entry is None:
-            shape = value_type.shape if isinstance(value_type, TensorType) else None
-            is_plain = shape is None or all(type(size) in _PLAIN_SIZES for size in shape)
-            number = self._numbers.setdefault(value_type, len(self._numbers)) if is_plain else None
-            entry = self._entries[id(value_type)] = value_type, number
-        return entry[1]
-
-
 def merge_types(first: ValueType, second: ValueType) -> ValueType | None:
     """Returns the type that says all that both say; None if they contradict. Of two names of a size the first stays."""
     if first == second:
