@@ -16,7 +16,7 @@ from hetero_core.conformance.runner import Outcome, Target, make_target, run_che
 LEFT_OUT = ["test_gradient_of_add", "test_gradient_of_add_and_mul"]
 # Device -> level -> n: every n-th case of the backend suite runs. Without an entry, and in the session `kit`, every case runs.
 EVERY = {
-    "CPU": {"hetero": 6},
+    "CPU": {"hetero": 6, "choices": 3},
     "TEMPLATE": {"operators": 20, "hetero": 12},
     "HETERO:TEMPLATE,CPU": {"operators": 20, "hetero": 12},
 }

@@ -11,7 +11,7 @@ from hetero_core.conformance.graphs.attempt import RIGHT, Subject, try_graph
 
 PARTS = {
     "JIT": [range(first, first + 12) for first in range(0, 24, 12)],
-    "NUMPY": [range(first, first + 40) for first in range(80, 160, 40)],
+    "NUMPY": [range(first, first + 20) for first in range(80, 120, 20)],
 }
 """The seeds of each part. Machine code is compiled for each graph, which takes most of the time, so NumPy has more of them."""
 

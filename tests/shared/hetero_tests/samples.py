@@ -12,11 +12,11 @@ from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, 
 
 IS_WHOLE = bool(os.environ.get("WHOLE_KIT"))
 """True in the session that runs all checks."""
-_CASES = ("operators.", "hetero.halves_of_")
+_CASES = ("operators.", "hetero.halves_of_", "choices.")
 
 
 def sample_cases(checks: Sequence[Check], every: int) -> tuple[Check, ...]:
-    """Returns the checks in their order, with only every `every`-th check that is generated from onnx's backend suite.
+    """Returns the checks in their order, with only every `every`-th check of onnx's backend suite and of the configuration's choices.
 
     The cases are sorted by name, so that the cases of an operator are adjacent, and a sample contains some of each larger group.
     """
