@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -198,6 +199,7 @@ class Registry:
         self._devices: dict[str, Device] = {}
         # Unregistered devices; loaded networks may use them until the Core closes.
         self._retired: dict[int, Device] = {}
+        self._unnamed: list[tuple[weakref.ref[Device], Device]] = []
         self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
         self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
         self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
@@ -276,9 +278,10 @@ class Registry:
                 raise PluginError(f"device name '{parsed.name}' is taken by {holder}; unregister it first or take another name")
             provenance = describe_object(parsed.name, plugin)
             self._announced[parsed.name] = [Announcement(provenance, Patience(provenance, self._timeout), plugin=plugin)]
+        self._close_unused()
 
     def unregister(self, name: str) -> None:
-        """Forgets a name. Its device is closed with the Core, since loaded networks may use it. Raises: DeviceNotFoundError."""
+        """Forgets a name. Its device is closed when no loaded network uses it. Raises: DeviceNotFoundError, errors of closed devices."""
         parsed = parse_device_name(name)
         with self._lock:
             if parsed.name not in self._announced:
@@ -288,10 +291,23 @@ class Registry:
             self._lock_of_name.pop(parsed.name, None)
             if parsed.name in self._devices:
                 self._retire(claims[0], self._devices.pop(parsed.name))
+        self._close_unused()
 
     def _retire(self, announcement: Announcement, device: Device) -> None:
-        # A plugin object that is itself the device may be registered again, but is closed once.
-        self._retired[id(device if announcement.is_factory else announcement.plugin)] = device
+        if announcement.is_factory:
+            # A second object for the same plugin closes it once nothing refers to the first.
+            closer = Device(device.provenance, device.manager, device.patience, self.common.read)
+            self._unnamed.append((weakref.ref(device), closer))
+        else:
+            # A plugin object that is itself the device may be registered again, but is closed once, with the Core.
+            self._retired[id(announcement.plugin)] = device
+
+    def _close_unused(self) -> None:
+        """Closes the unnamed devices that nothing refers to; called whenever a name comes or goes, so that none pile up."""
+        with self._lock:
+            unused = [closer for device, closer in self._unnamed if device() is None]
+            self._unnamed = [(device, closer) for device, closer in self._unnamed if device() is not None]
+        _close_all(unused)
 
     def close(self) -> None:
         """Closes every device that was created; the first error is raised after all were tried."""
@@ -299,22 +315,15 @@ class Registry:
             self._is_closed = True
             for name, device in self._devices.items():
                 self._retire(self._announced[name][0], device)
-            devices = list(self._retired.values())
-            self._retired, self._devices = {}, {}
+            devices = [*(closer for _, closer in self._unnamed), *self._retired.values()]
+            self._retired, self._devices, self._unnamed = {}, {}, []
             unanswered = [
                 claim.provenance for claims in self._announced.values() for claim in claims if claim.patience.is_exhausted
             ]
         for provenance in unanswered:
             logger.warning("device %s is not closed: %s hangs", provenance.device, provenance)
         self.common.close()
-        errors = []
-        for device in devices:
-            try:
-                device.close()
-            except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        _close_all(devices)
 
     def _create_in_time(self, name: str, announcement: Announcement) -> Device:
         """Returns the device, made on a thread of its own if anything could hang. Raises: DeviceTimeoutError."""
@@ -369,6 +378,18 @@ class Registry:
         for wrapper in self.wrappers:
             manager.register(wrapper)
         return manager
+
+
+def _close_all(devices: Iterable[Device]) -> None:
+    """Closes devices; the first error is raised after all were tried."""
+    errors = []
+    for device in devices:
+        try:
+            device.close()
+        except Exception as error:  # noqa: BLE001  # a plugin's failure must not keep other devices open; raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 @dataclass(frozen=True, slots=True)
