@@ -313,12 +313,10 @@ class Registry:
         """Closes every device that was created; the first error is raised after all were tried."""
         with self._lock:
             self._is_closed = True
-            # A plugin object that is itself a device is closed once, even under several names.
-            claims = {name: self._announced[name][0] for name in self._devices}
-            named = {
-                id(self._devices[name] if claims[name].is_factory else claims[name].plugin): self._devices[name] for name in claims
-            }
-            devices = [*(closer for _, closer in self._unnamed), *{**self._retired, **named}.values()]
+            for name, device in self._devices.items():
+                claim = self._announced[name][0]
+                self._retired[id(device if claim.is_factory else claim.plugin)] = device
+            devices = [*(closer for _, closer in self._unnamed), *self._retired.values()]
             self._retired, self._devices, self._unnamed = {}, {}, []
             unanswered = [
                 claim.provenance for claims in self._announced.values() for claim in claims if claim.patience.is_exhausted
