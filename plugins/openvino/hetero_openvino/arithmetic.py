@@ -298,7 +298,8 @@ def _grow(node: Node, graph: Graph, operands: list[float], dtype: str | None) ->
         # A quotient by a fraction may be larger than the dividend.
         return operands[0] if "int" in str(dtype) else inf
     if node.op_type in _MASKING:
-        return inf if inf in operands else 2 ** int(max(operands)).bit_length()
+        # A negative number may have the next power of 2 as its absolute value.
+        return inf if inf in operands else 2 ** int(max(operands)).bit_length() - str(dtype).startswith("uint")
     if node.op_type in _SUMMING:
         shape = find_shape(node, graph) or (None,)
         return operands[0] * max(1, prod(size if isinstance(size, int) else _UNKNOWN_COUNT for size in shape))

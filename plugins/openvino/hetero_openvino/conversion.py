@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.network.graph import Network
+import numpy as np
+
+from hetero_core.network.graph import EMPTY, Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
 from hetero_openvino.corrections import correct_model
@@ -27,15 +32,39 @@ TYPE_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Element types of inputs and outputs, and the engine's names for them. float64 is missing: it is computed in float32 there."""
 
+_RESHAPE_OPSET = 5
+"""The first opset in which Reshape has its shape as an input."""
+
 _STORED = frozenset({"float4e2m1", "float8e4m3fn", "float8e5m2", "float8e8m0", "int4", "uint4"})
 """Element types of constants alone: the engine packs them, or NumPy lacks them."""
 
 
 def read_model(core: Any, network: Network) -> Any:
     """Returns the engine's model of a network, corrected. Raises: any error of the engine."""
-    model = _read(core, network)
+    model = _read(core, _state_lengths(network))
     correct_model(model)
     return model
+
+
+def _state_lengths(network: Network) -> Network:
+    """Returns the network with a Reshape behind each list whose known length the engine cannot infer.
+
+    OpenVINO 2026.4 converts no reduction with axes of unknown length, and ignores the declared type of a value.
+    """
+    names, nodes, initializers = FreshNames(network), list[Node](), dict(network.initializers)
+    for node in network.nodes:
+        is_open = node.op_type in ("ConstantOfShape", "Range", "Slice") and not node.domain and node.opset >= _RESHAPE_OPSET
+        value_type = network.type_of(node.outputs[0]) if is_open else None
+        shape = value_type.shape if isinstance(value_type, TensorType) and value_type.dtype in ("int32", "int64") else None
+        if not shape or len(shape) > 1 or not isinstance(shape[0], int) or shape[0] < 1:
+            nodes.append(node)
+            continue
+        source, length = names.value(f"{node.name}/list"), names.value(f"{node.name}/length")
+        initializers[length] = Initializer.of_array(np.array(shape, np.int64))
+        reshape = names.node(f"{node.name}/reshape")
+        nodes.append(replace(node, outputs=(source,)))
+        nodes.append(Node(reshape, "Reshape", (source, length), node.outputs, "", node.opset, _RESHAPE_OPSET, EMPTY))
+    return replace(network, nodes=tuple(nodes), initializers=MappingProxyType(initializers))
 
 
 def _read(core: Any, network: Network) -> Any:

@@ -12,6 +12,8 @@ import pytest
 
 from hetero_core import Core, Network
 from hetero_core.errors import InferenceError
+from hetero_core.network.subnetwork import cut_subnetwork
+from hetero_core.testing.backend_cases import iterate_backend_cases
 
 pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
 
@@ -89,6 +91,27 @@ def test_input_is_limited_so_that_results_fit(core: Core, read: Read, text: str,
     assert loaded.infer(x)["y"].tolist() == expected.infer(x)["y"].tolist()
     with pytest.raises(InferenceError, match=f"input 'x' has int64 values from 0 to {limit + 1}; .* exact up to {limit}"):
         loaded.infer({"x": np.array([0, limit + 1])})
+
+
+def test_mask_of_unsigned_integers_leaves_their_limit(core: Core, read: Read) -> None:
+    loaded = core.load_network(read("g (uint64[2] x, uint64[2] m) => (uint64[2] y) { y = BitwiseXor (x, m) }", 18), "OPENVINO")
+    x, m = np.array([2**31 - 1, 5], np.uint64), np.array([2**30, 2**31 - 1], np.uint64)
+    np.testing.assert_array_equal(loaded.infer({"x": x, "m": m})["y"], x ^ m)
+
+
+def test_reduction_over_axes_of_a_computed_range_is_right(core: Core) -> None:
+    """Part of a normalization of ONNX's suite: the length of the axes follows from shapes, which the engine does not infer."""
+    (case,) = iterate_backend_cases("^test_rms_normalization_default_axis_expanded$", kinds=("node",))
+    network = core.read_network(case.model)
+    first = next(index for index, node in enumerate(network.nodes) if node.op_type == "Range")
+    part = cut_subnetwork(network, [node.name for node in network.nodes[first : first + 9]])
+    draw = np.random.default_rng(3)
+    values = [draw.standard_normal((2, 3, 4, 5)).astype(np.float32), draw.standard_normal(5).astype(np.float32)]
+    inputs = dict(zip([spec.name for spec in part.inputs], [*values, np.float32(1e-5), np.array(4), np.array(3)], strict=True))
+    expected = values[0] / np.sqrt((values[0].astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-5) * values[1]
+    assert core.query_network(part, "OPENVINO").refused == {}
+    (y,) = core.load_network(part, "OPENVINO").infer(inputs).values()
+    np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 
 def test_mask_with_the_smallest_integer_goes_to_another_device(core: Core, read: Read) -> None:
