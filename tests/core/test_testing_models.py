@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_core.testing import models
 from hetero_core.testing.compare import assert_same
+from hetero_core.testing.digits import draw_digits, make_digits_model
 
 SMALL = ["if_model", "loop_model", "lstm_model", "dynamic_batch_model"]
 # The reference evaluator takes seconds for these; it is slower for the rest, and wrong about LRN.
@@ -154,3 +155,10 @@ def test_importing_models_and_compare_does_not_import_onnx():
     code = "import sys, hetero_core.testing.models, hetero_core.testing.compare;print('onnx' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "False"
+
+
+def test_digits_are_right_by_a_clear_margin():
+    images, digits = draw_digits(360)
+    (probabilities,) = run_onnxruntime(make_digits_model(), {"image": images})
+    assert probabilities.shape == (360, 10)
+    assert probabilities[np.arange(360), digits].min() > 0.8

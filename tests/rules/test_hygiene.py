@@ -93,3 +93,9 @@ def test_no_file_names_a_package_registry_or_a_working_folder() -> None:
         content = path.read_bytes()
         mentions += [f"{name_of(path)}: {host}" for host in hosts if host.encode() in content]
     assert mentions == []
+
+
+def test_every_file_but_pictures_is_text() -> None:
+    assert [
+        name_of(path) for path in list_files(".", "*") if path.suffix not in (".jpg", ".png") and b"\0" in path.read_bytes()
+    ] == []
