@@ -14,7 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from uv import find_uv_bin
+
+uv = pytest.importorskip("uv", reason="the environment is made by uv, which the session flow installs")
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "hetero_echo"
@@ -109,9 +110,9 @@ def test_wheel_of_the_gpu_holds_no_simulated_card(wheels: dict[str, Path]) -> No
 
 def test_device_appears_runs_and_vanishes_with_its_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
     scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
-    run(find_uv_bin(), "venv", "--quiet", "--seed", "--python", sys.executable, "venv", folder=tmp_path)
+    run(uv.find_uv_bin(), "venv", "--quiet", "--seed", "--python", sys.executable, "venv", folder=tmp_path)
     python = scripts / "python"
-    install = (find_uv_bin(), "pip", "install", "--quiet", "--python", python)
+    install = (uv.find_uv_bin(), "pip", "install", "--quiet", "--python", python)
     run(*install, wheels["hetero-core"], folder=tmp_path)
     run(scripts / "pip", "install", "--quiet", wheels["hetero-echo"], folder=tmp_path)
 
