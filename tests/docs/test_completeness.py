@@ -185,9 +185,11 @@ def test_template_walkthrough_holds_the_whole_file_in_order() -> None:
 
 
 def test_example_passes_its_own_tests() -> None:
+    # The session `authors` runs all levels of the kit on a new plugin.
+    levels = ("--hetero-level", "contract", "--hetero-level", "export")
     example = ROOT / "docs" / "examples" / "hetero_echo"
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", *levels],
         cwd=example,
         env={**os.environ, "PYTHONPATH": str(example)},
         capture_output=True,

@@ -110,8 +110,10 @@ def read_imports(file: Path, importer: str) -> tuple[Import, ...]:
 
 def _walk(node: ast.AST, importer: str, *, is_late: bool = False, is_for_types: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            continue  # an expression holds no import
         types = is_for_types or _is_type_checking(child)
-        late = is_late or types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        late = is_late or types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         if isinstance(child, ast.Import):
             yield from (Import(importer, alias.name, child.lineno, late, types) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
