@@ -14,6 +14,7 @@ import onnx.printer
 import onnx.shape_inference
 import pytest
 from hetero_tests.drawn_nodes import UNDRAWN, draw_model, list_versions
+from hetero_tests.samples import IS_WHOLE
 
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import HeteroError, NetworkDeclarationWarning
@@ -27,7 +28,7 @@ from hetero_core.network.weights import WeightFiles
 from hetero_core.testing.backend_cases import iterate_backend_cases
 
 VERSIONS = list_versions({name: operator for name, operator in OPERATORS.items() if operator.dtypes is not None})
-DRAWS = 60
+DRAWS = 60 if IS_WHOLE else 20
 
 
 def infer_by_onnx(model: onnx.ModelProto) -> Any:

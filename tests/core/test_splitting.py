@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hetero_tests.samples import DRAWS
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_core.errors import HeteroError, NetworkReadError
@@ -93,7 +94,7 @@ def test_split_model_gives_the_network_of_the_whole_model(make: Any, tmp_path: P
     assert describe(lambda: read_network(tmp_path / "model.onnx")) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@DRAWS
 @given(st.lists(st.tuples(st.sampled_from(FRAME), st.integers(1, 255)), min_size=1, max_size=3))
 def test_changed_bytes_read_as_in_the_whole_model(changes: list[tuple[int, int]]) -> None:
     content = bytearray(CONTENT)
@@ -102,14 +103,14 @@ def test_changed_bytes_read_as_in_the_whole_model(changes: list[tuple[int, int]]
     assert describe(lambda: read_network(bytes(content))) == describe_whole(bytes(content))
 
 
-@settings(max_examples=100, deadline=None)
+@DRAWS
 @given(st.integers(0, len(CONTENT) - 1) | st.sampled_from(FRAME))
 def test_cut_bytes_give_the_error_of_the_whole_model(end: int) -> None:
     actual = describe(lambda: read_network(CONTENT[:end]))
     assert actual == describe_whole(CONTENT[:end])
 
 
-@settings(max_examples=100, deadline=None)
+@DRAWS
 @given(st.sampled_from(FRAME), st.binary(min_size=1, max_size=12))
 @example(len(CONTENT), CONTENT)
 def test_more_bytes_read_as_in_the_whole_model(position: int, more: bytes) -> None:
