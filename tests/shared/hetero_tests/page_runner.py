@@ -14,8 +14,13 @@ from pathlib import Path
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 CONTEXT = multiprocessing.get_context(METHOD)
+PRELOADED = (
+    *("numpy", "onnx", "importlib_metadata", "hetero_core.core", "hetero_core.network.reader", "hetero_core.network.writer"),
+    *("hetero_core.kernels.program", "hetero_cpu.device", "hetero_cpu.stored.payload", "hetero_template.device"),
+)
+"""Modules that a program imports which loads a network."""
 if METHOD == "forkserver":
-    CONTEXT.set_forkserver_preload(["numpy", "onnx", "hetero_core.core", "hetero_cpu.device", "hetero_template.device"])
+    CONTEXT.set_forkserver_preload(list(PRELOADED))
 LIMIT = 900
 """Seconds until a page that does not end is killed."""
 
