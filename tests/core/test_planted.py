@@ -861,7 +861,8 @@ def leaving(leave: Callable[[], object], *, keeps: bool = False) -> Plant:
             super().__init__(network)
             leave()
             if keeps:
-                LEFT_BEHIND.append(self)
+                # A new list, which is no part of the frozen heap, so that it is found as the holder.
+                LEFT_BEHIND.append([self])
 
     return of(Leaving)
 
@@ -1077,7 +1078,7 @@ def test_device_without_a_bug_passes_every_check() -> None:
     assert {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"} == {}
     skipped = {outcome.check.subject for outcome in outcomes if outcome.status == "skipped"} - {"operators"}
     assert skipped == {"properties", "extensions", "values", "meaning", "exporting", "device_facts", "memory"}
-    assert sum(outcome.check.level == "operators" and outcome.status == "passed" for outcome in outcomes) > 20
+    assert sum(outcome.check.level == "operators" and outcome.status == "passed" for outcome in outcomes) >= 20
 
 
 @pytest.mark.parametrize(

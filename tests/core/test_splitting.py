@@ -52,9 +52,10 @@ def make_model() -> onnx.ModelProto:
 CONTENT = make_model().SerializeToString()
 RAW_DATA = [tensor.raw_data for tensor in make_model().graph.initializer if len(tensor.raw_data) >= 4096]
 """The weights that are split off: `large` and `larger`."""
-FRAME = [
-    index for index in range(len(CONTENT)) if not any(CONTENT.find(raw) <= index < CONTENT.find(raw) + len(raw) for raw in RAW_DATA)
-]
+BEGINS = [CONTENT.find(raw) for raw in RAW_DATA]
+FRAME = sorted(
+    set(range(len(CONTENT))).difference(*(range(begin, begin + len(raw)) for begin, raw in zip(BEGINS, RAW_DATA, strict=True)))
+)
 """Positions of the bytes outside of these weights."""
 
 
