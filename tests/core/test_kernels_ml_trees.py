@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hetero_tests.samples import DRAWS
 from hypothesis import given
 from hypothesis import strategies as st
-from hetero_tests.samples import DRAWS
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_core.errors import UnsupportedNodesError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from hetero_tests.samples import DRAWS
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from hetero_tests.samples import DRAWS
 from onnx import helper
 
 from hetero_core.kernels.program import compile_program

@@ -63,9 +63,7 @@ def test_objects_go_in_every_order_and_nothing_stays(device: str, order: tuple[s
 
 
 @pytest.mark.usefixtures("small_heap")
-@pytest.mark.parametrize(
-    ("device", "order"), list_orders("FLIGHT", "HETERO:FLIGHT,CPU", ("core", "network", "request", "plugin"))
-)
+@pytest.mark.parametrize(("device", "order"), list_orders("FLIGHT", "HETERO:FLIGHT,CPU", ("core", "network", "request", "plugin")))
 def test_run_in_flight_ends_well_in_every_order_of_deletion(hand: Any, device: str, order: tuple[str, ...]) -> None:
     before, ended = set(threading.enumerate()), list[Any]()
     plugin = type(hand)()

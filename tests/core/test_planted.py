@@ -1025,6 +1025,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, name, seconds in (
         (contract_runs, "END_SECONDS", 1.0),
         (contract_runs, "BLOCK_SECONDS", 0.5),
+        (contract_runs, "FREE_SECONDS", 1.0),
         (contract_resources, "SETTLE_SECONDS", 0.2),
     ):
         monkeypatch.setattr(module, name, seconds)

@@ -11,9 +11,9 @@ import onnx.helper as oh
 import pytest
 from hetero_tests.passes import check, draw_array, list_operators
 from hetero_tests.passes import parse as parse_with
+from hetero_tests.samples import DRAWS
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from hetero_tests.samples import DRAWS
 
 from hetero_core import Core
 from hetero_core.kernels.program import compile_program

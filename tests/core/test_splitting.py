@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hetero_tests.samples import DRAWS
 from hypothesis import example, given
 from hypothesis import strategies as st
-from hetero_tests.samples import DRAWS
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_core.errors import HeteroError, NetworkReadError

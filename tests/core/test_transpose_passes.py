@@ -12,9 +12,9 @@ import pytest
 from hetero_tests.passes import check as check_pass
 from hetero_tests.passes import draw_array, list_operators
 from hetero_tests.passes import parse as parse_with
+from hetero_tests.samples import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hetero_tests.samples import DRAWS
 from onnx.reference import ReferenceEvaluator
 
 from hetero_core import Core
