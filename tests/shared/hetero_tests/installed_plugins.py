@@ -9,7 +9,7 @@ from typing import Any
 
 import importlib_metadata
 
-from hetero_core.devices import extensions, registry
+from hetero_core.devices import extensions, provenance, registry
 
 _read_entry_points = importlib_metadata.entry_points
 
@@ -17,7 +17,10 @@ _read_entry_points = importlib_metadata.entry_points
 def share_installed_plugins() -> None:
     """Lets all Cores of this process share the entry points, until the path of modules or one of its folders changes."""
     importlib_metadata.entry_points = read_entry_points
-    registry.read_identity = extensions.read_identity = cache(registry.read_identity)
+    read_identity = cache(provenance.read_identity)
+    importers: tuple[Any, ...] = (registry, extensions)
+    for module in importers:
+        module.read_identity = read_identity
 
 
 def read_entry_points(**selection: Any) -> importlib_metadata.EntryPoints:

@@ -11,9 +11,10 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-CONTEXT = multiprocessing.get_context(METHOD)
+CONTEXT: Any = multiprocessing.get_context(METHOD)
 PRELOADED = (
     *("numpy", "onnx", "importlib_metadata", "hetero_core.core", "hetero_core.network.reader", "hetero_core.network.writer"),
     *("hetero_core.kernels.program", "hetero_cpu.device", "hetero_cpu.stored.payload", "hetero_template.device"),
@@ -33,7 +34,7 @@ def run_page(page: Path, blocks: Sequence[tuple[int, str]], folder: Path, output
     if process.exitcode is None:
         process.kill()
         process.join()
-    code = process.exitcode
+    code: int | None = process.exitcode
     process.close()
     return code
 
