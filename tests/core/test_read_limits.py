@@ -6,6 +6,7 @@ is killed, or hangs.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import resource
@@ -197,6 +198,8 @@ def read_in_child(content: bytes, limits: ReadLimits | None = None) -> tuple[str
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
+        # Collecting an engine of an earlier test would wait for the engine's threads, which a forked process does not have.
+        gc.freeze()
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
         before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
