@@ -1,4 +1,4 @@
-"""The Conv kernel by accumulated products and by im2col: results agree with the formula in float64."""
+"""The Conv kernel, with and without shifted rows of columns: results agree with the formula in float64."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ CASES = {
     "strides": ((1, 32, 40, 40), (8, 32, 3, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)}),
     "wide pads": ((1, 32, 20, 20), (8, 32, 3, 3), {"dilations": (8, 8), "pads": (8, 8, 8, 8)}),
     "many outputs": ((1, 32, 40, 40), (24, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "depthwise": ((1, 3, 40, 12000), (6, 1, 5, 5), {"group": 3, "pads": (2, 2, 2, 2), "dilations": (2, 1)}),
     "few channels": ((1, 3, 160, 160), (16, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
 }  # fmt: skip
 TOLERANCES = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-14}
