@@ -901,6 +901,7 @@ OPERATORS: Mapping[str, Operator] = {
     "MatMulInteger": define(10, _multiply(), "int32"),
     "MaxPool": define(1, _pool, 0, "int64"),
     "OneHot": define(9, _mark_ones, 2),
+    "MultiplyAdd": Operator(0, _broadcast),
     "PRelu": define(7, _keep, 0),
     "Pad": define(2, _pad, 0),
     "Pow": define(7, _broadcast, 0),
