@@ -41,7 +41,13 @@ _LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16"
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _SINCE = {
     **dict.fromkeys(("Add", "Div", "Identity", "Mul", "Sub"), 14),
-    **{"Conv": 11, "GlobalAveragePool": 1, "LeakyRelu": 6, "MultiplyAdd": 0, "ReduceMax": 20, "ReduceMin": 20, "Round": 11},
+    "Conv": 11,
+    "GlobalAveragePool": 1,
+    "LeakyRelu": 6,
+    "MultiplyAdd": 0,
+    "ReduceMax": 20,
+    "ReduceMin": 20,
+    "Round": 11,
     "ThresholdedRelu": 10,
 }
 """The versions of the operators that the pass makes; 13 for all others."""
@@ -234,14 +240,14 @@ class _Rewriter:
         """Returns a value as another element type."""
         return self.emit("Cast", value, shape=shape, dtype=dtype, output=output, to=onnx_of_dtype(dtype))
 
-    def emit(
-        self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any
-    ) -> str:
+    def emit(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> str:
         """Adds a node of ONNX's own domain and returns its output."""
         made = output or self.names.value(f"{inputs[0]}/{op_type}")
         version = _SINCE.get(op_type, 13)
         name = self.names.node(f"{made}/{op_type}")
-        self.nodes.append(Node(name, op_type, inputs, (made,), "", version, version, MappingProxyType(attributes), (), self.origins))
+        self.nodes.append(
+            Node(name, op_type, inputs, (made,), "", version, version, MappingProxyType(attributes), (), self.origins)
+        )
         if not output:
             self.types[made] = TensorType(dtype, shape)
         return made
@@ -283,7 +289,9 @@ class _Rewriter:
             return 0
         constant = self.constants.get(value)
         if constant is not None:
-            return int(constant.array.reshape(-1)[0]) if constant.array.size == 1 and constant.dtype in (*_LIMITS, "int32") else None
+            return (
+                int(constant.array.reshape(-1)[0]) if constant.array.size == 1 and constant.dtype in (*_LIMITS, "int32") else None
+            )
         return value if self.shape(value) in ((), (1,)) and self.dtype(value) in _LIMITS else None
 
     def number(self, values: Any, dtype: Any = np.float32) -> str:
@@ -315,10 +323,9 @@ class _Rewriter:
             numbers = self.cast(value, "float32", shape) if constant is None else self.number(constant.array)
             codes = self.codes[value] = Codes((numbers,), 0, dtype, (_LIMITS[dtype],))
         if len(codes.parts) > 1:
-            key = (value, "sum", "")
-            if key not in self.known:
-                self.known[key] = self.join(codes.parts, shape)
-            codes = replace(codes, parts=(self.known[key],))
+            if (value, "sum", "") not in self.known:
+                self.known[value, "sum", ""] = self.join(codes.parts, shape)
+            codes = replace(codes, parts=(self.known[value, "sum", ""],))
         if codes.zero == zero:
             return codes
         (numbers,) = codes.parts
@@ -370,7 +377,7 @@ class _Rewriter:
         largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
         if group > 1 and node.op_type == "ConvTranspose":
             largest = [np.tile(bound, group) for bound in largest]
-        total = sum(largest) + (0 if bias is None else np.abs(bias))
+        total: Array = np.sum(largest, axis=0) + (0 if bias is None else np.abs(bias))
         if total.max(initial=0) >= _LARGEST_SUM or (bias is not None and bias.shape != largest[0].shape):
             return None
         is_apart = bias is not None and bool((largest[-1] + np.abs(bias)).max() >= EXACT)
@@ -437,9 +444,7 @@ class _Rewriter:
 
     # Rounding.
 
-    def rescale(
-        self, total: str, factor: Array, shape: Shape, summand: Any = 0, *, is_sum: bool = True, output: str = ""
-    ) -> str:
+    def rescale(self, total: str, factor: Array, shape: Shape, summand: Any = 0, *, is_sum: bool = True, output: str = "") -> str:
         """Returns total * factor + summand, rounded once. No pass folds the factor of a sum into the weights, which stay whole."""
         if not is_sum:
             return self.emit("Mul", total, self.number(factor), shape=shape, output=output)
@@ -490,7 +495,8 @@ def _bound(numbers: Array, ranges: Iterable[tuple[int, int]], outputs: int) -> A
     for low, high in ranges:
         up, down = max(high, 0), max(-low, 0)
         bounds += [up * above + down * below, up * below + down * above]
-    return np.max(bounds, axis=0)
+    largest: Array = np.max(bounds, axis=0)
+    return largest
 
 
 def _split(size: int, count: int) -> list[slice]:
@@ -581,7 +587,9 @@ def _read_dequantized(state: _Rewriter, node: Node) -> Weight | None:
     if zero is None or (scale.size > 1 and (rank == 0 or constant.shape[axis] != scale.size)) or zero.size not in (1, scale.size):
         return None
     wide = (zero.astype(np.int8) if zero.dtype.kind == "V" else zero).astype(np.int32)
-    return Weight(node.inputs[0], constant, _along(wide, axis, rank), scale.reshape(-1) if scale.size > 1 else scale.reshape(()), axis)
+    return Weight(
+        node.inputs[0], constant, _along(wide, axis, rank), scale.reshape(-1) if scale.size > 1 else scale.reshape(()), axis
+    )
 
 
 def _turn(state: _Rewriter, node: Node) -> bool:
@@ -827,7 +835,14 @@ def _convolve_quantized(state: _Rewriter, node: Node) -> bool:
     x_scale, y_scale = state.scale(_input(node, 1)), state.scale(_input(node, 6))
     w_scale, target = _read_vector(state, _input(node, 4)), state.target(_input(node, 7), "")
     is_fit, bias = _read_steps(state, _input(node, 8))
-    if x_scale is None or y_scale is None or w_scale is None or target is None or not is_fit or node.attributes.get("channels_last"):
+    if (
+        x_scale is None
+        or y_scale is None
+        or w_scale is None
+        or target is None
+        or not is_fit
+        or node.attributes.get("channels_last")
+    ):
         return False
     rank = len(state.shape(_input(node, 3)) or ())
     attributes = {key: value for key, value in node.attributes.items() if key != "channels_last"}
@@ -934,7 +949,11 @@ def _add_quantized(state: _Rewriter, node: Node) -> bool:
         for codes, value in ((a, node.inputs[0]), (b, node.inputs[3]))
     ]
     partial_sum = state.emit(
-        "MultiplyAdd", sides[1], state.number(ratio_b), state.number(np.float32(target[0]) - offset), shape=state.shape(node.inputs[3])
+        "MultiplyAdd",
+        sides[1],
+        state.number(ratio_b),
+        state.number(np.float32(target[0]) - offset),
+        shape=state.shape(node.inputs[3]),
     )
     total = state.emit("MultiplyAdd", sides[0], state.number(ratio_a), partial_sum, shape=shape)
     return state.keep(node.outputs[0], state.saturate(total, *target, shape, is_shifted=True))

@@ -64,7 +64,9 @@ class Builder:
     def finish(self, expected: Mapping[str, Array], *, steps: int = 0, is_open: bool = False) -> Case:
         inputs = [
             oh.make_tensor_value_info(
-                name, oh.np_dtype_to_tensor_dtype(array.dtype), ["n", *array.shape[1:]] if is_open and array.ndim > 1 else array.shape
+                name,
+                oh.np_dtype_to_tensor_dtype(array.dtype),
+                ["n", *array.shape[1:]] if is_open and array.ndim > 1 else array.shape,
             )
             for name, array in self.feeds.items()
         ]
@@ -134,7 +136,9 @@ def convolve(x: Array, w: Array, *, strides: Any, pads: Any, dilations: Any, gro
     made = outputs // group
     for i, j in np.ndindex(rows, columns):
         top, left = i * dilations[0], j * dilations[1]
-        part = padded[:, :, top : top + (high - 1) * strides[0] + 1 : strides[0], left : left + (long - 1) * strides[1] + 1 : strides[1]]
+        part = padded[
+            :, :, top : top + (high - 1) * strides[0] + 1 : strides[0], left : left + (long - 1) * strides[1] + 1 : strides[1]
+        ]
         for g in range(group):
             y[:, g * made : (g + 1) * made] += np.einsum(
                 "bchw,oc->bohw", part[:, g * own : (g + 1) * own], w[g * made : (g + 1) * made, :, i, j]
@@ -286,7 +290,11 @@ def qlinear_mul(rng: Rng) -> Case:
 def qlinear_global_average_pool(rng: Rng) -> Case:
     graph, dtype = Builder(), TYPES[rng.integers(2)]
     shape = (2, int(rng.choice(CHANNELS)), int(rng.integers(1, 12)), int(rng.integers(1, 40)))
-    x, zeros, scales = draw_bytes(rng, dtype, *shape), [draw_zero(rng, dtype) for _ in range(2)], [draw_scale(rng) for _ in range(2)]
+    x, zeros, scales = (
+        draw_bytes(rng, dtype, *shape),
+        [draw_zero(rng, dtype) for _ in range(2)],
+        [draw_scale(rng) for _ in range(2)],
+    )
     constants = map(graph.constant, (scales[0], zeros[0], scales[1], zeros[1]))
     y = graph.node("QLinearGlobalAveragePool", graph.feed(x), *constants, domain=MICROSOFT)
     total = wide(x, zeros[0]).sum(axis=(2, 3), keepdims=True)
@@ -355,7 +363,13 @@ def qdq_conv(rng: Rng) -> Case:
     spread = factor.reshape(-1, 1, 1) if factor.ndim else factor
     y_scale, y_zero = fit_scale(rng, total, spread), draw_zero(rng, dtype)
     x = graph.node("DequantizeLinear", graph.feed(drawn.x), graph.constant(x_scale), graph.constant(drawn.x_zero))
-    w = graph.node("DequantizeLinear", graph.constant(drawn.w), graph.constant(w_scale), graph.constant(np.zeros(w_scale.shape, np.int8)), axis=0)
+    w = graph.node(
+        "DequantizeLinear",
+        graph.constant(drawn.w),
+        graph.constant(w_scale),
+        graph.constant(np.zeros(w_scale.shape, np.int8)),
+        axis=0,
+    )
     b = graph.node("DequantizeLinear", graph.constant(bias), graph.constant(np.broadcast_to(factor, (outputs,)).copy()), axis=0)
     y = graph.node("Conv", x, w, b, **drawn.attributes)
     if rng.integers(2):
@@ -459,8 +473,8 @@ def main() -> int:
                 difference = find_difference(core, case, kernels)
                 if difference:
                     wrong += 1
-                    print(f"{kind} {index} {kernels}: {difference}", flush=True)
-    print(f"{arguments.cases} cases, {wrong} wrong")
+                    sys.stdout.write(f"{kind} {index} {kernels}: {difference}\n")
+    sys.stdout.write(f"{arguments.cases} cases, {wrong} wrong\n")
     return min(wrong, 1)
 
 
