@@ -545,7 +545,9 @@ def _quantize(state: _Rewriter, node: Node) -> bool:
     (zero, dtype), shape, scaled = target, state.shape(value), state.scaled.get(value)
     if scaled is None:
         quotient = state.emit("Div", value, state.number(scale), shape=shape)
-        return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape))
+        maker = state.network.find_producer(value)
+        is_positive = maker is not None and maker.op_type == "Relu" and not maker.domain
+        return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=is_positive))
     codes = scaled.codes
     if codes is not None and codes.zero == zero and codes.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
         return state.keep(node.outputs[0], codes)

@@ -426,11 +426,34 @@ def qdq_residual(rng: Rng) -> Case:
     return graph.finish({graph.node("QuantizeLinear", y, *names): expected}, steps=1)
 
 
+def qdq_tiles(rng: Rng) -> Case:
+    """Returns a convolution of quantized floats that may be computed in Winograd's tiles; its result shows the exact sums."""
+    graph, dtype = Builder(), TYPES[rng.integers(2)]
+    channels, outputs = (int(count) for count in rng.choice([16, 24, 32, 64, 128], 2))
+    sides = [int(side) for side in rng.integers(10, 23, 2)]
+    most = int(rng.choice([1, 5, 20, 127]))
+    w = (
+        rng.integers(-most, most + 1, (outputs, channels, 3, 3))
+        if rng.integers(2)
+        else rng.choice([-most, most], (outputs, channels, 3, 3))
+    )
+    zero = draw_zero(rng, dtype)
+    numbers = wide(draw_bytes(rng, dtype, 1, channels, *sides), zero)
+    numbers = np.maximum(numbers, 0) if (is_positive := bool(rng.integers(2))) else numbers
+    x = graph.feed(numbers.astype(np.float32) / 16)
+    names = graph.constant(np.float32(1 / 16)), graph.constant(zero)
+    y = graph.node("QuantizeLinear", graph.node("Relu", x) if is_positive else x, *names)
+    weights = graph.node("DequantizeLinear", graph.constant(w.astype(np.int8)), graph.constant(np.float32(1 / 128)))
+    geometry = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
+    y = graph.node("Conv", graph.node("DequantizeLinear", y, *names), weights, kernel_shape=[3, 3], **geometry)
+    return graph.finish({y: convolve(numbers, w, **geometry).astype(np.float32) / np.float32(2048)})
+
+
 KINDS: Mapping[str, Callable[[Rng], Case]] = {
     function.__name__: function
     for function in (
         conv_integer, mat_mul_integer, qlinear_conv, qlinear_mat_mul, qgemm, qlinear_add, qlinear_mul, qlinear_global_average_pool,
-        qlinear_unary, mat_mul_to_float, dynamic_mat_mul, qdq_conv, qdq_mat_mul, qdq_residual,
+        qlinear_unary, mat_mul_to_float, dynamic_mat_mul, qdq_conv, qdq_mat_mul, qdq_residual, qdq_tiles,
     )
 }  # fmt: skip
 

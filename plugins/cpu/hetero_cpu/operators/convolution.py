@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_nativ
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling
-from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
+from hetero_cpu.operators.winograd import choose_winograd, has_exact_tiles, plan_winograd
 from hetero_cpu.symbols.arrays import lay_table
 
 
@@ -47,9 +47,12 @@ def plan_product_convolution(site: Site) -> Recipe | None:
         channels=convolution.channels,
         outputs=convolution.outputs,
         group=convolution.group,
-        # Transformed weights are up to four times as large, and have fractions where exact sums ask for whole numbers.
-        width=0 if site.weights.is_once or is_whole(convolution.weight) else find_width(),
+        # Transformed weights are up to four times as large.
+        width=0 if site.weights.is_once else find_width(),
     )
+    if size and is_whole(convolution.weight):
+        # The sums of a quantized network are exact, and stay so in small tiles of small numbers.
+        size = 2 if has_exact_tiles(convolution.weight, *site.ranges.get(convolution.source, (-inf, inf))) else 0
     staging = choose_staging(convolution, size)
     if size:
         return replace(plan_winograd(convolution, epilogue, staging, size), reaches=list_reaches(convolution, staging, size))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from itertools import product
-from math import prod
+from itertools import combinations, product
+from math import isinf, prod
 
 import numpy as np
 
@@ -85,6 +85,46 @@ def choose_winograd(windows: Windows, *, channels: int, outputs: int, group: int
     if min(windows.outputs) < _SMALLEST_SIDE:
         return 0
     return 4 if min(windows.outputs) >= 2 * _SMALLEST_SIDE else 2
+
+
+_EXACT = 1 << 24
+
+
+def has_exact_tiles(w: Array, low: float, high: float) -> bool:
+    """Says whether tiles of 2 x 2 give the exact sums of whole weights and of whole elements from `low` to `high`, or of zeros.
+
+    Transformed weights are multiples of 1/4. A sum on the way is exact if its largest value is less than 2^24 such units: it is a linear
+    function of the elements, and bounded by its positive and by its negative factors. All sums of some of A^T's terms are looked at.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    if isinf(low) or isinf(high) or (high - low) * np.abs(w).sum(axis=(1, 2, 3), dtype=np.float64).max() >= 4 * _EXACT:
+        return False
+    back, kernel, forth = build_matrices(2)
+    # Of each sum of terms, the factors of the four elements of a line by the three weights of a line.
+    sums = {
+        (matrix := sum(back[row][i] * np.outer(forth[i], kernel[i]) for i in terms)).tobytes(): matrix
+        for row in range(2)
+        for count in (1, 2, 3)
+        for terms in combinations(np.flatnonzero(back[row]), count)
+    }
+
+    def fits(factors: Array, sides: tuple[float, float], units: float) -> bool:
+        above = np.maximum(factors, 0).sum(axis=(1, 2, 3), dtype=np.float64)
+        below = above - factors.sum(axis=(1, 2, 3), dtype=np.float64)
+        up, down = sides[0] * above + sides[1] * below, sides[0] * below + sides[1] * above
+        return bool(max((high * up - low * down).max(), (high * down - low * up).max()) * units < _EXACT)
+
+    for matrix in sums.values():
+        units = 1 if np.array_equal(matrix, np.rint(matrix)) else 2
+        lines = np.matmul(w, matrix.T.astype(np.float32))
+        if not fits(lines, (1.0, 0.0), units):
+            return False
+        for column in range(4):
+            ways = np.matmul(matrix.astype(np.float32), np.matmul(w, kernel[column].astype(np.float32))[..., None])
+            sides = float(np.maximum(forth[column], 0).sum()), float(np.maximum(-forth[column], 0).sum())
+            if not fits(ways, sides, units * (2 if column in (1, 2) else 1)):
+                return False
+    return True
 
 
 PARAMETERS = (

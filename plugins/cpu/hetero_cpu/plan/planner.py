@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from hetero_core.kernels.program import compile_node
@@ -89,6 +90,49 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
 _LARGE_CONSTANT = 1 << 16
 
 
+_KEEPING_RANGES = frozenset({"Flatten", "Identity", "MaxPool", "Reshape", "Round", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def find_ranges(network: Network) -> Mapping[str, tuple[float, float]]:
+    """Returns the limits of values that a Clip limits, in the arithmetic with constants around it: those of quantized networks."""
+    if "Clip" not in network.op_types:
+        return {}
+    ranges: dict[str, tuple[float, float]] = {}
+
+    def read(value: str) -> float | None:
+        constant = network.initializers.get(value)
+        return float(constant.array.reshape(-1)[0]) if constant is not None and prod(constant.shape) == 1 else None
+
+    for node in network.nodes:
+        low, high = ranges.get(node.inputs[0], (-inf, inf)) if node.inputs else (-inf, inf)
+        numbers = [read(value) for value in node.inputs[1:]]
+        if node.op_type in ("Relu", "ThresholdedRelu"):
+            low, high = max(low, 0.0), max(high, 0.0)
+        elif node.op_type == "Clip" and len(numbers) == 2 and None not in numbers:
+            low, high = (min(max(limit, numbers[0] or 0.0), numbers[1] or 0.0) for limit in (low, high))
+        elif node.op_type in ("Add", "Sub") and numbers and numbers[0] is not None:
+            shift = numbers[0] if node.op_type == "Add" else -numbers[0]
+            low, high = low + shift, high + shift
+        elif (
+            node.op_type in ("Div", "Mul", "MultiplyAdd")
+            and low >= 0
+            and numbers[1:] in ([], [0.0])
+            and is_positive(network, node.inputs[1])
+        ):
+            low, high = 0.0, inf
+        elif node.op_type not in _KEEPING_RANGES:
+            continue
+        if (low, high) != (-inf, inf) and not node.domain:
+            ranges.update(dict.fromkeys(node.writes, (low, high)))
+    return ranges
+
+
+def is_positive(network: Network, value: str) -> bool:
+    """Says whether a value is a constant of positive numbers."""
+    constant = network.initializers.get(value)
+    return constant is not None and bool((constant.array > 0).all())
+
+
 def build_plan(
     network: Network,
     weights: PackedWeights,
@@ -107,7 +151,7 @@ def build_plan(
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = join_chains(form_groups(network, types, constants), network, types, constants)
     placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
-    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer)
+    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, find_ranges(network))
     for group in groups:
         builder.add_group(group)
     return builder.finish()
@@ -125,6 +169,7 @@ class _Builder:
     workers: int
     scope: Scope | None
     placer: ValuePlacer
+    ranges: Mapping[str, tuple[float, float]]
     steps: list[PlannedStep] = field(default_factory=list)
     last_read: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
@@ -172,6 +217,7 @@ class _Builder:
             self.placer.halos,
             self.placer.find_halo(group.outputs[0]),
             self.workers,
+            self.ranges,
         )
         return choose_step(site)
 
