@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, prod
+from math import inf, isfinite, prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import join_chains
@@ -90,47 +93,39 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
 _LARGE_CONSTANT = 1 << 16
 
 
-_KEEPING_RANGES = frozenset({"Flatten", "Identity", "MaxPool", "Reshape", "Round", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_NO_LIMITS, _MOST_LIMITS = (-inf, inf), 1 << 14
+_KEEPING = frozenset({"Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def find_ranges(network: Network) -> Mapping[str, tuple[float, float]]:
     """Returns the limits of values that a Clip limits, in the arithmetic with constants around it: those of quantized networks."""
-    if "Clip" not in network.op_types:
-        return {}
     ranges: dict[str, tuple[float, float]] = {}
-
-    def read(value: str) -> float | None:
-        constant = network.initializers.get(value)
-        return float(constant.array.reshape(-1)[0]) if constant is not None and prod(constant.shape) == 1 else None
-
-    for node in network.nodes:
-        low, high = ranges.get(node.inputs[0], (-inf, inf)) if node.inputs else (-inf, inf)
-        numbers = [read(value) for value in node.inputs[1:]]
-        if node.op_type in ("Relu", "ThresholdedRelu"):
+    for node in network.nodes if "Clip" in network.op_types else ():
+        low, high = ranges.get(node.inputs[0] if node.inputs else "", _NO_LIMITS)
+        limits = [_read_limits(network.initializers.get(value)) for value in node.inputs[1:]]
+        (least, most), (last, _) = (*limits, _NO_LIMITS, _NO_LIMITS)[:2]
+        if node.op_type == "Relu" or (node.op_type == "ThresholdedRelu" and node.attributes.get("alpha", 1.0) >= 0):
             low, high = max(low, 0.0), max(high, 0.0)
-        elif node.op_type == "Clip" and len(numbers) == 2 and None not in numbers:
-            low, high = (min(max(limit, numbers[0] or 0.0), numbers[1] or 0.0) for limit in (low, high))
-        elif node.op_type in ("Add", "Sub") and numbers and numbers[0] is not None:
-            shift = numbers[0] if node.op_type == "Add" else -numbers[0]
-            low, high = low + shift, high + shift
-        elif (
-            node.op_type in ("Div", "Mul", "MultiplyAdd")
-            and low >= 0
-            and numbers[1:] in ([], [0.0])
-            and is_positive(network, node.inputs[1])
-        ):
+        elif node.op_type == "Clip":
+            low, high = (min(max(limit, least), last if isfinite(last) else inf) for limit in (low, high))
+        elif node.op_type == "Round":
+            low, high = float(np.floor(low)), float(np.ceil(high))
+        elif node.op_type in ("Add", "Sub"):
+            low, high = (low + least, high + most) if node.op_type == "Add" else (low - most, high - least)
+        elif node.op_type in ("Div", "Mul", "MultiplyAdd") and low >= 0 and least > 0 and (len(limits) == 1 or last >= 0):
             low, high = 0.0, inf
-        elif node.op_type not in _KEEPING_RANGES:
+        elif node.op_type not in _KEEPING:
             continue
-        if (low, high) != (-inf, inf) and not node.domain:
+        if (isfinite(low) or isfinite(high)) and not node.domain:
             ranges.update(dict.fromkeys(node.writes, (low, high)))
     return ranges
 
 
-def is_positive(network: Network, value: str) -> bool:
-    """Says whether a value is a constant of positive numbers."""
-    constant = network.initializers.get(value)
-    return constant is not None and bool((constant.array > 0).all())
+def _read_limits(constant: Initializer | None) -> tuple[float, float]:
+    """Returns the least and the largest element of a small constant of floats. A constant that follows from sizes is not read."""
+    if type(constant) is not Initializer or constant.dtype != "float32" or not 0 < prod(constant.shape) <= _MOST_LIMITS:
+        return _NO_LIMITS
+    return float(constant.array.min()), float(constant.array.max())
 
 
 def build_plan(
