@@ -41,14 +41,9 @@ _LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16"
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _SINCE = {
     **dict.fromkeys(("Add", "Div", "Identity", "Mul", "Sub"), 14),
-    "Conv": 11,
-    "GlobalAveragePool": 1,
-    "LeakyRelu": 6,
-    "MultiplyAdd": 0,
-    "ReduceMax": 20,
-    "ReduceMin": 20,
-    "Round": 11,
-    "ThresholdedRelu": 10,
+    **dict.fromkeys(("Conv", "Round"), 11),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), 20),
+    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "ThresholdedRelu"), (1, 6, 0, 10), strict=True)),
 }
 """The versions of the operators that the pass makes; 13 for all others."""
 
@@ -246,7 +241,7 @@ class _Rewriter:
         version = _SINCE.get(op_type, 13)
         name = self.names.node(f"{made}/{op_type}")
         self.nodes.append(
-            Node(name, op_type, inputs, (made,), "", version, version, MappingProxyType(attributes), (), self.origins)
+            Node(name, op_type, inputs, (made,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
         )
         if not output:
             self.types[made] = TensorType(dtype, shape)
@@ -371,7 +366,7 @@ class _Rewriter:
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
-        cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1)
+        cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
         if cuts is None:
             return None
         largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
@@ -385,16 +380,17 @@ class _Rewriter:
             return None
         parts = []
         for index, cut in enumerate(cuts):
-            source = x.parts[0] if len(cuts) == 1 else self.cut(x.parts[0], node.inputs[0], _depth_axis(node), cut[depth])
+            source = (
+                x.parts[0]
+                if len(cuts) == 1
+                else self.cut(x.parts[0], node.inputs[0], 1 if "Conv" in node.op_type else -1, cut[depth])
+            )
             inputs = [source, self.hold_weight(weight, cut)]
-            if bias is not None and index == len(cuts) - 1 and not is_apart and node.op_type != "MatMul":
+            if bias is not None and index == len(cuts) - 1 and not is_apart:
                 inputs.append(self.number(bias))
-            part = self.emit_like(node, *inputs, shape=shape)
-            if bias is not None and index == len(cuts) - 1 and not is_apart and node.op_type == "MatMul":
-                part = self.emit("Add", part, self.number(bias), shape=shape)
-            parts.append(part)
+            parts.append(self.emit_like(node, *inputs, shape=shape))
         if is_apart and bias is not None:
-            parts.append(self.number(_along(bias, _channel_axis(node, shape), len(shape or ()))))
+            parts.append(self.number(_along(bias, 1, numbers.ndim)))
         return tuple(parts), int(total.max(initial=0))
 
     def multiply_computed(self, node: Node, a: Codes, b: Codes) -> tuple[tuple[str, ...], int] | None:
@@ -517,14 +513,6 @@ def _cut_depth(
     return None
 
 
-def _depth_axis(node: Node) -> int:
-    return 1 if node.op_type in ("Conv", "ConvTranspose") else -1
-
-
-def _channel_axis(node: Node, shape: Shape) -> int:
-    return 1 if node.op_type in ("Conv", "ConvTranspose") else len(shape or ()) - 1
-
-
 def _input(node: Node, position: int) -> str:
     """Returns an input's name, "" if it is absent."""
     return node.inputs[position] if position < len(node.inputs) else ""
@@ -546,7 +534,7 @@ def _quantize(state: _Rewriter, node: Node) -> bool:
     if scaled is None:
         quotient = state.emit("Div", value, state.number(scale), shape=shape)
         maker = state.network.find_producer(value)
-        is_positive = maker is not None and maker.op_type == "Relu" and not maker.domain
+        is_positive = maker is not None and maker.op_type == "Relu"
         return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=is_positive))
     codes = scaled.codes
     if codes is not None and codes.zero == zero and codes.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
@@ -880,21 +868,17 @@ def _multiply_qgemm(state: _Rewriter, node: Node) -> bool:
     columns = (weight.constant.shape if node.attributes.get("transB", 0) else weight.constant.shape[::-1])[0]
     if len(weight.constant.shape) != 2 or (bias is not None and bias.size not in (1, columns)):
         return False
-    template = _as_product(node, "Gemm", node.inputs[0], node.outputs[0])
     attributes = {"transB": 1} if node.attributes.get("transB", 0) else {}
-    wide = None if bias is None else np.broadcast_to(bias, (columns,))
-    factor = np.float32(node.attributes.get("alpha", 1.0)) * a_scale * b_scale
-    if not _input(node, 7):
-        product = state.multiply(replace(template, attributes=MappingProxyType(attributes)), codes, weight, wide)
-        if product is None:
-            return False
-        state.rescale(state.join(product[0], shape), factor, shape, output=node.outputs[0])
-        return True
-    y_scale, target = state.scale(node.inputs[7]), state.target(_input(node, 8), codes.dtype)
-    if y_scale is None or target is None:
+    template = replace(_as_product(node, "Gemm", node.inputs[0], node.outputs[0]), attributes=MappingProxyType(attributes))
+    y_scale, target = state.scale(_input(node, 7)), state.target(_input(node, 8), codes.dtype)
+    product = state.multiply(template, codes, weight, None if bias is None else np.broadcast_to(bias, (columns,)))
+    if product is None or target is None or (y_scale is None and _input(node, 7)):
         return False
-    product = state.multiply(replace(template, attributes=MappingProxyType(attributes)), codes, weight, wide)
-    return product is not None and state.keep_rescaled(node, state.join(product[0], shape), factor / y_scale, *target)
+    total, factor = state.join(product[0], shape), np.float32(node.attributes.get("alpha", 1.0)) * a_scale * b_scale
+    if y_scale is not None:
+        return state.keep_rescaled(node, total, factor / y_scale, *target)
+    state.rescale(total, factor, shape, output=node.outputs[0])
+    return True
 
 
 def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
@@ -912,12 +896,9 @@ def _finish_float(state: _Rewriter, node: Node, parts: tuple[str, ...], a_scale:
     for value in (a_scale, b_scale, bias):
         state.make(value)
     scale = state.emit("Mul", a_scale, b_scale, shape=scale_shape)
-    total = state.join(parts, shape)
+    total = state.emit("Mul", state.join(parts, shape), scale, shape=shape, output="" if bias else output)
     if bias:
-        total = state.emit("Mul", total, scale, shape=shape)
         state.emit("Add", total, bias, shape=shape, output=output)
-    else:
-        state.emit("Mul", total, scale, shape=shape, output=output)
     return True
 
 
