@@ -497,6 +497,7 @@ def main() -> int:
                 if difference:
                     wrong += 1
                     sys.stdout.write(f"{kind} {index} {kernels}: {difference}\n")
+                    sys.stdout.flush()
     sys.stdout.write(f"{arguments.cases} cases, {wrong} wrong\n")
     return min(wrong, 1)
 

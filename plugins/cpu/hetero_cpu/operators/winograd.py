@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from itertools import combinations, product
+from itertools import product
 from math import isinf, prod
 
 import numpy as np
@@ -93,37 +93,29 @@ _EXACT = 1 << 24
 def has_exact_tiles(w: Array, low: float, high: float) -> bool:
     """Says whether tiles of 2 x 2 give the exact sums of whole weights and of whole elements from `low` to `high`, or of zeros.
 
-    Transformed weights are multiples of 1/4. A sum on the way is exact if its largest value is less than 2^24 such units: it is a linear
-    function of the elements, and bounded by its positive and by its negative factors. All sums of some of A^T's terms are looked at.
+    A sum on the way is a linear function of the elements, so its positive and its negative factors bound it. It is exact below 2^24 units,
+    which are 1, or 1/2 and 1/4 of transformed weights. Sums of A^T's first terms are looked at, down a tile and then across it.
     """
     low, high = min(low, 0.0), max(high, 0.0)
-    if isinf(low) or isinf(high) or (high - low) * np.abs(w).sum(axis=(1, 2, 3), dtype=np.float64).max() >= 4 * _EXACT:
+    if isinf(low) or isinf(high):
         return False
     back, kernel, forth = build_matrices(2)
-    # Of each sum of terms, the factors of the four elements of a line by the three weights of a line.
-    sums = {
-        (matrix := sum(back[row][i] * np.outer(forth[i], kernel[i]) for i in terms)).tobytes(): matrix
-        for row in range(2)
-        for count in (1, 2, 3)
-        for terms in combinations(np.flatnonzero(back[row]), count)
-    }
-
-    def fits(factors: Array, sides: tuple[float, float], units: float) -> bool:
-        above = np.maximum(factors, 0).sum(axis=(1, 2, 3), dtype=np.float64)
-        below = above - factors.sum(axis=(1, 2, 3), dtype=np.float64)
-        up, down = sides[0] * above + sides[1] * below, sides[0] * below + sides[1] * above
-        return bool(max((high * up - low * down).max(), (high * down - low * up).max()) * units < _EXACT)
-
-    for matrix in sums.values():
-        units = 1 if np.array_equal(matrix, np.rint(matrix)) else 2
-        lines = np.matmul(w, matrix.T.astype(np.float32))
-        if not fits(lines, (1.0, 0.0), units):
-            return False
-        for column in range(4):
-            ways = np.matmul(matrix.astype(np.float32), np.matmul(w, kernel[column].astype(np.float32))[..., None])
-            sides = float(np.maximum(forth[column], 0).sum()), float(np.maximum(-forth[column], 0).sum())
-            if not fits(ways, sides, units * (2 if column in (1, 2) else 1)):
-                return False
+    taps = np.ascontiguousarray(w.reshape(-1, 9).T)
+    signs = np.array([np.maximum(forth, 0).sum(axis=1), np.maximum(-forth, 0).sum(axis=1)])[..., None]
+    for terms in ((0,), (1,), (2,), (3,), (0, 1), (1, 2), (0, 1, 2), (1, 2, 3)):
+        row = back[min(terms[0], 1)]
+        # The factors of a line's four elements by the weights of the line.
+        line = np.sum([row[i] * np.outer(forth[i], kernel[i]) for i in terms], axis=0)
+        units = 1 if np.array_equal(line, np.rint(line)) else 2
+        down, across = (np.kron(*matrices).astype(np.float32) for matrices in ((line, kernel), (np.eye(3), line)))
+        for matrix, sides, factor in ((down, signs, [[1], [2], [2], [1]]), (across, np.array([[[1.0]], [[0.0]]]), [[1]])):
+            factors = (matrix @ taps).reshape(-1, len(factor), *w.shape[:2])
+            total, size = factors.sum(axis=3).sum(axis=0), np.abs(factors).sum(axis=3).sum(axis=0)
+            above, below = (size + total) / 2, (size - total) / 2
+            most, least = sides[0] * above + sides[1] * below, sides[0] * below + sides[1] * above
+            bound = np.maximum(high * most - low * least, high * least - low * most) * np.array(factor) * units
+            if bound.max() >= _EXACT * (1 - 1e-4):
+                return False  # bounds are rounded themselves
     return True
 
 
