@@ -237,23 +237,23 @@ class _Rewriter:
 
     def emit(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> str:
         """Adds a node of ONNX's own domain and returns its output."""
-        made = output or self.names.value(f"{inputs[0]}/{op_type}")
+        result = output or self.names.value(f"{inputs[0]}/{op_type}")
         version = _SINCE.get(op_type, 13)
-        name = self.names.node(f"{made}/{op_type}")
+        name = self.names.node(f"{result}/{op_type}")
         self.nodes.append(
-            Node(name, op_type, inputs, (made,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
+            Node(name, op_type, inputs, (result,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
         )
         if not output:
-            self.types[made] = TensorType(dtype, shape)
-        return made
+            self.types[result] = TensorType(dtype, shape)
+        return result
 
     def emit_like(self, node: Node, *inputs: str, shape: Shape) -> str:
         """Adds a node of the same operator and attributes with other inputs and returns its output."""
-        made = self.names.value(f"{node.outputs[0]}/{node.op_type}")
-        name = self.names.node(f"{made}/{node.op_type}")
-        self.nodes.append(replace(node, name=name, inputs=inputs, outputs=(made,), origins=self.origins, original_name=None))
-        self.types[made] = TensorType("float32", shape)
-        return made
+        result = self.names.value(f"{node.outputs[0]}/{node.op_type}")
+        name = self.names.node(f"{result}/{node.op_type}")
+        self.nodes.append(replace(node, name=name, inputs=inputs, outputs=(result,), origins=self.origins, original_name=None))
+        self.types[result] = TensorType("float32", shape)
+        return result
 
     # What is known of values.
 
@@ -504,7 +504,7 @@ def _split(size: int, count: int) -> list[slice]:
 def _cut_depth(
     numbers: Array, ranges: tuple[tuple[int, int], ...], depth: int, outputs: int, *, is_single: bool
 ) -> list[tuple[slice, ...]] | None:
-    """Returns the fewest parts of weights, cut along the depth, the sums of which are exact; None if there are none."""
+    """Returns the cuts of weights into the fewest parts along the depth that have exact sums; None if more parts would be needed."""
     whole = [slice(0, size) for size in numbers.shape]
     for count in range(1, 2 if is_single else min(_MOST_PIECES, numbers.shape[depth]) + 1):
         cuts = [(*whole[:depth], part, *whole[depth + 1 :]) for part in _split(numbers.shape[depth], count)]

@@ -133,15 +133,15 @@ def convolve(x: Array, w: Array, *, strides: Any, pads: Any, dilations: Any, gro
     high = (height + pads[0] + pads[2] - dilations[0] * (rows - 1) - 1) // strides[0] + 1
     long = (width + pads[1] + pads[3] - dilations[1] * (columns - 1) - 1) // strides[1] + 1
     y = np.zeros((batch, outputs, high, long), np.int64)
-    made = outputs // group
+    outputs_of_group = outputs // group
     for i, j in np.ndindex(rows, columns):
         top, left = i * dilations[0], j * dilations[1]
         part = padded[
             :, :, top : top + (high - 1) * strides[0] + 1 : strides[0], left : left + (long - 1) * strides[1] + 1 : strides[1]
         ]
         for g in range(group):
-            y[:, g * made : (g + 1) * made] += np.einsum(
-                "bchw,oc->bohw", part[:, g * own : (g + 1) * own], w[g * made : (g + 1) * made, :, i, j]
+            y[:, g * outputs_of_group : (g + 1) * outputs_of_group] += np.einsum(
+                "bchw,oc->bohw", part[:, g * own : (g + 1) * own], w[g * outputs_of_group : (g + 1) * outputs_of_group, :, i, j]
             )
     return y
 
@@ -164,14 +164,14 @@ def draw_convolution(rng: Rng, *, is_signed: bool = False) -> Convolution:
     pads = [int(pad) for pad in rng.integers(0, 3, 4)] if rng.integers(2) else [kernel[0] // 2, kernel[1] // 2] * 2
     strides, dilations = ([int(size) for size in rng.choice([1, 1, 2], 2)] for _ in range(2))
     group = int(rng.choice([1, 1, 1, 2, 4]))
-    own, made = int(rng.choice(CHANNELS)), int(rng.choice(CHANNELS))
+    own, outputs_of_group = int(rng.choice(CHANNELS)), int(rng.choice(CHANNELS))
     if rng.integers(8) == 0:
         own, group = int(rng.choice([130, 300])), 1
     elif rng.integers(4) == 0:
-        own, made, group = 1, 1, int(rng.choice(CHANNELS))
+        own, outputs_of_group, group = 1, 1, int(rng.choice(CHANNELS))
     sides = [int(rng.integers(dilations[axis] * (kernel[axis] - 1) + 1, 14)) for axis in (0, 1)]
     x = draw_bytes(rng, x_type, int(rng.integers(1, 3)), own * group, *sides)
-    w = draw_bytes(rng, w_type, made * group, own, *kernel)
+    w = draw_bytes(rng, w_type, outputs_of_group * group, own, *kernel)
     x_zero = draw_zero(rng, x_type)
     w_zero = np.zeros((), w_type) if is_signed or rng.integers(2) else draw_zero(rng, w_type)
     geometry = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
