@@ -1,10 +1,9 @@
-"""Fixtures for the tests of all packages: a small heap, and onnx's node cases, which are computed once for all sessions."""
+"""Fixtures for the tests of all packages: a small heap, and caches of the installed plugins and of onnx's node cases."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,14 @@ import pytest
 # With `--pyargs hetero_core.conformance` from another folder, pytest reads this file but not pyproject.toml's `pythonpath`.
 sys.path.insert(0, str(Path(__file__).parent / "tests/shared"))
 
-from hetero_tests.node_cases import share_node_cases  # found by the line above
+from hetero_tests.installed_plugins import share_installed_plugins  # found by the line above
+from hetero_tests.node_cases import share_node_cases  # as above
 from hetero_tests.processor import describe_processor  # as above
 
 from hetero_core.devices.processors import grants_flag  # as above
 from hetero_core.testing import backend_cases  # as above
 
+share_installed_plugins()
 backend_cases._load_kind = share_node_cases(backend_cases._load_kind)
 
 
@@ -26,9 +27,14 @@ def pytest_report_header() -> str:
     return describe_processor(grants_flag)
 
 
-@pytest.fixture
-def small_heap() -> Iterator[None]:
-    """Excludes objects of earlier tests from a test's garbage collections: a collection takes a millisecond instead of 250 ms."""
+def pytest_collection_finish() -> None:
+    """Excludes all modules and collected tests from garbage collections: a collection takes a millisecond instead of 250 ms."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
+
+
+@pytest.fixture
+def small_heap() -> None:
+    """Excludes objects of earlier tests from the garbage collections of a test."""
+    gc.collect()
+    gc.freeze()

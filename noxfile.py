@@ -119,7 +119,7 @@ def plugin(session: nox.Session, name: str) -> None:
 @nox.session
 def flow(session: nox.Session) -> None:
     """Runs everything together: models, splits, command line, packaging. Packages are built and installed as a user does."""
-    session.install(*name_workspace(PLUGINS), "hatchling>=1.27", silent=True)
+    session.install(*name_workspace(PLUGINS), "hatchling>=1.27", "uv>=0.9", silent=True)
     run_tests(session, "tests/flow", "tests/rules")
 
 
@@ -232,11 +232,15 @@ def process(session: nox.Session) -> None:
 
 @nox.session
 def kit(session: nox.Session) -> None:
-    """Runs the whole kit, long generations and whole models (the default sessions run samples); many minutes."""
+    """Runs the whole kit, long generations, whole models and more drawn models (the default sessions run samples); many minutes."""
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
     flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py", "tests/flow/test_halves.py")
-    core = ("tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "tests/core/test_writer.py")
-    tests = (*flow, *core, "plugins/cupy/tests")
+    core = (
+        *("generation", "kernels_cases", "kernels_ml", "kernels_ml_trees", "kernels_random_attributes", "operators"),
+        *("reshape_passes", "splitting", "transpose_passes", "writer"),
+    )
+    example = "tests/docs/test_completeness.py::test_example_passes_its_own_tests"
+    tests = (*flow, *(f"tests/core/test_{name}.py" for name in core), example, "plugins/cupy/tests")
     session.run("pytest", "-n", "2", *tests, *session.posargs, env={**isolate(session), "WHOLE_KIT": "1"})
 
 

@@ -58,7 +58,8 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
     arguments = _arguments_of(header.config, entry, device)
     device = DeviceName(device.name, device.id, device.arguments or arguments)
     keys = entry.keys(device)
-    unknown = sorted(header.config.keys() - keys.keys())
+    # A key that was not set is ignored: a composing device has it only while the child it belongs to is available.
+    unknown = sorted(name for name, value in header.config.items() if value is not None and name not in keys)
     if unknown:
         raise BlobMismatchError(
             f"cannot import network '{header.network}' on {device}: the blob, of {header.distribution} {header.plugin_version}, has the "

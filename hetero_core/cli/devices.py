@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey
     from hetero_core.devices.registry import DeviceStatus
 
+_LISTS = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS")
+
 
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
@@ -80,18 +82,12 @@ def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
     if status.reason:
         return fields
     try:
-        fields["metrics"] = _read_metrics(core, status.name)
+        names = [name for name in core.get_metric(status.name, "SUPPORTED_METRICS") if name not in _LISTS]
+        fields["metrics"] = {name: to_json(core.get_metric(status.name, name)) for name in names}
         fields["config_keys"] = {name: _describe_key(key) for name, key in core.config_keys(status.name).items()}
     except Exception as error:  # noqa: BLE001  # a plugin's failure is shown in its row and hides no other
         fields["reason"] = f"{type(error).__name__}: {error}"
     return fields
-
-
-def _read_metrics(core: Core, device: str) -> dict[str, Any]:
-    names = core.get_metric(device, "SUPPORTED_METRICS")
-    return {
-        name: to_json(core.get_metric(device, name)) for name in names if name not in ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS")
-    }
 
 
 def _describe_key(key: ConfigKey) -> dict[str, Any]:

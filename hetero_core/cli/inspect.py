@@ -16,7 +16,6 @@ from hetero_core.devices.cures import describe_untaken
 from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
-    from hetero_core.cli.answer import Announcer
     from hetero_core.network.graph import Network
     from hetero_core.network.types import ValueSpec
 
@@ -50,7 +49,8 @@ def answer(options: argparse.Namespace) -> Answer:
             fields = {**_describe_network(network, path), "file": options.model}
         rows, advice, verdict = _ask_devices(core, network, options.device, step)
     text = f"{_format(fields)}\n\n{verdict}"
-    return Answer(text, {**fields, "devices": [_leave_nodes_out(row) for row in rows], "advice": advice})
+    devices = [{name: value for name, value in row.items() if name != "refused_nodes"} for row in rows]
+    return Answer(text, {**fields, "devices": devices, "advice": advice})
 
 
 def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Announcer) -> tuple[list[Any], list[Any], str]:
@@ -65,10 +65,6 @@ def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Ann
         with step(f"asking {device} about network '{network.name}'"):
             rows.append(ask_device(core, network, device))
     return rows, [], "\n\n".join(_format_device(row, len(network.nodes)) for row in rows)
-
-
-def _leave_nodes_out(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "refused_nodes"}
 
 
 def _describe_network(network: Network, path: str) -> dict[str, Any]:

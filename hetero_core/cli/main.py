@@ -41,7 +41,7 @@ COMMANDS = {
     "compile": "compile a model for a device and write it to a file",
     "conformance": "check that a device keeps the contract of the hooks",
     "new-plugin": "write the package of a device of your own",
-    "demo": "classify real images of digits on HETERO:TEMPLATE,CPU and check the result",
+    "demo": "classify pictures of digits on HETERO:TEMPLATE,CPU and check the result",
 }
 """The commands with their summaries, in the order of the help; the module of each has `add_options` and `answer`."""
 _EPILOG = (

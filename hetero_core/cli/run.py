@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -33,8 +33,6 @@ from hetero_core.network.border import InputInfo
 from hetero_core.profile import Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hetero_core.network.graph import Network
     from hetero_core.network.types import ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork

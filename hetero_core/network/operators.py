@@ -200,32 +200,38 @@ Rule = Callable[[SizedNode], Sequence[Shape]]
 """Returns the shapes of the outputs."""
 TypeRule = Callable[[Node, DTypes], str | tuple[str | None, ...] | None]
 """Returns the element type of all outputs, or of each."""
+Along = Callable[[SizedNode], Sequence[Sequence[int]]]
+"""Returns for each input the axes along which places depend on one another, though the sizes of the outputs do not show it.
+
+An input behind the last entry is read whole for every element.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """All that is known of the results of an operator; it holds from version `since` on.
 
-    `dtypes` is None if onnx is asked for the types of a network with the operator.
+    `dtypes` is None if onnx is asked for the types of a network with the operator, `along` if no axis is known to keep places apart.
     """
 
     since: int
     sizes: Rule
     dtypes: TypeRule | None = None
+    along: Along | None = None
 
 
 Source = int | str | tuple[int | str, ...]
 """The source of an element type: an input, a name, or the first present of several."""
 
 
-def define(since: int, sizes: Rule, *sources: Source) -> Operator:
+def define(since: int, sizes: Rule, *sources: Source, along: Along | None = None) -> Operator:
     """Returns the operator with these rules; the last source holds for all further outputs."""
 
     def infer_dtypes(node: Node, dtypes: DTypes) -> tuple[str | None, ...]:
         padded = (*sources, *sources[-1:] * len(node.outputs))
         return tuple(_read_source(source, node, dtypes) for source in padded)
 
-    return Operator(since, sizes, infer_dtypes)
+    return Operator(since, sizes, infer_dtypes, along)
 
 
 def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
@@ -528,12 +534,12 @@ def _move_depth(node: SizedNode) -> Sequence[Shape]:
 def _resize(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
     require("axes" not in node.node.attributes and node.get("keep_aspect_ratio_policy", "stretch") == "stretch")
-    place = 1 if node.node.op_type == "Upsample" else 2
+    place = 2 if node.node.op_type == "Resize" and node.node.since_version >= 11 else 1
     if node.has(3):
         require(not node.has(2) or node.shape(2) == (0,))
         sizes = node.require_numbers(3)
     else:
-        scales = node.require_numbers(place)
+        scales = node.require_numbers(place, "scales")
         sizes = [_scale(size, float(scale)) for size, scale in zip(shape, scales, strict=True)]
     require(len(sizes) == len(shape) > 0 and not any(_is_number_below(size, 1) for size in sizes))
     return [tuple(sizes)]
@@ -667,7 +673,7 @@ def _gather_slices(node: SizedNode) -> Sequence[Shape]:
 
 def _slice(node: SizedNode) -> Sequence[Shape]:
     sizes = list(node.shape())
-    if any(map(is_unknown, (*(node.numbers(3) or ()), *(node.numbers(4) or ())))):
+    if any(map(is_unknown, (*(node.numbers(3, "axes") or ()), *(node.numbers(4) or ())))):
         return [_open_sizes(len(sizes))]
     for axis, start, end, step in read_slices(node, len(sizes)):
         size = sizes[axis]
@@ -686,8 +692,8 @@ def _slice(node: SizedNode) -> Sequence[Shape]:
 
 def read_slices(node: SizedNode, rank: int) -> list[tuple[int, Any, Any, int]]:
     """Returns the axis, begin, end and step of each slice. Raises: UnknownError."""
-    starts, ends = node.require_numbers(1), node.require_numbers(2)
-    axes, steps = node.numbers(3), node.numbers(4)
+    starts, ends = node.require_numbers(1, "starts"), node.require_numbers(2, "ends")
+    axes, steps = node.numbers(3, "axes"), node.numbers(4)
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else [int(step) for step in steps]
     require(rank > 0 and all(-rank <= axis < rank for axis in axes) and len({axis % rank for axis in axes}) == len(axes))
@@ -770,6 +776,7 @@ def _recur(node: SizedNode) -> Sequence[Shape]:
         steps, batch, _ = shape
         whole, last = (steps, directions, batch, hidden), (directions, batch, hidden)
     states = [node.shape(index) for index in (5, 6) if node.has(index)]
+    require(not node.has(4) or may_agree(node.shape(4)[0], batch))
     require(all(len(state) == 3 and all(map(may_agree, state, last)) for state in states))
     return [whole, last, last]
 
@@ -782,6 +789,84 @@ def _attend(node: SizedNode) -> Sequence[Shape]:
         past = node.shape(position) if node.has(position) else None
         joined.append(fresh if past is None else (*fresh[:2], past[2] + fresh[2], fresh[3]))
     return [(*q[:3], v[3]), *joined]
+
+
+# Axes along which places depend on one another.
+
+
+def _keep_apart(node: SizedNode) -> Sequence[Sequence[int]]:
+    """Elementwise operators, and those that join or move axes as their sizes show."""
+    return [()] * len(node.shapes)
+
+
+def _keep_first_apart(node: SizedNode) -> Sequence[Sequence[int]]:
+    """Moves of elements of the first input."""
+    return [()]
+
+
+def _along_all_but_first(node: SizedNode) -> Sequence[Sequence[int]]:
+    return [range(1, len(node.shape()))]
+
+
+def _along_axis(default: int) -> Along:
+    return lambda node: [[node.axis(len(node.shape()), default)]]
+
+
+def _along_axes_from(default: int) -> Along:
+    def rule(node: SizedNode) -> Sequence[Sequence[int]]:
+        rank = len(node.shape())
+        return [range(node.axis(rank, default), rank)]
+
+    return rule
+
+
+def _along_softmax(node: SizedNode) -> Sequence[Sequence[int]]:
+    return (_along_axis(-1) if node.node.since_version >= 13 else _along_axes_from(1))(node)
+
+
+def _along_listed(node: SizedNode) -> Sequence[Sequence[int]]:
+    rank = len(node.shape())
+    return [node.axes(1, rank) or range(rank)]
+
+
+def _along_cumulated(node: SizedNode) -> Sequence[Sequence[int]]:
+    return [[int(node.number(1)) % len(node.shape())]]
+
+
+def _along_slices(node: SizedNode) -> Sequence[Sequence[int]]:
+    """A slice from the first element on with a step of 1 is whole or shows in the size."""
+    return [[axis for axis, start, _, step in read_slices(node, len(node.shape())) if step != 1 or not _is(start, 0)]]
+
+
+def _along_pads(node: SizedNode) -> Sequence[Sequence[int]]:
+    rank, pads = len(node.shape()), node.require_numbers(1, "pads")
+    return [[axis for axis in range(rank) if not (_is(pads[axis], 0) and _is(pads[axis + rank], 0))]]
+
+
+def _along_gathered(node: SizedNode) -> Sequence[Sequence[int]]:
+    return [[node.axis(len(node.shape()), 0)], ()]
+
+
+def _along_products(node: SizedNode) -> Sequence[Sequence[int]]:
+    """MatMul, Gemm, MatMulInteger; a C or a zero point of several rows has numbers of its own for each row."""
+    extra = node.shape(2) if node.has(2) else ()
+    require((extra[:-1] if node.node.op_type == "Gemm" else extra) in ((), (1,)))
+    return [(), ()]
+
+
+def _along_scales(node: SizedNode) -> Sequence[Sequence[int]]:
+    shape, scale = node.shape(), node.shape(1)
+    return [() if scale in ((), (1,)) else range(len(shape)) if len(scale) > 1 else [node.axis(len(shape), 1)]]
+
+
+def _along_windows(node: SizedNode) -> Sequence[Sequence[int]]:
+    """The indices of MaxPool count through the whole input."""
+    return [range(len(node.shape()))] if len(node.node.writes) > 1 else _along_all_but_first(node)
+
+
+def _along_steps(node: SizedNode) -> Sequence[Sequence[int]]:
+    """Recurrent operators: the batch of the lengths and states is that of the input."""
+    return [[1 if node.get("layout", 0) else 0], range(3), range(3), range(2), (), (), ()]
 
 
 # Element types.
@@ -849,8 +934,7 @@ _KEPT_SINCE = {
     24: "Swish",
 }
 """The operators with an output of the type of their first input, from these versions on."""
-_KEPT_TYPES = """BitwiseNot CumSum GroupNormalization Hardmax LRN LpNormalization MeanVarianceNormalization ReverseSequence
-ScatterElements ScatterND Shrink Trilu"""
+_KEPT_TYPES = "MeanVarianceNormalization ReverseSequence ScatterElements ScatterND Trilu"
 """Those of all versions."""
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
@@ -858,71 +942,77 @@ KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
 """The operators with an output of the rank of their first input."""
 
 OPERATORS: Mapping[str, Operator] = {
-    **{name: define(since, _keep, 0) for since, names in _KEPT_SINCE.items() for name in names.split()},
+    **{name: define(since, _keep, 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
     **dict.fromkeys(_KEPT_TYPES.split(), define(1, _keep, 0)),
-    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, _keep, "bool")),
+    **dict.fromkeys(("GroupNormalization", "LRN"), define(1, _keep, 0, along=_along_all_but_first)),
+    "BitwiseNot": define(1, _keep, 0, along=_keep_apart),
+    "CumSum": define(1, _keep, 0, along=_along_cumulated),
+    "Hardmax": define(1, _keep, 0, along=_along_softmax),
+    "LpNormalization": define(1, _keep, 0, along=_along_axis(-1)),
+    "Shrink": define(1, _keep, 0, along=_keep_apart),
+    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, _keep, "bool", along=_keep_apart)),
     "CastLike": define(15, _keep, 1),
-    "DequantizeLinear": Operator(10, _keep, _dequantized),
+    "DequantizeLinear": Operator(10, _keep, _dequantized, _along_scales),
     "EyeLike": Operator(9, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
-    "QuantizeLinear": Operator(10, _keep, _quantized),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, _broadcast, _alike)),
-    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, _broadcast, _alike)),
-    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, _broadcast, _compared)),
-    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, _broadcast, _compared)),
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast, _alike)),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along(-1), 0)),
-    **{f"Reduce{name}": define(1, _reduce, 0) for name in _REDUCTIONS},
-    **dict.fromkeys(("ArgMax", "ArgMin"), define(1, _find_extreme, "int64")),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), define(7, _recur, 0)),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), define(1, _pool_all, 0)),
+    "QuantizeLinear": Operator(10, _keep, _quantized, _along_scales),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, _broadcast, _alike, _keep_apart)),
+    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, _broadcast, _alike, _keep_apart)),
+    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, _broadcast, _compared, _keep_apart)),
+    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, _broadcast, _compared, _keep_apart)),
+    **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast, _alike, _keep_apart)),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along(-1), 0, along=_along_softmax)),
+    **{f"Reduce{name}": define(1, _reduce, 0, along=_along_listed) for name in _REDUCTIONS},
+    **dict.fromkeys(("ArgMax", "ArgMin"), define(1, _find_extreme, "int64", along=_along_axis(0))),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), define(7, _recur, 0, along=_along_steps)),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), define(1, _pool_all, 0, along=_along_all_but_first)),
     "Attention": define(23, _attend, 0, 1, 2),
-    "AveragePool": define(1, _pool, 0),
-    "BatchNormalization": define(9, _normalize_channels, 0),
-    "Cast": Operator(6, _keep, _cast),
-    "Concat": Operator(4, _concatenate, _alike),
+    "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
+    "BatchNormalization": define(7, _normalize_channels, 0, along=_along_all_but_first),
+    "Cast": Operator(6, _keep, _cast, _keep_apart),
+    "Concat": Operator(4, _concatenate, _alike, _keep_apart),
     "ConstantOfShape": Operator(9, lambda node: [tuple(node.numbers(0) or ())], _filled),
-    "Conv": define(1, _convolve(), 0),
-    "ConvInteger": define(10, _convolve(), "int32"),
-    "ConvTranspose": define(1, _convolve_transposed, 0),
-    "DepthToSpace": define(1, _move_depth, 0),
-    "Dropout": define(7, _drop_out, 0, "bool"),
+    "Conv": define(1, _convolve(), 0, along=_along_all_but_first),
+    "ConvInteger": define(10, _convolve(), "int32", along=_along_all_but_first),
+    "ConvTranspose": define(1, _convolve_transposed, 0, along=_along_all_but_first),
+    "DepthToSpace": define(1, _move_depth, 0, along=_along_all_but_first),
+    "Dropout": define(7, _drop_out, 0, "bool", along=_keep_apart),
     "DynamicQuantizeLinear": define(11, lambda node: [node.shape(), (), ()], "uint8", "float32", "uint8"),
-    "Expand": define(8, _expand, 0),
-    "Flatten": define(1, _flatten, 0),
-    "Gather": define(1, _gather, 0),
+    "Expand": define(8, _expand, 0, along=_keep_apart),
+    "Flatten": define(1, _flatten, 0, along=_keep_apart),
+    "Gather": define(1, _gather, 0, along=_along_gathered),
     "GatherElements": define(11, lambda node: [node.shape(1)], 0),
     "GatherND": define(11, _gather_slices, 0),
-    "Gemm": Operator(7, _gemm, _paired),
+    "Gemm": Operator(7, _gemm, _paired, _along_products),
     "GridSample": define(16, lambda node: [(*node.shape(0)[:2], *node.shape(1)[1:-1])], 0),
-    "InstanceNormalization": define(6, _normalize_channels, 0),
-    "LpPool": define(2, _pool, 0),
-    "LayerNormalization": define(17, _normalize_layer, 0),
-    "MatMul": Operator(1, _multiply(), _paired),
-    "MatMulInteger": define(10, _multiply(), "int32"),
-    "MaxPool": define(1, _pool, 0, "int64"),
+    "InstanceNormalization": define(6, _normalize_channels, 0, along=_along_all_but_first),
+    "LpPool": define(2, _pool, 0, along=_along_all_but_first),
+    "LayerNormalization": define(17, _normalize_layer, 0, along=_along_axes_from(-1)),
+    "MatMul": Operator(1, _multiply(), _paired, _along_products),
+    "MatMulInteger": define(10, _multiply(), "int32", along=_along_products),
+    "MaxPool": define(1, _pool, 0, "int64", along=_along_windows),
     "OneHot": define(9, _mark_ones, 2),
     "MultiplyAdd": Operator(0, _broadcast),
-    "PRelu": define(7, _keep, 0),
-    "Pad": define(2, _pad, 0),
-    "Pow": define(7, _broadcast, 0),
-    "QLinearConv": define(10, _convolve(0, 3), 7),
+    "PRelu": define(7, _broadcast, 0, along=_keep_apart),
+    "Pad": define(2, _pad, 0, along=_along_pads),
+    "Pow": define(7, _broadcast, 0, along=_keep_apart),
+    "QLinearConv": define(10, _convolve(0, 3), 7, along=_along_all_but_first),
     "QLinearMatMul": define(10, _multiply(0, 3), 7),
-    "RMSNormalization": define(23, _normalize_root, 0),
+    "RMSNormalization": define(23, _normalize_root, 0, along=_along_axes_from(-1)),
     "Range": define(11, _range, 0),
-    "Reshape": define(5, _reshape, 0),
-    "Resize": define(11, _resize, 0),
+    "Reshape": define(5, _reshape, 0, along=_along_all_but_first),
+    "Resize": define(10, _resize, 0, along=_keep_first_apart),
     "SimplifiedLayerNormalization": Operator(0, _keep),
     "Shape": define(1, lambda node: [(len(node.shape()[read_part(node.node)]),)], "int64"),
     "Size": define(1, lambda node: [()], "int64"),
-    "Slice": define(10, _slice, 0),
-    "SpaceToDepth": define(1, _move_depth, 0),
-    "Split": define(2, _split, 0),
-    "Squeeze": define(1, _squeeze, 0),
-    "Tile": define(6, _tile, 0),
-    "TopK": define(10, _search, 0, "int64"),
-    "Transpose": define(1, _transpose, 0),
-    "Unsqueeze": define(1, _unsqueeze, 0),
-    "Upsample": define(9, _resize, 0),
-    "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:])),
+    "Slice": define(1, _slice, 0, along=_along_slices),
+    "SpaceToDepth": define(1, _move_depth, 0, along=_along_all_but_first),
+    "Split": define(2, _split, 0, along=_along_axis(0)),
+    "Squeeze": define(1, _squeeze, 0, along=_along_listed),
+    "Tile": define(6, _tile, 0, along=_keep_apart),
+    "TopK": define(10, _search, 0, "int64", along=_along_axis(-1)),
+    "Transpose": define(1, _transpose, 0, along=_keep_apart),
+    "Unsqueeze": define(1, _unsqueeze, 0, along=_keep_apart),
+    "Upsample": define(7, _resize, 0, along=_keep_first_apart),
+    "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
 }
 """The operators of ONNX's own domain that have a rule."""

@@ -66,7 +66,9 @@ class Report:
     """Lines that are printed and written as they come, so that a run which is stopped leaves its results. Ends at a time."""
 
     def __init__(self, path: Path | None, seconds: float) -> None:
-        self._file = None if path is None else path.open("w")
+        self._path = path
+        if path is not None:
+            path.write_text("")
         self._end = monotonic() + seconds
         self.is_right = True
 
@@ -74,8 +76,9 @@ class Report:
         """Adds a line; one with WRONG in it decides how the script ends."""
         self.is_right = self.is_right and "WRONG" not in line
         print(line, flush=True)
-        if self._file is not None:
-            print(line, file=self._file, flush=True)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                print(line, file=file)
 
     def add_rows(self, subject: str, rows: Iterator[str]) -> None:
         """Adds rows as they come. An error is a row, so that the others still come."""
@@ -215,7 +218,7 @@ def check_case(core: Any, case: Any) -> str | None:
     return None
 
 
-def time_infer(request: Any, inputs: dict[str, Any], *, seconds: float = 1.0) -> float:
+def time_infer(request: Any, inputs: dict[str, Any], *, seconds: float) -> float:
     """Returns the median milliseconds of at least five runs from host to host, after three that are not counted."""
     for _ in range(3):
         request.infer(inputs)
@@ -234,7 +237,7 @@ def find_difference(outputs: dict[str, Any], expected: dict[str, Any]) -> float:
     return max(max_relative_difference(outputs[name], expected[name]) for name in expected)
 
 
-def time_model(core: Any, name: str, batch: int, dtypes: list[str]) -> Iterator[str]:
+def time_model(core: Any, name: str, batch: int, dtypes: list[str], seconds: float) -> Iterator[str]:
     """Yields a row for each element type: milliseconds on the card, the difference from CPU in float32, and CPU's milliseconds."""
     from cases import make_case
 
@@ -243,16 +246,17 @@ def time_model(core: Any, name: str, batch: int, dtypes: list[str]) -> Iterator[
     with core.load_network(network, "CPU") as loaded:
         request = loaded.create_infer_request()
         expected = {output: array.copy() for output, array in request.infer(inputs).items()}
-        on_cpu = time_infer(request, inputs)
+        on_cpu = time_infer(request, inputs, seconds=seconds)
     for dtype in dtypes:
         with core.load_network(network, "CARD", {"INFERENCE_PRECISION_HINT": HINTS[dtype]}) as loaded:
             request = loaded.create_infer_request()
             difference = find_difference(request.infer(inputs), expected)
             wrong = "" if difference <= TOLERANCES[dtype] else " WRONG"
-            yield f"| {name} | {batch} | {dtype} | {time_infer(request, inputs):.3f} | {difference:.1e}{wrong} | {on_cpu:.3f} |"
+            on_card = time_infer(request, inputs, seconds=seconds)
+            yield f"| {name} | {batch} | {dtype} | {on_card:.3f} | {difference:.1e}{wrong} | {on_cpu:.3f} |"
 
 
-def time_splits(core: Any, name: str) -> Iterator[str]:
+def time_splits(core: Any, name: str, seconds: float) -> Iterator[str]:
     """Yields the transfers and the time of a network cut in two between the card and CPU, either first."""
     from cases import make_case
 
@@ -269,7 +273,7 @@ def time_splits(core: Any, name: str) -> Iterator[str]:
             # Each value that crosses is moved once: those between the stages, and the card's own at the border.
             border = len(network.inputs) if first == "CARD" else len(network.outputs)
             transfers = loaded.get_metric("HETERO_BOUNDARY_TENSORS") + border
-            milliseconds = time_infer(request, inputs, seconds=0.5)
+            milliseconds = time_infer(request, inputs, seconds=seconds)
         is_right = difference <= TOLERANCES["float32"] and len(moved) == transfers
         wrong = "" if is_right else f" WRONG: {difference:.1e} from CPU, {transfers} expected"
         bytes_moved = sum(entry.nbytes for entry in moved)
@@ -280,6 +284,7 @@ def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=480)
+    parser.add_argument("--row-seconds", type=float, default=1.0, help="how long each network is timed")
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 32])
     parser.add_argument("--dtypes", nargs="*", choices=list(HINTS), default=["float32", "float16"])
@@ -308,12 +313,12 @@ def main() -> int:
         report.add_rows("conformance kit", check_kit(runtime, options.checks, report.deadline(0.25)))
         report.add_rows("backend suite", check_suite(core, options.cases, report.deadline(0.25)))
         for name in options.models[:2]:
-            report.add_rows(name, time_splits(core, name))
+            report.add_rows(name, time_splits(core, name, options.row_seconds))
         report.add("\n| network | batch | type | ms | from CPU | CPU: ms |\n|---|---|---|---|---|---|")
         end = report.deadline(1)
         for batch, name in product(options.batches, options.models):
             if monotonic() + 15 < end:
-                report.add_rows(name, time_model(core, name, batch, options.dtypes))
+                report.add_rows(name, time_model(core, name, batch, options.dtypes, options.row_seconds))
             else:
                 report.add(f"| {name} | {batch} | left out: no time |")
     return 0 if report.is_right else 1

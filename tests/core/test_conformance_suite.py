@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
-
-import pytest
 
 HEAD = """
 import numpy as np
@@ -29,70 +29,60 @@ class TimelessDevice(PlainDevice):
 TIMES = "perf_counts.times_are_there_when_asked_for"
 
 
-def run_pytest(folder: Path, *arguments: str, text: str = "") -> tuple[int, str]:
-    """Returns the exit code and the output of pytest on a file of HEAD and `text`."""
-    if text:
-        (folder / "test_mine.py").write_text(HEAD + text)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "hetero_core.conformance.options",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "-W",
-        "error",
-    ]
+def run_pytest(folder: Path, *arguments: str, **bodies: str) -> tuple[int, str]:
+    """Returns the exit code and the output of pytest on a file for each body: HEAD, and a class of the file's name with this body."""
+    for name, body in bodies.items():
+        (folder / f"test_{name}.py").write_text(f"{HEAD}class TestMine(DeviceConformance):\n{textwrap.indent(body, '    ')}\n")
+    options = ("-p", "hetero_core.conformance.options", "-p", "no:cacheprovider", "-q", "-W", "error")
     ended = subprocess.run(
-        [*command, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=900, env=dict(os.environ)
+        [sys.executable, "-m", "pytest", *options, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+        env=dict(os.environ),
     )
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def test_conformance_class_of_two_lines_passes(tmp_path: Path) -> None:
-    text = "class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n"
-    code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", text=text)
-    assert (code, "5 passed" in output) == (0, True), output
-
-
-def test_failure_has_the_name_of_the_check_and_its_reason(tmp_path: Path) -> None:
-    text = "class TestMine(DeviceConformance):\n    device, plugin = 'MINE', TimelessDevice()\n"
-    code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", text=text)
+def test_class_passes_fails_and_expects_failures_by_check(tmp_path: Path) -> None:
+    """Four classes in a run: of a device that passes, of one that fails a check, and of both with the check in xfail."""
+    code, output = run_pytest(
+        tmp_path,
+        *("--hetero-check", "perf_counts.*", "--hetero-level", "contract"),
+        passes="device, plugin = 'MINE', PlainDevice()",
+        fails="device, plugin = 'MINE', TimelessDevice()",
+        expected=f"device, plugin = 'MINE', TimelessDevice()\nxfail = {{{TIMES!r}: 'it has no clock'}}",
+        unexpected=f"device, plugin = 'MINE', PlainDevice()\nxfail = {{{TIMES!r}: 'it has no clock'}}",
+    )
     assert code == 1
-    assert f"test_mine.py::TestMine::test_check[{TIMES}]" in output
+    assert re.findall(r"^FAILED (test_\w+\.py)::TestMine::test_check\[(.*?)\]", output, re.MULTILINE) == [
+        ("test_fails.py", TIMES),
+        ("test_unexpected.py", TIMES),
+    ], output
     assert f"{TIMES}: PERF_COUNT is set and a synchronous run has no times" in output
-    assert "4 passed" in output
+    assert "is expected to fail (it has no clock) and passes; take it out of xfail" in output
+    assert "2 failed, 17 passed, 1 xfailed" in output
 
 
-@pytest.mark.parametrize(
-    ("device", "xfail", "code", "shown"),
-    [
-        ("TimelessDevice()", {TIMES: "it has no clock"}, 0, "1 xfailed"),
-        ("PlainDevice()", {TIMES: "it has no clock"}, 1, "is expected to fail (it has no clock) and passes; take it out of xfail"),
-        ("PlainDevice()", {"perf_counts.times_are_there": "no"}, 2, f"did you mean '{TIMES}'"),
-        ("PlainDevice()", {"perf_counts.*": ""}, 2, "xfail['perf_counts.*'] has no reason"),
-    ],
-)
-def test_expected_failure_is_strict(tmp_path: Path, device: str, xfail: dict[str, str], code: int, shown: str) -> None:
-    text = f"class TestMine(DeviceConformance):\n    device, plugin = 'MINE', {device}\n    xfail = {xfail!r}\n"
-    exit_code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", "--hetero-level", "contract", text=text)
-    assert (exit_code, shown in output) == (code, True), output
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "    def test_check(self): pass\n",
-        "    pass\nclass Quiet:\n    test_check = None\nclass TestOther(Quiet, DeviceConformance):\n    device = 'MINE'\n",
-    ],
-)
-def test_replaced_or_removed_check_fails_the_run(tmp_path: Path, body: str) -> None:
-    text = f"class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n{body}"
-    code, output = run_pytest(tmp_path, text=text)
+def test_class_that_hides_a_check_ends_the_collection(tmp_path: Path) -> None:
+    code, output = run_pytest(
+        tmp_path,
+        unknown="device, plugin = 'MINE', PlainDevice()\nxfail = {'perf_counts.times_are_there': 'no'}",
+        unreasoned="device, plugin = 'MINE', PlainDevice()\nxfail = {'perf_counts.*': ''}",
+        replaced="device, plugin = 'MINE', PlainDevice()\ndef test_check(self): pass",
+        removed="pass\nclass Quiet:\n    test_check = None\nclass TestOther(Quiet, DeviceConformance):\n    device = 'MINE'",
+    )
     assert code == 2, output
-    assert "which runs the conformance checks; no check may be left out in silence" in output
+    assert f"did you mean '{TIMES}'" in output
+    assert "xfail['perf_counts.*'] has no reason" in output
+    assert (
+        output.count("TypeError: TestMine replaces or deletes test_check, which runs the conformance checks; no check may be") == 1
+    )
+    assert (
+        output.count("TypeError: TestOther replaces or deletes test_check, which runs the conformance checks; no check may be") == 1
+    )
 
 
 def test_package_checks_the_device_of_the_command_line(tmp_path: Path) -> None:

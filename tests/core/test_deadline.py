@@ -131,14 +131,14 @@ def test_node_of_a_late_run_is_named(core: Core, read: Callable[..., Network]) -
         return x
 
     core.add_extension(Extension("com.acme", "Wait", 1, wait_in_node, lambda types, attributes: (types[0],)), "CPU")  # type: ignore[arg-type,return-value]  # typed by its input
-    network = load_for(2.0, core, read("g (float[1] x) => (float[1] y) { a = Neg (x) [slow] y = com.acme.Wait (a) }"), "CPU")
-    with pytest.raises(DeadlineExceededError, match=r"within DEADLINE=2 s: it was in node 'slow' \(com.acme:Wait"):
+    network = load_for(0.5, core, read("g (float[1] x) => (float[1] y) { a = Neg (x) [slow] y = com.acme.Wait (a) }"), "CPU")
+    with pytest.raises(DeadlineExceededError, match=r"within DEADLINE=0.5 s: it was in node 'slow' \(com.acme:Wait"):
         network.infer({"x": X})
     ended.set()
 
 
 def test_late_result_is_dropped_and_the_next_run_has_own_memory(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:
-    network = load_for(1.0, core, read(ADD), "HAND")
+    network = load_for(0.5, core, read(ADD), "HAND")
     request = network.create_infer_request()
     with pytest.raises(DeadlineExceededError):
         request.infer({"x": X})
@@ -176,8 +176,8 @@ def test_threads_of_the_device_are_free_again_after_late_runs(core: Core, hand: 
 
 def test_stages_of_a_split_network_share_the_time_of_the_whole(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:
     text = "g (float[1] x) => (float[1] y) { [first] a = Neg (x) [slow] y = Add(a, a) }"
-    network = load_for(2.0, core, read(text).with_affinity({"first": "CPU", "slow": "HAND"}), "HETERO:CPU,HAND")
-    with pytest.raises(DeadlineExceededError, match="a run of network 'g' on HETERO:CPU,HAND has not ended within DEADLINE=2 s"):
+    network = load_for(0.5, core, read(text).with_affinity({"first": "CPU", "slow": "HAND"}), "HETERO:CPU,HAND")
+    with pytest.raises(DeadlineExceededError, match="a run of network 'g' on HETERO:CPU,HAND has not ended within DEADLINE=0.5 s"):
         network.infer({"x": X})
     run = hand.next_run()
     assert run.context.cancelled()
@@ -291,7 +291,7 @@ def test_slow_hook_is_named_and_abandoned(
 def test_late_network_is_closed(core: Core, stuck: StuckDevice, read: Callable[..., Network]) -> None:
     stuck.stuck_in = "load_network"
     with pytest.raises(DeadlineExceededError):
-        core.load_network(read(ADD), "STUCK", {"DEADLINE": 1.0})
+        core.load_network(read(ADD), "STUCK", {"DEADLINE": 0.5})
     assert stuck.closed == []
     stuck.go_on.set()
     wait_until(lambda: stuck.closed == ["g"])
@@ -302,7 +302,7 @@ def test_late_load_of_a_split_network_stops_at_the_next_part(core: Core, stuck: 
     network = read(text).with_affinity({"one": "STUCK", "two": "CPU", "three": "STUCK"})
     stuck.stuck_in = "load_network"
     with pytest.raises(DeadlineExceededError):
-        core.load_network(network, "HETERO:STUCK,CPU", {"DEADLINE": 2.0})
+        core.load_network(network, "HETERO:STUCK,CPU", {"DEADLINE": 0.5})
     assert stuck.entered == 1
     stuck.go_on.set()
     wait_until(lambda: stuck.closed == ["g/0"])

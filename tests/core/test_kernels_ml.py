@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hetero_tests.samples import DRAWS
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -131,7 +132,7 @@ def test_operator_agrees_with_onnxruntime(name: str) -> None:
     check_against_onnxruntime(op_type, inputs, **attributes)
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(
     st.integers(2, 4),
     st.sampled_from(["LINEAR", "POLY", "RBF", "SIGMOID"]),
@@ -167,7 +168,7 @@ def test_svm_classifier_agrees_with_onnxruntime(
     assert_same(result[1], expected[1], rtol=1e-2 if has_probabilities and classes > 2 else 1e-4)
 
 
-@settings(deadline=None, max_examples=20)
+@DRAWS
 @given(st.sampled_from(["LINEAR", "POLY", "RBF", "SIGMOID"]), st.integers(0, 1), st.integers(0, 2**32 - 1))
 def test_svm_regressor_agrees_with_onnxruntime(kernel_type: str, one_class: int, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -177,7 +178,7 @@ def test_svm_regressor_agrees_with_onnxruntime(kernel_type: str, one_class: int,
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=30)
+@DRAWS
 @given(
     st.integers(2, 4),
     st.integers(1, 4),

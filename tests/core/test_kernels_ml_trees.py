@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hetero_tests.samples import DRAWS
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -73,7 +74,7 @@ def draw_forest(random: np.random.Generator, trees: int, depth: int) -> tuple[di
     return {f"nodes_{name}": [row[index] for row in rows] for index, name in enumerate(columns)}, leaves
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(
     st.integers(1, 4),
     st.integers(1, 3),
@@ -106,7 +107,7 @@ def test_regressor_agrees_with_onnxruntime(
     assert_same(result, expected)
 
 
-@settings(deadline=None, max_examples=40)
+@DRAWS
 @given(st.integers(1, 4), st.integers(3, 4), st.sampled_from(["NONE", "LOGISTIC", "SOFTMAX"]), st.booleans(), SEEDS)
 def test_classifier_of_several_classes_agrees_with_onnxruntime(
     trees: int, classes: int, post_transform: str, has_base: bool, seed: int
@@ -131,7 +132,7 @@ def test_classifier_of_several_classes_agrees_with_onnxruntime(
     assert_same(result[1], expected[1])
 
 
-@settings(deadline=None, max_examples=30)
+@DRAWS
 @given(st.integers(1, 4), st.sampled_from(["NONE", "LOGISTIC"]), SEEDS)
 def test_classifier_with_a_single_score_agrees_with_onnxruntime(trees: int, post_transform: str, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -210,7 +211,7 @@ def walk_tree(tree: Any, row: np.ndarray[Any, Any]) -> tuple[int, float]:
     return target, weight
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 3), st.sampled_from([np.float16, np.float32, np.float64]), SEEDS)
 def test_tree_ensemble_5_agrees_with_its_definition(depth: int, trees: int, aggregate: int, dtype: Any, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from hypothesis import assume, given, settings
+from hetero_tests.samples import DRAWS
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -67,7 +68,7 @@ def draw_windows(data: st.DataObject, rank: int) -> dict[str, Any]:
     return attributes
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), st.integers(1, 3), SEEDS)
 def test_conv(data: st.DataObject, rank: int, seed: int) -> None:
     group, into, out = (data.draw(st.integers(1, 2)) for _ in range(3))
@@ -79,7 +80,7 @@ def test_conv(data: st.DataObject, rank: int, seed: int) -> None:
     check("Conv", 22, [x, w, bias][: 3 if bias is not None else 2], attributes)
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), st.integers(1, 2), SEEDS)
 def test_conv_transpose(data: st.DataObject, rank: int, seed: int) -> None:
     group, into, out = (data.draw(st.integers(1, 2)) for _ in range(3))
@@ -100,7 +101,7 @@ def test_conv_transpose(data: st.DataObject, rank: int, seed: int) -> None:
     check("ConvTranspose", 11, [x, w], attributes)
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), st.integers(1, 3), st.sampled_from(["MaxPool", "AveragePool", "LpPool"]), SEEDS)
 def test_pool(data: st.DataObject, rank: int, op_type: str, seed: int) -> None:
     kernel_shape = data.draw(lists(1, 3, rank))
@@ -125,7 +126,7 @@ def test_pool(data: st.DataObject, rank: int, op_type: str, seed: int) -> None:
     check(op_type, 22 if op_type != "LpPool" else 18, [x], attributes)
 
 
-@settings(deadline=None, max_examples=40)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_gemm(data: st.DataObject, seed: int) -> None:
     m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
@@ -142,7 +143,7 @@ def test_gemm(data: st.DataObject, seed: int) -> None:
     check("Gemm", 13, [a, b, draw_array(seed + 2, *shape)], attributes)
 
 
-@settings(deadline=None, max_examples=40)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_mat_mul(data: st.DataObject, seed: int) -> None:
     m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
@@ -155,7 +156,7 @@ def test_mat_mul(data: st.DataObject, seed: int) -> None:
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), st.sampled_from(REDUCTIONS), SEEDS)
 def test_reduction(data: st.DataObject, name: str, seed: int) -> None:
     shape = data.draw(lists(1, 4, data.draw(st.integers(1, 4))))
@@ -169,7 +170,7 @@ def test_reduction(data: st.DataObject, name: str, seed: int) -> None:
     check(f"Reduce{name}", 18, [x, np.array(axes, np.int64)], attributes)
 
 
-@settings(deadline=None, max_examples=80)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_resize(data: st.DataObject, seed: int) -> None:
     mode = data.draw(st.sampled_from(["nearest", "linear", "cubic"]))
@@ -194,7 +195,7 @@ def test_resize(data: st.DataObject, seed: int) -> None:
     check("Resize", 18, inputs, attributes)
 
 
-@settings(deadline=None, max_examples=80)
+@DRAWS
 @given(st.data(), st.sampled_from(["RNN", "GRU", "LSTM"]), SEEDS)
 def test_recurrent(data: st.DataObject, op_type: str, seed: int) -> None:
     gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
@@ -230,7 +231,7 @@ def test_recurrent(data: st.DataObject, op_type: str, seed: int) -> None:
     check(op_type, 14, inputs, attributes, outputs=3 if op_type == "LSTM" else 2)
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_attention(data: st.DataObject, seed: int) -> None:
     batch, heads, group, queries, size = (data.draw(st.integers(1, 3)) for _ in range(5))
@@ -264,7 +265,7 @@ def test_attention(data: st.DataObject, seed: int) -> None:
     check("Attention", 23, inputs, attributes, outputs=3 if past else 1)
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_pad(data: st.DataObject, seed: int) -> None:
     shape = data.draw(lists(2, 4, data.draw(st.integers(1, 3))))
@@ -276,7 +277,7 @@ def test_pad(data: st.DataObject, seed: int) -> None:
     check("Pad", 19, [draw_array(seed, *shape), np.array(pads, np.int64), value, np.array(axes, np.int64)], {"mode": mode})
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_top_k(data: st.DataObject, seed: int) -> None:
     shape = data.draw(lists(1, 5, data.draw(st.integers(1, 3))))
@@ -286,7 +287,7 @@ def test_top_k(data: st.DataObject, seed: int) -> None:
     check("TopK", 11, [x, k], {"axis": axis, "largest": data.draw(st.integers(0, 1))}, outputs=2)
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_grid_sample(data: st.DataObject, seed: int) -> None:
     sizes, outputs = data.draw(lists(1, 5, 2)), data.draw(lists(1, 4, 2))
@@ -299,7 +300,7 @@ def test_grid_sample(data: st.DataObject, seed: int) -> None:
     check("GridSample", 20, [draw_array(seed, 2, 2, *sizes), 2 * draw_array(seed + 1, 2, *outputs, 2)], attributes)
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), st.sampled_from(["LayerNormalization", "InstanceNormalization", "BatchNormalization", "LRN"]), SEEDS)
 def test_normalization(data: st.DataObject, op_type: str, seed: int) -> None:
     shape = [2, *data.draw(lists(2, 5, data.draw(st.integers(2, 3))))]
@@ -323,7 +324,7 @@ def test_normalization(data: st.DataObject, op_type: str, seed: int) -> None:
         check(op_type, 15, [x, scale, bias, mean, variance], {"epsilon": 1e-3})
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_quantize_and_back(data: st.DataObject, seed: int) -> None:
     shape = data.draw(lists(1, 5, data.draw(st.integers(1, 3))))
@@ -338,7 +339,7 @@ def test_quantize_and_back(data: st.DataObject, seed: int) -> None:
     check("DequantizeLinear", 19, [quantized, np.asarray(scale), np.asarray(zero)], {"axis": axis})
 
 
-@settings(deadline=None, max_examples=60)
+@DRAWS
 @given(st.data(), st.sampled_from(["Gather", "GatherElements", "GatherND"]), SEEDS)
 def test_gather(data: st.DataObject, op_type: str, seed: int) -> None:
     shape = data.draw(lists(1, 4, data.draw(st.integers(1, 3))))
@@ -357,7 +358,7 @@ def test_gather(data: st.DataObject, op_type: str, seed: int) -> None:
         check(op_type, 13, [x, np.stack(columns, axis=-1)], {"batch_dims": stacks})
 
 
-@settings(deadline=None, max_examples=40)
+@DRAWS
 @given(st.data(), st.sampled_from(["none", "add", "mul", "max", "min"]), SEEDS)
 def test_scatter_elements(data: st.DataObject, reduction: str, seed: int) -> None:
     shape, random = data.draw(lists(1, 4, data.draw(st.integers(1, 3)))), np.random.default_rng(seed)
@@ -372,7 +373,7 @@ def test_scatter_elements(data: st.DataObject, reduction: str, seed: int) -> Non
           {"axis": axis, "reduction": reduction})  # fmt: skip
 
 
-@settings(deadline=None, max_examples=40)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_non_max_suppression(data: st.DataObject, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -383,7 +384,7 @@ def test_non_max_suppression(data: st.DataObject, seed: int) -> None:
     check("NonMaxSuppression", 11, [corners, scores, *limits], {"center_point_box": data.draw(st.integers(0, 1))})
 
 
-@settings(deadline=None, max_examples=40)
+@DRAWS
 @given(st.data(), SEEDS)
 def test_roi_align(data: st.DataObject, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -399,7 +400,7 @@ def test_roi_align(data: st.DataObject, seed: int) -> None:
     check("RoiAlign", 16, [draw_array(seed, 2, 2, 6, 5), rois, random.integers(0, 2, 3)], attributes)
 
 
-@settings(deadline=None, max_examples=40)
+@DRAWS
 @given(st.data(), st.sampled_from(["DepthToSpace", "SpaceToDepth", "CumSum", "ReverseSequence"]), SEEDS)
 def test_moved_elements(data: st.DataObject, op_type: str, seed: int) -> None:
     block = data.draw(st.integers(1, 3))

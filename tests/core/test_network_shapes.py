@@ -13,7 +13,7 @@ from hetero_core.conformance.oracles import run_onnxruntime
 from hetero_core.errors import InputShapeError, InvalidNetworkError
 from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_bytes, network_to_proto, pack_network, unpack_network
-from hetero_core.testing.models import dynamic_batch_model, if_model, light_model, loop_model, lstm_model
+from hetero_core.testing.models import dynamic_batch_model, if_model, loop_model, lstm_model
 from hetero_core.transforms.editing import edit
 
 ZEROS = ", ".join(["0"] * 108)
@@ -165,13 +165,6 @@ def test_reshape_without_a_batch_axis_is_refused_by_name(read: Read) -> None:
         InvalidNetworkError, match=r"node 'r' \(Reshape-14\): its operator does not take a: float32\[2,2,3\]; s: \[1, 6\]"
     ):
         network.with_batch(2)
-
-
-def test_small_image_names_the_pooling_that_refuses_it() -> None:
-    network = edit(read_network(light_model("resnet50")))
-    message = r"node 'n172' \(AveragePool-19\): its operator does not take r171: float32\[1,2048,5,5\]"
-    with pytest.raises(InvalidNetworkError, match=message):
-        network.with_shapes({network.inputs[0].name: (1, 3, 160, 160)})
 
 
 @pytest.mark.parametrize("build", [loop_model, dynamic_batch_model])

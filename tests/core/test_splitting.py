@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import example, given, settings
+from hetero_tests.samples import DRAWS
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -51,9 +52,10 @@ def make_model() -> onnx.ModelProto:
 CONTENT = make_model().SerializeToString()
 RAW_DATA = [tensor.raw_data for tensor in make_model().graph.initializer if len(tensor.raw_data) >= 4096]
 """The weights that are split off: `large` and `larger`."""
-FRAME = [
-    index for index in range(len(CONTENT)) if not any(CONTENT.find(raw) <= index < CONTENT.find(raw) + len(raw) for raw in RAW_DATA)
-]
+BEGINS = [CONTENT.find(raw) for raw in RAW_DATA]
+FRAME = sorted(
+    set(range(len(CONTENT))).difference(*(range(begin, begin + len(raw)) for begin, raw in zip(BEGINS, RAW_DATA, strict=True)))
+)
 """Positions of the bytes outside of these weights."""
 
 
@@ -93,7 +95,7 @@ def test_split_model_gives_the_network_of_the_whole_model(make: Any, tmp_path: P
     assert describe(lambda: read_network(tmp_path / "model.onnx")) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@DRAWS
 @given(st.lists(st.tuples(st.sampled_from(FRAME), st.integers(1, 255)), min_size=1, max_size=3))
 def test_changed_bytes_read_as_in_the_whole_model(changes: list[tuple[int, int]]) -> None:
     content = bytearray(CONTENT)
@@ -102,14 +104,14 @@ def test_changed_bytes_read_as_in_the_whole_model(changes: list[tuple[int, int]]
     assert describe(lambda: read_network(bytes(content))) == describe_whole(bytes(content))
 
 
-@settings(max_examples=100, deadline=None)
+@DRAWS
 @given(st.integers(0, len(CONTENT) - 1) | st.sampled_from(FRAME))
 def test_cut_bytes_give_the_error_of_the_whole_model(end: int) -> None:
     actual = describe(lambda: read_network(CONTENT[:end]))
     assert actual == describe_whole(CONTENT[:end])
 
 
-@settings(max_examples=100, deadline=None)
+@DRAWS
 @given(st.sampled_from(FRAME), st.binary(min_size=1, max_size=12))
 @example(len(CONTENT), CONTENT)
 def test_more_bytes_read_as_in_the_whole_model(position: int, more: bytes) -> None:

@@ -11,10 +11,10 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_core.testing import models
 from hetero_core.testing.compare import assert_same
+from hetero_core.testing.digits import draw_digits, make_digits_model
 
 SMALL = ["if_model", "loop_model", "lstm_model", "dynamic_batch_model"]
-# The reference evaluator takes seconds for these; it is slower for the rest, and wrong about LRN.
-QUICK_LIGHT = ["shufflenet", "squeezenet"]
+# The reference evaluator takes seconds for squeezenet; it is slower for the rest, and wrong about LRN.
 
 
 def run_onnxruntime(model, inputs):
@@ -23,9 +23,8 @@ def run_onnxruntime(model, inputs):
     return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, inputs)
 
 
-@pytest.mark.parametrize("name", QUICK_LIGHT)
-def test_light_model_has_sane_outputs_and_two_engines_agree(name):
-    model = models.light_model(name)
+def test_light_model_has_sane_outputs_and_two_engines_agree():
+    model = models.light_model("squeezenet")
     inputs = models.light_inputs(model)
     (output,) = run_onnxruntime(model, inputs)
     assert output.size == 1000
@@ -34,7 +33,7 @@ def test_light_model_has_sane_outputs_and_two_engines_agree(name):
     assert_same(ReferenceEvaluator(model).run(None, inputs), [output])
 
 
-@pytest.mark.parametrize("name", ["densenet121", "inception_v2", "resnet50"])
+@pytest.mark.parametrize("name", ["densenet121", "shufflenet"])
 def test_larger_light_model_gives_distinct_outputs(name):
     model = models.light_model(name)
     (output,) = run_onnxruntime(model, models.light_inputs(model))
@@ -42,9 +41,8 @@ def test_larger_light_model_gives_distinct_outputs(name):
     assert 0.1 < output.std() < np.abs(output).max() < 1000
 
 
-@pytest.mark.parametrize("name", ["inception_v1", "shufflenet"])
-def test_light_model_keeps_its_answer_in_the_form_of_the_file(name):
-    old, new = models.light_model(name, None), models.light_model(name)
+def test_light_model_keeps_its_answer_in_the_form_of_the_file():
+    old, new = models.light_model("inception_v1", None), models.light_model("inception_v1")
     assert (old.ir_version, old.opset_import[0].version) == (3, 9)
     assert (new.ir_version, new.opset_import[0].version) == (10, 21)
     inputs = models.light_inputs(new)
@@ -154,3 +152,10 @@ def test_importing_models_and_compare_does_not_import_onnx():
     code = "import sys, hetero_core.testing.models, hetero_core.testing.compare;print('onnx' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "False"
+
+
+def test_digits_are_right_by_a_clear_margin():
+    images, digits = draw_digits(360)
+    (probabilities,) = run_onnxruntime(make_digits_model(), {"image": images})
+    assert probabilities.shape == (360, 10)
+    assert probabilities[np.arange(360), digits].min() > 0.8

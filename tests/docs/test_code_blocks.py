@@ -1,4 +1,4 @@
-"""Every Python block of README.md and docs/ runs: the blocks of a page in order, in the same namespace, in a fresh interpreter.
+"""Every Python block of README.md and docs/ runs: the blocks of a page in order, in the same namespace, in a process of their own.
 
 A block is fenced with ```python and starts in the first column; `console` and other blocks are not run. The working folder is empty
 and temporary, warnings are errors, and a failure shows its page and line.
@@ -6,27 +6,14 @@ and temporary, warnings are errors, and a failure shows its page and line.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hetero_tests.page_runner import run_page
 
 ROOT = Path(__file__).parents[2]
-
-# Compiled with the page's own name and line numbers, so that tracebacks point into the page.
-RUNNER = """
-import json, linecache, sys
-page, text, blocks = json.load(sys.stdin)
-linecache.cache[page] = (0, None, text.splitlines(keepends=True), page)
-namespace = {"__name__": "__main__"}
-for line, code in blocks:
-    exec(compile("\\n" * line + code, page, "exec"), namespace)
-"""
 
 
 @dataclass(frozen=True)
@@ -60,19 +47,11 @@ PAGES_WITH_CODE = [page for page in PAGES if any(read_blocks(page))]
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_python_blocks_of_page_run(page: Path, tmp_path: Path) -> None:
-    blocks = [(block.line, block.code) for block in read_blocks(page)]
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RUNNER],
-        input=json.dumps([str(page), page.read_text(), blocks]),
-        cwd=tmp_path,
-        # The page of the GPU device runs on the simulated card of the checkout.
-        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT / "tests" / "shared")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert ended.returncode == 0, f"{page.relative_to(ROOT)}: a block fails\n{ended.stdout}\n{ended.stderr}"
+    output = tmp_path / "output"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    code = run_page(page, [(block.line, block.code) for block in read_blocks(page)], folder, output)
+    assert code == 0, f"{page.relative_to(ROOT)}: a block fails\n{output.read_text()}"
 
 
 def test_readme_and_first_tutorial_have_code() -> None:

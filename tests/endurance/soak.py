@@ -202,6 +202,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=0.01, help="the share of requests to a device that fail")
     parser.add_argument("--warm-up", type=int, default=0, help="the operations before the time begins, in which caches are filled")
+    parser.add_argument("--samples", type=int, default=10, help="the least number of measurements; from 6 on, growth is a finding")
     arguments = parser.parse_args()
     faulthandler.enable()
     # Each fault in a load through the cache is a warning.
@@ -209,7 +210,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         core = Core()
         soak = Soak(core, Path(folder) / "cache", arguments.seed, arguments.rate)
-        measured = run(soak, arguments.minutes * 60, max(round(arguments.minutes), 10), warm_up=arguments.warm_up)
+        measured = run(soak, arguments.minutes * 60, max(round(arguments.minutes), arguments.samples), warm_up=arguments.warm_up)
         soak.loaded.clear()
         core.close()
     findings = [*soak.findings, *find_growth(measured)]

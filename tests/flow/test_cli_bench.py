@@ -16,7 +16,11 @@ import onnx
 import onnx.parser
 import pytest
 
-from hetero_core.cli.main import main
+from hetero_core import Core
+from hetero_core.cli import bench
+from hetero_core.cli.answer import Answer
+from hetero_core.cli.inputs import collect_inputs
+from hetero_core.cli.main import build_parser, main
 from hetero_core.testing.models import dynamic_batch_model
 
 QUICK = ["--iterations", "3", "--rounds", "1", "--warmup", "1"]
@@ -38,8 +42,9 @@ class Device:
     def load_network(self, device, network): return Odd(self.core.load_network(network, "CPU"))
 
 class Odd(Executable):
-    def __init__(self, inner): self.inner, self.inputs, self.outputs = inner, inner.inputs, inner.outputs
+    def __init__(self, inner): self.inner, self.inputs, self.outputs, self.count = inner, inner.inputs, inner.outputs, 0
     def run(self, inputs, context):
+        self.count += 1
         PLACE
         return self.inner.run(inputs, context)
 
@@ -50,15 +55,15 @@ def create_device(core):
 """
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model with an input of open batch size."""
-    path = tmp_path / "model.onnx"
+    path = tmp_path_factory.mktemp("model") / "model.onnx"
     onnx.save(dynamic_batch_model(), path)
     return str(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shape(model: str) -> list[str]:
     (model_input,) = onnx.load(model).graph.input
     sizes = [str(axis.dim_value or 2) for axis in model_input.type.tensor_type.shape.dim]
@@ -66,19 +71,19 @@ def shape(model: str) -> list[str]:
 
 
 @pytest.fixture
-def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns a function that installs the device ODD with a statement to run in each inference."""
+def odd(plant: Callable[[str, str], None]) -> Callable[..., None]:
+    """Returns a function that installs a device with a statement to run in each inference."""
 
-    def plant(statement: str) -> None:
-        folder = tmp_path / "planted"
-        information = folder / "planted_odd-1.5.dist-info"
-        information.mkdir(parents=True)
-        (folder / "planted_odd.py").write_text(ODD.replace("PLACE", statement))
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-odd\nVersion: 1.5\n")
-        (information / "entry_points.txt").write_text("[hetero_core.devices]\nODD = planted_odd\n")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    def install(statement: str, device: str = "ODD") -> None:
+        plant(device, ODD.replace("PLACE", statement))
 
-    return plant
+    return install
+
+
+def ask(*arguments: str) -> Answer:
+    """Returns the answer of the command: its text, its JSON and its remarks."""
+    words = ["bench", *arguments]
+    return bench.answer(build_parser(words).parse_args(words))
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
@@ -87,32 +92,51 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
     return answer
 
 
-def test_devices_stand_side_by_side(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", model, "-d", "CPU", *SPLIT, *TWICE, *shape]) == 0
-    printed = capsys.readouterr()
-    title, _, header, *rows = printed.out.splitlines()
+@pytest.fixture(scope="module")
+def side_by_side(model: str, shape: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, Path]:
+    """The answer for CPU and a split with pins in two rounds, and the file of its trace."""
+    target = tmp_path_factory.mktemp("trace") / "trace.json"
+    return ask(model, "-d", "CPU", *SPLIT, "--pin", "op:Relu=CPU", *TWICE, *shape, "--trace", str(target)), target
+
+
+def test_devices_stand_side_by_side(side_by_side: tuple[Answer, Path]) -> None:
+    answer, target = side_by_side
+    title, _, header, *rows, _, note = answer.text.splitlines()
     assert title.endswith(": 2 rounds of 3 runs for each device, one request after another")
     assert " ".join(header.split()) == "DEVICE LOAD FIRST MEDIAN P90 PER SECOND PEAK MEMORY LARGEST DIFFERENCE"
     cpu, split = [row.split() for row in rows]
     assert (cpu[0], cpu[2], cpu[4], cpu[-2:]) == ("CPU", "s", "ms", ["MiB", "-"])
     assert split[0] == "HETERO:TEMPLATE,CPU"
     assert float(split[-1]) < 1e-4
-    assert "hetero: CPU has no configuration key TEMPLATE_REFUSED_OPERATORS and ran without" in printed.err
+    assert note.startswith(f"wrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in")
+    assert "CPU has no configuration key TEMPLATE_REFUSED_OPERATORS and ran without" in answer.remarks
+    assert "CPU splits no networks and ran without pins" in answer.remarks
 
 
-def test_json_has_every_round_and_all_counts(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    answer = run_json(capsys, model, "-d", "CPU", "-d", "TEMPLATE", *TWICE, *shape)
-    assert (answer["model"], answer["api"], answer["warmup"], answer["interrupted"]) == (model, "sync", 1, False)
-    cpu, template = answer["devices"]
-    assert (cpu["device"], template["device"]) == ("CPU", "TEMPLATE")
-    for row in (cpu, template):
+def test_json_has_every_round_and_all_counts(model: str, side_by_side: tuple[Answer, Path]) -> None:
+    fields = side_by_side[0].fields
+    assert (fields["model"], fields["api"], fields["warmup"], fields["interrupted"]) == (model, "sync", 1, False)
+    cpu, split = fields["devices"]
+    assert (cpu["device"], split["device"]) == ("CPU", "HETERO:TEMPLATE,CPU")
+    for row in (cpu, split):
         assert (row["error"], row["runs"], row["requests"], len(row["rounds"])) == (None, 6, 1, 2)
         assert 0 < row["min_seconds"] <= row["median_seconds"] <= row["p90_seconds"] <= row["p99_seconds"] <= row["max_seconds"]
         assert row["per_second"] == pytest.approx(6 / row["seconds"])
         assert row["peak_bytes"] == max(each["peak_bytes"] for each in row["rounds"])
     assert cpu["difference"] is None
-    assert template["difference"]["mismatches"] == []
-    assert template["difference"]["max_absolute_difference"] < 1e-4
+    assert split["difference"]["mismatches"] == []
+    assert split["difference"]["max_absolute_difference"] < 1e-4
+
+
+def test_trace_has_the_devices_beside_each_other(side_by_side: tuple[Answer, Path]) -> None:
+    target = side_by_side[1]
+    events = json.loads(target.read_text())["traceEvents"]
+    processes = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {"CPU: requests", "CPU: CPU", "HETERO:TEMPLATE,CPU: requests", "HETERO:TEMPLATE,CPU: TEMPLATE"} <= processes
+    numbers = [event["pid"] for event in events if event["name"] == "process_name"]
+    assert len(numbers) == len(set(numbers))
+    assert len([event for event in events if event["ph"] == "X" and event["cat"] == "request"]) == 10
+    assert list(target.parent.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("how", [["--requests", "3"], ["--api", "async"]])
@@ -127,19 +151,20 @@ def test_queue_of_requests_counts_each_run(
 
 
 def test_files_and_seed_choose_the_inputs(
-    model: str, shape: list[str], tmp_path: Path, odd: Any, capsys: pytest.CaptureFixture[str]
+    model: str, shape: list[str], tmp_path: Path, odd: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The device writes its inputs to a file.
     odd(f"np.save({str(tmp_path / 'seen.npy')!r}, inputs[0])")
     name, _, sizes = shape[1].partition("=")
-    mine = np.full([int(size) for size in sizes.split(",")], 0.25, np.float32)
+    size = tuple(int(each) for each in sizes.split(","))
+    mine = np.full(size, 0.25, np.float32)
     np.save(tmp_path / "x.npy", mine)
     run_json(capsys, model, "-d", "ODD", *QUICK, "-i", f"{name}={tmp_path / 'x.npy'}")
     np.testing.assert_array_equal(np.load(tmp_path / "seen.npy"), mine)
     run_json(capsys, model, "-d", "ODD", *QUICK, *shape, "--seed", "5")
-    inputs_of_seed_5 = np.load(tmp_path / "seen.npy")
-    run_json(capsys, model, "-d", "ODD", *QUICK, *shape, "--seed", "6")
-    assert (np.load(tmp_path / "seen.npy") != inputs_of_seed_5).any()
+    with Core() as core:
+        inputs = collect_inputs([], core.read_network(model).inputs, network="", shapes={name: size}, seed=5)
+    np.testing.assert_array_equal(np.load(tmp_path / "seen.npy"), inputs[name])
 
 
 def test_exported_network_is_timed(tmp_path: Path, model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,24 +173,6 @@ def test_exported_network_is_timed(tmp_path: Path, model: str, shape: list[str],
     capsys.readouterr()
     (row,) = run_json(capsys, blob, "-d", "HETERO", *QUICK, *shape)["devices"]
     assert row["runs"] == 3
-
-
-def test_trace_has_the_devices_beside_each_other(
-    model: str, shape: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "trace.json"
-    arguments = ["-d", "CPU", *SPLIT, *QUICK, *shape, "--trace", str(target)]
-    assert main(["bench", model, *arguments]) == 0
-    assert (
-        f"wrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in" in capsys.readouterr().out
-    )
-    events = json.loads(target.read_text())["traceEvents"]
-    processes = {event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert {"CPU: requests", "CPU: CPU", "HETERO:TEMPLATE,CPU: requests", "HETERO:TEMPLATE,CPU: TEMPLATE"} <= processes
-    numbers = [event["pid"] for event in events if event["name"] == "process_name"]
-    assert len(numbers) == len(set(numbers))
-    assert len([event for event in events if event["ph"] == "X" and event["cat"] == "request"]) == 10
-    assert [path.name for path in tmp_path.glob("*.partial")] == []
 
 
 def test_failing_device_has_its_reason_in_its_row(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +186,9 @@ def test_failing_device_has_its_reason_in_its_row(model: str, shape: list[str], 
     assert "no plugin announces device 'CPUU', did you mean 'CPU'?" in missing
 
 
-def test_outputs_that_differ_are_named(model: str, shape: list[str], odd: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outputs_that_differ_are_named(
+    model: str, shape: list[str], odd: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
     odd("return tuple(value + value.dtype.type(1) for value in self.inner.run(inputs, context))")
     assert main(["bench", model, "-d", "CPU", "-d", "ODD", *QUICK, *shape]) == 0
     printed = capsys.readouterr()
@@ -202,35 +211,32 @@ def test_outputs_without_numbers_are_compared(tmp_path: Path, capsys: pytest.Cap
     assert (row["difference"]["max_absolute_difference"], row["difference"]["mismatches"]) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("statement", "code", "reason"),
-    [
-        ("os.abort()", 70, "the process that ran ODD ended by signal 6 (SIGABRT) and said nothing"),
-        ("os._exit(7)", 70, "the process that ran ODD ended with exit code 7 and said nothing"),
-        ("raise OverflowError('no room')", 2, "OverflowError: no room"),
-    ],
-)
 def test_device_that_ends_its_process_costs_its_own_row(
-    statement: str, code: int, reason: str, model: str, shape: list[str], odd: Any, capsys: pytest.CaptureFixture[str]
+    model: str, shape: list[str], odd: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    odd(statement)
-    answer = run_json(capsys, model, "-d", "ODD", "-d", "CPU", *QUICK, *shape, code=code)
-    failed, cpu = answer["devices"]
-    assert reason in failed["error"]["message"]
-    assert (failed["runs"], cpu["runs"], cpu["difference"]) == (0, 3, None)
+    endings = {
+        "ABORT": ("os.abort()", 70, "the process that ran ABORT ended by signal 6 (SIGABRT) and said nothing"),
+        "EXIT": ("os._exit(7)", 70, "the process that ran EXIT ended with exit code 7 and said nothing"),
+        "FULL": ("raise OverflowError('no room')", 2, "OverflowError: no room"),
+    }
+    for device, (statement, _, _) in endings.items():
+        odd(statement, device)
+    devices = [word for device in (*endings, "CPU") for word in ("-d", device)]
+    *failed, cpu = run_json(capsys, model, *devices, *QUICK, *shape, code=70)["devices"]
+    for row, (_, code, reason) in zip(failed, endings.values(), strict=True):
+        assert (row["runs"], row["error"]["exit_code"]) == (0, code)
+        assert reason in row["error"]["message"]
+    assert (cpu["runs"], cpu["difference"]) == (3, None)
 
 
 # Restores the default handling of interrupts, which background jobs of a shell ignore.
 INTERRUPTIBLE = ["env", "--default-signal=INT", sys.executable, "-m", "hetero_core", "bench"]
 
 
-def test_interrupt_prints_the_rounds_so_far(model: str, shape: list[str], tmp_path: Path, odd: Any) -> None:
+def test_interrupt_prints_the_rounds_so_far(model: str, shape: list[str], tmp_path: Path, odd: Callable[..., None]) -> None:
     # The second process of the device interrupts the whole process group, as Ctrl-C does.
     flag = tmp_path / "flag"
-    odd(f"flag = Path({str(flag)!r}); os.killpg(0, signal.SIGINT) if flag.exists() else (self.inner.count == 5 and flag.touch())")
-    text = (tmp_path / "planted" / "planted_odd.py").read_text()
-    counting = text.replace("        flag =", "        self.inner.count = getattr(self.inner, 'count', 0) + 1\n        flag =")
-    (tmp_path / "planted" / "planted_odd.py").write_text(counting)
+    odd(f"flag = Path({str(flag)!r}); os.killpg(0, signal.SIGINT) if flag.exists() else (self.count == 5 and flag.touch())")
     command = [*INTERRUPTIBLE, model, "-d", "ODD", *TWICE, *shape, "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, start_new_session=True)
     assert ended.returncode == 130, ended.stderr
@@ -240,7 +246,7 @@ def test_interrupt_prints_the_rounds_so_far(model: str, shape: list[str], tmp_pa
 
 
 def test_variables_that_choose_kernels_are_removed_and_named(
-    model: str, shape: list[str], tmp_path: Path, odd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: str, shape: list[str], tmp_path: Path, odd: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd(f"Path({str(tmp_path / 'seen')!r}).write_text(repr(dict(os.environ)))")
     for name in list(os.environ):
@@ -249,14 +255,13 @@ def test_variables_that_choose_kernels_are_removed_and_named(
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     monkeypatch.setenv("MKL_NUM_THREADS", "1")
-    assert main(["bench", model, "-d", "ODD", *QUICK, *shape]) == 0
-    told = "hetero: not passed on, since they choose other kernels than this machine's: MKL_CBWR, OPENBLAS_CORETYPE\n"
-    assert told in capsys.readouterr().err
+    answer = ask(model, "-d", "ODD", *QUICK, *shape)
+    told = "not passed on, since they choose other kernels than this machine's: MKL_CBWR, OPENBLAS_CORETYPE"
+    assert answer.remarks == (told,)
+    assert answer.fields["cleared_environment"] == ["MKL_CBWR", "OPENBLAS_CORETYPE"]
     seen = (tmp_path / "seen").read_text()
     assert "OPENBLAS_CORETYPE" not in seen
     assert "MKL_NUM_THREADS" in seen
-    answer = run_json(capsys, model, "-d", "ODD", *QUICK, *shape)
-    assert answer["cleared_environment"] == ["MKL_CBWR", "OPENBLAS_CORETYPE"]
 
 
 @pytest.mark.parametrize(
@@ -265,13 +270,11 @@ def test_variables_that_choose_kernels_are_removed_and_named(
         (["missing.onnx", "-d", "CPU", "-d", "TEMPLATE"], 2, "'missing.onnx': there is no such file"),
         (["MODEL", "-d", "CPUU"], 3, "no plugin announces device 'CPUU', did you mean 'CPU'?"),
         (["MODEL", "-d", "CPU"], 2, "has open dimensions; choose their sizes, as in --shape"),
-        (["MODEL", "-d", "CPU", "-c", "PERF_COUNTS=1"], 2, "no configuration key 'PERF_COUNTS', did you mean 'PERF_COUNT'?"),
         (
             ["MODEL", "-d", "CPU", "-d", "TEMPLATE", "-c", "PERF_COUNTS=1", "SHAPE"],
             2,
             "-c PERF_COUNTS: none of the devices CPU, TEMPLATE has such a configuration key, did you mean 'PERF_COUNT'?",
         ),
-        (["MODEL", "-d", "CPU", "--shape", "xx=1"], 2, "--shape xx=1: there is no such input or named size"),
         (["MODEL", "-d", "CPU", "--api", "sync", "--requests", "2"], 2, "--requests has a meaning only with --api async"),
         (["MODEL", "-d", "CPU", "--seconds", "0"], 2, "argument --seconds: expected seconds above 0, got 0"),
         (["MODEL", "-d", "CPU", "--seconds", "nan"], 2, "argument --seconds: expected seconds above 0, got nan"),

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hetero_core.cli.main import main
 from hetero_core.devices import registry
-
-
-def plant_plugin(folder: Path, device: str, code: str) -> None:
-    """Writes the files of an installed plugin: a module, and a dist-info folder with its entry point."""
-    module = f"planted_{device.lower()}"
-    (folder / f"{module}.py").write_text(code)
-    information = folder / f"{module}-1.5.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.5\n")
-    (information / "entry_points.txt").write_text(f"[hetero_core.devices]\n{device} = {module}\n")
-
-
-def run_hetero(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hetero_core", *arguments],
-        env={**os.environ, "PYTHONPATH": str(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
 
 
 def read_rows(text: str) -> dict[str, dict[str, Any]]:
@@ -92,39 +68,42 @@ def test_metric_that_no_device_has_is_an_error_with_near_misses(capsys: pytest.C
     assert "did you mean 'FULL_DEVICE_NAME'" in capsys.readouterr().err
 
 
-def test_plugin_that_cannot_load_is_a_row_and_hides_no_other(tmp_path: Path) -> None:
-    plant_plugin(tmp_path, "BROKEN", "raise ImportError('libplanted.so.1 is missing')\n")
-    table = run_hetero("devices", path=tmp_path)
-    assert table.returncode == 0
-    assert table.stderr == ""
-    (row,) = [line for line in table.stdout.splitlines() if line.startswith("BROKEN")]
+def test_plugin_that_cannot_load_is_a_row_and_hides_no_other(
+    plant: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant("BROKEN", "raise ImportError('libplanted.so.1 is missing')\n")
+    assert main(["devices"]) == 0
+    table = capsys.readouterr()
+    assert table.err == ""
+    (row,) = [line for line in table.out.splitlines() if line.startswith("BROKEN")]
     assert "planted-broken 1.5" in row
     assert "CANNOT BE USED" in row
     assert "libplanted.so.1 is missing" in row
-    rows = read_rows(run_hetero("devices", "--json", path=tmp_path).stdout)
+    assert main(["devices", "--json"]) == 0
+    rows = read_rows(capsys.readouterr().out)
     assert "libplanted.so.1 is missing" in rows["BROKEN"]["reason"]
     assert rows["CPU"]["reason"] is None
-    assert "BROKEN" in run_hetero("devices", "--names", path=tmp_path).stdout.split()
-    metric = run_hetero("devices", "--metric", "DEVICE_ARCHITECTURE", path=tmp_path)
-    assert metric.returncode == 0
-    assert "libplanted.so.1 is missing" in metric.stdout
+    assert main(["devices", "--names"]) == 0
+    assert "BROKEN" in capsys.readouterr().out.split()
+    assert main(["devices", "--metric", "DEVICE_ARCHITECTURE"]) == 0
+    assert "libplanted.so.1 is missing" in capsys.readouterr().out
 
 
-def test_plugin_whose_metric_fails_is_a_row_with_the_reason(tmp_path: Path) -> None:
-    plant_plugin(
-        tmp_path,
+def test_plugin_whose_metric_fails_is_a_row_with_the_reason(
+    plant: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(
         "MOODY",
         "from hetero_core import hookimpl\n"
         "@hookimpl\ndef metrics(): return {'TEMPERATURE': lambda: 1 / 0}\n"
         "@hookimpl\ndef query_network(): return None\n"
         "@hookimpl\ndef load_network(): return None\n",
     )
-    ended = run_hetero("devices", "--json", path=tmp_path)
-    assert ended.returncode == 0
-    rows = read_rows(ended.stdout)
+    assert main(["devices", "--json"]) == 0
+    rows = read_rows(capsys.readouterr().out)
     assert rows["MOODY"]["reason"] == "ZeroDivisionError: division by zero"
     assert rows["CPU"]["metrics"]["IMPORT_EXPORT_SUPPORT"] is True
-    assert run_hetero("devices", "-v", path=tmp_path).returncode == 0
+    assert main(["devices", "-v"]) == 0
 
 
 def test_no_device_is_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

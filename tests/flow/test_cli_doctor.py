@@ -32,52 +32,50 @@ RIVALS = [
 """Packages, each with two distributions that install it."""
 
 
-def run_doctor(path: Path, **variables: str) -> tuple[int, list[dict[str, Any]]]:
-    environment = {**os.environ, **variables}
-    environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The findings in an environment with a broken plugin, with rival distributions of two packages, and with too many threads."""
+    site = tmp_path_factory.mktemp("site")
+    plant_distribution(site, "hetero-broken", "entry_points.txt", "[hetero_core.devices]\nBROKEN = hetero_broken\n")
+    (site / "hetero_broken.py").write_text("raise ImportError('libbroken.so: cannot open shared object file')")
+    for package, *rivals in RIVALS:
+        (site / package).mkdir()
+        (site / package / "__init__.py").write_text("")
+        for name in rivals:
+            # The wheels list their files but no packages.
+            plant_distribution(site, name, "RECORD", f"{package}/__init__.py,,\n")
+    paths = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
         [sys.executable, "-m", "hetero_core", "doctor", "--json"],
-        env=environment,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "100000"},
         capture_output=True,
         text=True,
         check=False,
         timeout=900,
     )
-    findings: list[dict[str, Any]] = json.loads(ended.stdout)["findings"]
-    assert ended.returncode == (1 if any(finding["cure"] for finding in findings) else 0)
-    return ended.returncode, findings
+    assert ended.returncode == 1, ended.stderr
+    rows: list[dict[str, Any]] = json.loads(ended.stdout)["findings"]
+    return rows
 
 
-def plant_distribution(folder: Path, name: str, package: str) -> None:
-    described = folder / f"{name.replace('-', '_')}-1.0.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (described / "top_level.txt").write_text(f"{package}\n")
+def plant_distribution(folder: Path, name: str, file: str, text: str) -> None:
+    """Writes the metadata of an installed distribution: its name, its version, and another file."""
+    metadata = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / file).write_text(text)
 
 
-def test_plugin_that_fails_is_found_with_its_reason(tmp_path: Path) -> None:
-    plant_distribution(tmp_path, "hetero-broken", "hetero_broken")
-    (tmp_path / "hetero_broken-1.0.dist-info" / "entry_points.txt").write_text("[hetero_core.devices]\nBROKEN = hetero_broken\n")
-    (tmp_path / "hetero_broken.py").write_text("raise ImportError('libbroken.so: cannot open shared object file')")
-    code, findings = run_doctor(tmp_path)
-    assert code == 1
+def test_plugin_that_fails_is_found_with_its_reason(findings: list[dict[str, Any]]) -> None:
     (finding,) = [each for each in findings if each["text"].startswith("BROKEN")]
     assert "libbroken.so: cannot open shared object file" in finding["text"]
     assert finding["cure"] == "do what the reason says, or remove the plugin: pip uninstall hetero-broken"
 
 
 @pytest.mark.parametrize(("package", "first", "second"), RIVALS, ids=[package for package, _, _ in RIVALS])
-def test_distributions_that_own_the_same_files_are_found(tmp_path: Path, package: str, first: str, second: str) -> None:
-    """The wheels list their files but no packages."""
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "__init__.py").write_text("")
-    for name in (first, second):
-        plant_distribution(tmp_path, name, package)
-        described = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
-        (described / "top_level.txt").unlink()
-        (described / "RECORD").write_text(f"{package}/__init__.py,,\n{described.name}/METADATA,,\n{described.name}/RECORD,,\n")
-    code, findings = run_doctor(tmp_path)
-    assert code == 1
+def test_distributions_that_own_the_same_files_are_found(
+    findings: list[dict[str, Any]], package: str, first: str, second: str
+) -> None:
     (finding,) = [each for each in findings if each["topic"] == "packages" and f"the folder {package} " in each["text"]]
     owners = finding["text"].partition(" install the folder")[0].split(" and ")
     # A third distribution may really be installed in this environment.
@@ -85,11 +83,10 @@ def test_distributions_that_own_the_same_files_are_found(tmp_path: Path, package
     assert finding["cure"] == f"pip uninstall {' '.join(owners)}, then install one of them"
 
 
-def test_more_threads_than_processors_are_found(tmp_path: Path) -> None:
-    _, findings = run_doctor(tmp_path, OMP_NUM_THREADS="100000")
-    assert {"topic": "threads", "text": "OMP_NUM_THREADS=100000 is more than there are processors"}.items() <= next(
-        finding for finding in findings if "OMP_NUM_THREADS" in finding["text"]
-    ).items()
+def test_more_threads_than_processors_are_found(findings: list[dict[str, Any]]) -> None:
+    (finding,) = [each for each in findings if "OMP_NUM_THREADS=" in each["text"]]
+    assert finding["topic"] == "threads"
+    assert finding["text"] == "OMP_NUM_THREADS=100000 is more than there are processors"
 
 
 def test_libraries_of_the_process_are_listed(tmp_path: Path) -> None:

@@ -17,12 +17,6 @@ from hetero_core.cli.main import COMMANDS, main
 from hetero_core.errors import UnsupportedNodesError
 
 
-def run_hetero(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hetero_core", *arguments], capture_output=True, text=True, check=False, timeout=900
-    )
-
-
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `hetero devices` raise an error."""
 
@@ -32,34 +26,37 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "answer", answer)
 
 
-def test_help_lists_every_command_and_the_exit_codes() -> None:
-    ended = run_hetero("--help")
-    assert ended.returncode == 0
-    assert [command for command in COMMANDS if f"    {command}" not in ended.stdout] == []
-    assert "0 ok, 1 the result is wrong" in ended.stdout
+def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(["--help"])
+    assert leaving.value.code == 0
+    printed = capsys.readouterr().out
+    assert [command for command in COMMANDS if f"    {command}" not in printed] == []
+    assert "0 ok, 1 the result is wrong" in printed
 
 
-def test_help_loads_no_plugin_and_no_onnx() -> None:
-    code = (
-        "import sys\nfrom hetero_core.cli.main import COMMANDS, build_parser, main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = ('onnx', 'hetero_cpu', 'hetero_template', 'hetero_hetero')\n"
-        "sys.exit(any(name.partition('.')[0] in heavy for name in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=900).returncode == 0
+HELP = """
+import json, sys
+from hetero_core.cli.main import COMMANDS, main
+module_of_command = {name: "hetero_core.cli." + name.replace("-", "_") for name in COMMANDS}
+loaded = {}
+for command in ("", *COMMANDS):
+    try: main([*filter(None, [command]), "--help"])
+    except SystemExit: pass
+    loaded[command] = [name for name in sys.modules if name in module_of_command.values()]
+    heavy = [name for name in sys.modules if name.partition(".")[0] in ("onnx", "hetero_cpu", "hetero_template", "hetero_hetero")]
+    loaded[command] += heavy
+    for name in module_of_command.values(): sys.modules.pop(name, None)
+sys.stderr.write(json.dumps(loaded))
+"""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_imports_no_other_command(command: str) -> None:
-    module = f"hetero_core.cli.{command.replace('-', '_')}"
-    code = (
-        "import sys\nfrom hetero_core.cli.main import COMMANDS, main\n"
-        f"try: main([{command!r}, '--help'])\nexcept SystemExit: pass\n"
-        "modules = {'hetero_core.cli.' + name.replace('-', '_') for name in COMMANDS}\n"
-        "sys.stderr.write(' '.join(sorted(modules & set(sys.modules))))"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=900)
-    assert ended.stdout.startswith(f"usage: hetero {command} ")
-    assert ended.stderr.split() == [module]
+def test_help_of_a_command_imports_neither_another_nor_a_plugin() -> None:
+    ended = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=False, timeout=900)
+    usages = [line.split()[2] for line in ended.stdout.splitlines() if line.startswith("usage: hetero ")][1:]
+    assert usages == list(COMMANDS)
+    modules = {command: [f"hetero_core.cli.{command.replace('-', '_')}"] for command in COMMANDS}
+    assert json.loads(ended.stderr) == {"": [], **modules}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no terminals of this kind")
@@ -116,10 +113,11 @@ def test_wrong_usage_ends_with_2_and_names_the_help(arguments: list[str], messag
     assert message in printed.err
 
 
-def test_wrong_usage_with_json_is_a_document_on_stdout() -> None:
-    ended = run_hetero("query", "--json", "m.onnx")
-    assert (ended.returncode, ended.stderr) == (2, "")
-    error = json.loads(ended.stdout)["error"]
+def test_wrong_usage_with_json_is_a_document_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "--json", "m.onnx"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    error = json.loads(printed.out)["error"]
     assert error["type"] == "UsageError"
     assert error["exit_code"] == 2
     assert "-d/--device" in error["message"]
@@ -172,10 +170,11 @@ def test_closed_pipe_ends_the_command_in_silence(arguments: list[str]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
-@pytest.mark.parametrize("command", ["run", "query", "inspect"])
-def test_pipe_as_a_model_is_refused_without_waiting(command: str, tmp_path: Path) -> None:
+def test_pipe_as_a_model_is_refused_without_waiting(tmp_path: Path) -> None:
     pipe = tmp_path / "model.onnx"
     os.mkfifo(pipe)
-    ended = run_hetero(command, str(pipe), *([] if command == "inspect" else ["-d", "CPU"]))
-    assert ended.returncode == 2
-    assert "is a pipe, expected a plain file" in ended.stderr
+    commands = [["inspect", str(pipe)], *([command, str(pipe), "-d", "CPU"] for command in ("run", "query"))]
+    code = f"from hetero_core.cli.main import main\nprint([main(arguments) for arguments in {commands}])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=900)
+    assert ended.stdout == "[2, 2, 2]\n"
+    assert ended.stderr.count("is a pipe, expected a plain file") == 3

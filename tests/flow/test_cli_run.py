@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,31 +143,26 @@ def test_compare_with_a_device_that_agrees(model: str, input_options: list[str],
     ]
 
 
-def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, input_options: list[str], tmp_path: Path) -> None:
-    (tmp_path / "off_by_one.py").write_text(OFF_BY_ONE)
-    information = tmp_path / "off_by_one-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: off-by-one\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[hetero_core.devices]\nOFF = off_by_one\n")
-
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hetero_core", "run", model, "-d", "CPU", *input_options, "--compare", "OFF", *more]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
-
-    ended = run()
-    assert (ended.returncode, ended.stderr) == (1, "")
+def test_compare_with_a_device_that_is_wrong_ends_with_1(
+    model: str, input_options: list[str], plant: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant("OFF", OFF_BY_ONE)
+    command = ["run", model, "-d", "CPU", *input_options, "--compare", "OFF"]
+    assert main(command) == 1
+    printed = capsys.readouterr()
+    assert printed.err == ""
     # Expected 1, 3, 1, ... 11, and got each less 1: a difference of 1 relative to the maximum of 11.
-    assert "y       1                   0.0909    DIFFERS" in ended.stdout
-    assert "y: expected 3.0, got 2.0 at [0, 0]" in ended.stdout
-    comparison = json.loads(run("--json").stdout)["comparison"]
+    assert "y       1                   0.0909    DIFFERS" in printed.out
+    assert "y: expected 3.0, got 2.0 at [0, 0]" in printed.out
+    assert main([*command, "--json"]) == 1
+    comparison = read_json(capsys)["comparison"]
     assert (comparison["device"], comparison["agrees"]) == ("OFF", False)
     y, best = comparison["outputs"]
     assert y["max_absolute_difference"] == 1
     assert (best["max_absolute_difference"], best["mismatch"]) == (0, None)
-    assert run("--atol", "1").returncode == 0
-    assert run("--rtol", "0.1").returncode == 0
-    assert run("--rtol", "0.05", "--atol", "0.5").returncode == 1
+    assert main([*command, "--atol", "1"]) == 0
+    assert main([*command, "--rtol", "0.1"]) == 0
+    assert main([*command, "--rtol", "0.05", "--atol", "0.5"]) == 1
 
 
 @pytest.mark.parametrize(

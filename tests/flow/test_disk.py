@@ -58,8 +58,10 @@ def is_mounting_possible() -> bool:
     return tried.returncode == 0
 
 
-def write_in_trouble(trouble: str, folder: Path) -> dict[str, Any]:
-    """Runs the program and returns its report."""
+@pytest.fixture(scope="module", params=REASON_OF_TROUBLE)
+def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, dict[str, Any]]:
+    """The trouble, the folder on the disk, and the report of the program."""
+    trouble, folder = request.param, tmp_path_factory.mktemp("trouble") / "disk"
     needs_disk = trouble in ("full", "read-only")
     if needs_disk and not is_mounting_possible():
         pytest.skip("this system lets nobody mount a disk of their own")
@@ -70,16 +72,14 @@ def write_in_trouble(trouble: str, folder: Path) -> dict[str, Any]:
         if path.is_dir():
             path.chmod(0o700)
     assert (ended.returncode, ended.stderr) == (0, "")
-    reported: dict[str, Any] = json.loads(ended.stdout)
-    assert {way: answer for way, answer in reported["first"].items() if answer not in ("None", "miss")} == {}
-    return reported
+    report: dict[str, Any] = json.loads(ended.stdout)
+    assert {way: answer for way, answer in report["first"].items() if answer not in ("None", "miss")} == {}
+    return trouble, folder, report
 
 
-@pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
-def test_disk_trouble_is_a_clear_error_and_loses_no_file(trouble: str, tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    reported = write_in_trouble(trouble, folder)
-    answers = reported["answers"]
+def test_disk_trouble_is_a_clear_error_and_loses_no_file(reported: tuple[str, Path, dict[str, Any]]) -> None:
+    trouble, folder, report = reported
+    answers = report["answers"]
     # --save-outputs creates a missing folder with its parents.
     expected_ways = set(FILE_OF_WAY) - ({"save_folder"} if trouble == "vanished" else set())
     for way in sorted(expected_ways):
@@ -88,24 +88,23 @@ def test_disk_trouble_is_a_clear_error_and_loses_no_file(trouble: str, tmp_path:
         if trouble == "vanished" and way in FOUND_BEFORE:
             message = f"RuntimeError: 2: hetero: error: cannot write '{path}': there is no folder {re.escape(str(folder))}.*"
         assert re.fullmatch(message, answers[way]), f"{way}: {answers[way]}"
-    assert reported["left"] == []
+    assert report["left"] == []
     if trouble != "vanished":
-        assert (reported["lost"], reported["changed"]) == ([], [])
+        assert (report["lost"], report["changed"]) == ([], [])
 
 
-@pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
-def test_disk_trouble_in_the_cache_is_a_miss_with_a_warning(trouble: str, tmp_path: Path) -> None:
-    reported = write_in_trouble(trouble, tmp_path / "disk")
-    assert reported["answers"]["cache"] == "miss"
+def test_disk_trouble_in_the_cache_is_a_miss_with_a_warning(reported: tuple[str, Path, dict[str, Any]]) -> None:
+    trouble, disk, report = reported
+    assert report["answers"]["cache"] == "miss"
     if trouble != "vanished":
-        assert reported["old entry"] == "hit", "what can be read is used"
-    folder, reason = tmp_path / "disk" / "cache", REASON_OF_TROUBLE[trouble]
-    assert set(reported["warnings"]) <= {
+        assert report["old entry"] == "hit", "what can be read is used"
+    folder, reason = disk / "cache", REASON_OF_TROUBLE[trouble]
+    assert set(report["warnings"]) <= {
         f"the cache folder '{folder}' cannot be used: {reason}; nothing is kept in it",
         f"nothing was kept in the cache folder '{folder}': OSError: [Errno 27] {reason}",
         f"nothing was kept in the cache folder '{folder}': OSError: [Errno 28] {reason}",
     }
-    assert reported["warnings"] != []
+    assert report["warnings"] != []
 
 
 def test_full_disk_of_standard_output_is_exit_code_74() -> None:

@@ -1,6 +1,6 @@
-"""The installed wheels of the core, the plugins and the example, and a device that appears and vanishes with its wheel.
+"""The wheels of the core, the plugins and the example, and a device that appears and vanishes with its wheel.
 
-pip installs the dependencies of the core as usual; every other file is below a temporary folder.
+uv prepares the environment; pip installs and uninstalls the device, as a user does. Every file is below a temporary folder.
 """
 
 from __future__ import annotations
@@ -15,10 +15,20 @@ from pathlib import Path
 
 import pytest
 
+uv = pytest.importorskip("uv", reason="the environment is made by uv, which the session flow installs")
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "hetero_echo"
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 DEVICE_PROJECTS = [*PLUGINS, EXAMPLE]
+
+BUILD = """
+import os, sys
+from hatchling.build import build_wheel
+for folder in sys.argv[2:]:
+    os.chdir(folder)
+    build_wheel(sys.argv[1])
+"""
 
 RUN_IDENTITY = """
 import numpy as np, onnx.parser
@@ -51,12 +61,10 @@ def read_project(folder: Path) -> dict[str, object]:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Distribution name -> wheel of the core, the plugins and the example, built by the build backend itself."""
     target = tmp_path_factory.mktemp("wheels")
-    built = {}
-    for folder in (ROOT, *DEVICE_PROJECTS):
-        run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target, folder=folder)
-        name = str(read_project(folder)["name"])
-        (built[name],) = target.glob(f"{name.replace('-', '_')}-*.whl")
-    return built
+    folders = (ROOT, *DEVICE_PROJECTS)
+    run(sys.executable, "-c", BUILD, target, *folders, folder=target)
+    names = [str(read_project(folder)["name"]) for folder in folders]
+    return {name: next(target.glob(f"{name.replace('-', '_')}-*.whl")) for name in names}
 
 
 def list_names(wheel: Path) -> list[str]:
@@ -72,9 +80,7 @@ def read_metadata(wheel: Path, file: str) -> str:
 
 def test_core_wheel_holds_type_marker_demo_and_licence(wheels: dict[str, Path]) -> None:
     names = list_names(wheels["hetero-core"])
-    assert {"hetero_core/py.typed", "hetero_core/cli/demo_assets/digits.onnx", "hetero_core/cli/demo_assets/digits.npz"} <= set(
-        names
-    )
+    assert {"hetero_core/py.typed", "hetero_core/cli/demo.py", "hetero_core/testing/digits.py"} <= set(names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"hetero_core"}
     assert read_metadata(wheels["hetero-core"], "licenses/LICENSE").lstrip().startswith("Apache License")
     announced = read_metadata(wheels["hetero-core"], "entry_points.txt")
@@ -101,26 +107,30 @@ def test_wheel_of_the_gpu_holds_no_simulated_card(wheels: dict[str, Path]) -> No
 
 
 def test_device_appears_runs_and_vanishes_with_its_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", "venv", folder=tmp_path)
     scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
-    run(scripts / "pip", "install", "--quiet", wheels["hetero-core"], wheels["hetero-echo"], folder=tmp_path)
+    run(uv.find_uv_bin(), "venv", "--quiet", "--seed", "--python", sys.executable, "venv", folder=tmp_path)
+    python = scripts / "python"
+    install = (uv.find_uv_bin(), "pip", "install", "--quiet", "--python", python)
+    run(*install, wheels["hetero-core"], folder=tmp_path)
+    run(scripts / "pip", "install", "--quiet", wheels["hetero-echo"], folder=tmp_path)
 
     assert run(scripts / "hetero", "devices", "--names", folder=tmp_path).split() == ["ECHO"]
-    printed = run(scripts / "python", "-I", "-c", RUN_IDENTITY, folder=tmp_path)
+    printed = run(python, "-I", "-c", RUN_IDENTITY, folder=tmp_path)
     assert printed.split("\n")[0] == "[1.0, 2.0, 3.0] {'ECHO': 'hetero-echo 0.1.0'}"
 
     run(scripts / "pip", "uninstall", "--quiet", "--yes", "hetero-echo", folder=tmp_path)
     assert run(scripts / "hetero", "devices", "--names", folder=tmp_path).split() == []
     run(scripts / "hetero", "new-plugin", "mine", folder=tmp_path)
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, folder=tmp_path / "hetero-mine")
-    run(scripts / "pip", "install", "--quiet", "--no-deps", *tmp_path.glob("hetero_mine-*.whl"), folder=tmp_path)
-    printed = run(scripts / "python", "-I", "-c", RUN_IDENTITY.replace("ECHO", "MINE"), folder=tmp_path)
+    run(sys.executable, "-c", BUILD, tmp_path, tmp_path / "hetero-mine", folder=tmp_path)
+    run(*install, "--no-deps", *tmp_path.glob("hetero_mine-*.whl"), folder=tmp_path)
+    printed = run(python, "-I", "-c", RUN_IDENTITY.replace("ECHO", "MINE"), folder=tmp_path)
     assert printed.split("\n")[0] == "[1.0, 2.0, 3.0] {'MINE': 'hetero-mine 0.1.0'}"
 
-    require_tutorial(scripts, wheels, tmp_path)
+    run(*install, wheels["hetero-cpu"], wheels["hetero-hetero"], folder=tmp_path)
+    require_tutorial(scripts, install, tmp_path)
 
 
-def require_tutorial(scripts: Path, wheels: dict[str, Path], folder: Path) -> None:
+def require_tutorial(scripts: Path, install: tuple[str | Path, ...], folder: Path) -> None:
     """Follows the first tutorial in an empty folder: its files, its commands, and, with ECHO installed, all its Python blocks."""
     text = (ROOT / "docs" / "tutorial" / "first-device.md").read_text()
     blocks = re.findall(r"^```(\w+)( excerpt)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -134,11 +144,10 @@ def require_tutorial(scripts: Path, wheels: dict[str, Path], folder: Path) -> No
     (tests / "test_conformance.py").write_text(next(code for _, excerpt, code in blocks if excerpt))
     (start / "all.py").write_text("".join(python))
 
-    run(scripts / "pip", "install", "--quiet", wheels["hetero-cpu"], wheels["hetero-hetero"], folder=start)
     saved = next(index for index, code in enumerate(python) if "onnx.save(" in code)
     (start / "before.py").write_text("".join(python[: saved + 1]))
     run(scripts / "python", "before.py", folder=start)
-    run(scripts / "pip", "install", "--quiet", "-e", "./hetero-echo", folder=start)
+    run(*install, "-e", "./hetero-echo", folder=start)
     assert "ECHO " in run(scripts / "hetero", "devices", folder=start)
     assert "ECHO" in run(scripts / "hetero", "query", "model.onnx", "-d", "HETERO:ECHO,CPU", folder=start)
     run(scripts / "python", "all.py", folder=start)

@@ -20,16 +20,6 @@ from hetero_core.transforms.editing import edit
 RELATIVE = 1e-4
 
 
-def open_resnet() -> onnx.ModelProto:
-    """resnet50 in its training form: a global mean instead of a pooling window of 7, so that images may have any size."""
-    model = light_model("resnet50")
-    for node in model.graph.node:
-        if node.op_type == "AveragePool":
-            node.op_type = "GlobalAveragePool"
-            del node.attribute[:]
-    return model
-
-
 def run_engine(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -52,33 +42,28 @@ def split(network: Network) -> Network:
     return network.with_affinity({node.name: "TEMPLATE" if index % 10 == 9 else "CPU" for index, node in enumerate(network.nodes)})
 
 
-@pytest.fixture(scope="module")
-def resnet() -> onnx.ModelProto:
-    return open_resnet()
-
-
-def test_network_for_images_accepts_smaller_images(core: Core, resnet: onnx.ModelProto) -> None:
-    name = "gpu_0/data_0"
-    feeds = {name: np.random.default_rng(0).standard_normal((1, 3, 160, 160)).astype(np.float32)}
-    fixed_model = onnx.ModelProto()
-    fixed_model.CopyFrom(resnet)
+def test_network_for_images_accepts_smaller_images(core: Core) -> None:
+    model = light_model("squeezenet")
+    name, shape = model.graph.input[0].name, (1, 3, 160, 160)
+    feeds = {name: np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    network = edit(read_network(model)).with_shapes({name: shape})
     for axis in (2, 3):
-        fixed_model.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = 160
-    network = edit(read_network(resnet)).with_shapes({name: (1, 3, 160, 160)})
-    check(core, split(network), "HETERO:CPU,TEMPLATE", feeds, run_engine(fixed_model, feeds))
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = 160
+    check(core, split(network), "HETERO:CPU,TEMPLATE", feeds, run_engine(model, feeds))
 
 
-def test_network_for_one_image_takes_a_batch(core: Core, resnet: onnx.ModelProto) -> None:
-    name = "gpu_0/data_0"
+def test_network_for_one_image_takes_a_batch(core: Core) -> None:
+    model = light_model("shufflenet")
+    name, output = model.graph.input[0].name, model.graph.output[0].name
     images = np.random.default_rng(1).standard_normal((2, 3, 224, 224)).astype(np.float32)
     # The oracle is the original model on a single image at a time.
-    expected = np.concatenate([run_engine(resnet, {name: images[index : index + 1]})[0] for index in range(2)])
-    outputs = core.load_network(edit(read_network(resnet)).with_batch(2), "CPU").infer({name: images})
-    assert_same(outputs["gpu_0/softmax_1"], expected, rtol=RELATIVE)
+    expected = np.concatenate([run_engine(model, {name: images[index : index + 1]})[0] for index in range(2)])
+    outputs = core.load_network(edit(read_network(model)).with_batch(2), "CPU").infer({name: images})
+    assert_same(outputs[output], expected, rtol=RELATIVE)
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
-@pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 7), (1, 64), (2, 512)])
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 7), (2, 512)])
 def test_encoder_takes_any_length_and_batch(core: Core, device: str, batch: int, length: int) -> None:
     model = encoder_model()
     network = edit(read_network(model)).with_shapes({"length": length}).with_batch(batch)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,11 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 HOOKS = [name for name, member in vars(hookspecs).items() if hasattr(member, f"{hookspecs.PROJECT}_spec")]
 
 
-def list_files(folder: str, pattern: str) -> list[Path]:
-    """Returns the files of the repository below a folder, sorted, without files that tools generate."""
-    return [
-        path
-        for path in sorted((ROOT / folder).rglob(pattern))
-        if path.is_file() and not any(is_left_by_tools(part) for part in path.relative_to(ROOT).parts)
-    ]
+def list_files() -> Iterator[Path]:
+    """Yields the files of the repository, without files that tools generate."""
+    for folder, inner, names in os.walk(ROOT):
+        inner[:] = [name for name in inner if not is_left_by_tools(name)]
+        yield from (Path(folder, name) for name in names if not is_left_by_tools(name))
 
 
 def is_left_by_tools(part: str) -> bool:
@@ -89,7 +89,13 @@ def test_no_file_names_a_package_registry_or_a_working_folder() -> None:
     # Split, so that this file does not match its own rule.
     hosts = ("py" + "pi.", "python" + "hosted.", "anaconda" + ".org", "/work" + "/main", "/tmp" + "/venv")
     mentions = []
-    for path in list_files(".", "*"):
+    for path in list_files():
         content = path.read_bytes()
         mentions += [f"{name_of(path)}: {host}" for host in hosts if host.encode() in content]
     assert mentions == []
+
+
+def test_every_file_but_pictures_is_text() -> None:
+    assert [
+        name_of(path) for path in list_files(".", "*") if path.suffix not in (".jpg", ".png") and b"\0" in path.read_bytes()
+    ] == []

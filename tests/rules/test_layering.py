@@ -7,12 +7,13 @@ Rules:
 - The few imports from a lower layer are listed in BELOW with their reason, and stand under TYPE_CHECKING, for annotations only.
 - `kernels`, `engines`, `testing`, `debugging`, `conformance` and `cli` use the core. The core never imports them, not even inside a
   function; `engines` is for plugins, `kernels` is for plugins, the conformance kit and the command line.
-- No file of hetero_core imports a plugin; a plugin imports only the core and itself.
+- No file of hetero_core imports a plugin; a plugin imports only itself and the public modules of the core.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -109,8 +110,10 @@ def read_imports(file: Path, importer: str) -> tuple[Import, ...]:
 
 def _walk(node: ast.AST, importer: str, *, is_late: bool = False, is_for_types: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            continue  # an expression holds no import
         types = is_for_types or _is_type_checking(child)
-        late = is_late or types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        late = is_late or types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         if isinstance(child, ast.Import):
             yield from (Import(importer, alias.name, child.lineno, late, types) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
@@ -231,3 +234,25 @@ def test_plugin_imports_neither_command_line_nor_test_kit(package: Path) -> None
         and not statement.imported.startswith("hetero_core.testing.compare")
     ]
     assert wrong == []
+
+
+def list_public_modules() -> set[str]:
+    """Returns the modules in the tables of the page of public names."""
+    page = (ROOT / "docs" / "reference" / "public.md").read_text()
+    return set(re.findall(r"`(hetero_core\.[\w.]*)`", "\n".join(re.findall(r"^\|.*", page, re.MULTILINE))))
+
+
+def test_public_modules_exist() -> None:
+    assert [name for name in sorted(list_public_modules()) if f"hetero_core.{resolve_module(name)}" != name] == []
+
+
+@pytest.mark.parametrize("package", PLUGINS, ids=lambda path: path.name)
+def test_plugin_imports_only_public_modules(package: Path) -> None:
+    public = {"hetero_core.", *list_public_modules()}
+    private = [
+        f"{file.relative_to(ROOT)}, line {statement.line}: imports {statement.imported}"
+        for module, file in list_modules(package).items()
+        for statement in read_imports(file, module)
+        if (inner := resolve_module(statement.imported)) is not None and f"hetero_core.{inner}" not in public
+    ]
+    assert private == [], "import a public name, or add the module to docs/reference/public.md"

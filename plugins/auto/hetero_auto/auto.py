@@ -16,10 +16,10 @@ from hetero_auto.loading import MemberSource, export_members, import_members
 from hetero_auto.multi import POLICY, PROPERTIES
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable
+from hetero_core import Core
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import ListedDevice, parse_device_name
 from hetero_core.devices.query import require_all_supported

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from hetero_auto.pool import Member
+from hetero_core import Core
 from hetero_core.composing.properties import configure_children
 from hetero_core.composing.runs import warm_up
 from hetero_core.contract import DeviceName, QueryResult
-from hetero_core.core import Core
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 from hetero_core.network.graph import Network

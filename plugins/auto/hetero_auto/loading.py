@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_auto.pool import Member
+from hetero_core import Core, ExecutableNetwork
 from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
 from hetero_core.composing.properties import computes_on_host, share_processors
 from hetero_core.contract import Payload, QueryResult
-from hetero_core.core import Core
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.executable import ExecutableNetwork
 
 REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
+from hetero_core import ExecutableNetwork
 from hetero_core.contract import RunContext
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
-from hetero_core.runtime.executable import ExecutableNetwork
 
 TRIAL = 64
 """Requests after which MEASURED tries a device again that has run none of them: it may have become faster, as with kernels that are

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hetero_batch.rules import SIZE, Axis, MixedImages, NodeView, find_output_axes, is_shape, refuse, shape_with_size_at, size_place
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.transforms.reshaping import free_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,9 @@ def find_batch_axes(network: Network) -> BatchAxes:
 def _walk(network: Network, place: int) -> BatchAxes:
     """Returns the batch axes, derived from the inputs' axes; outputs of a node that mixes images are treated like inputs."""
     axes: dict[str, Axis] = {spec.name: find_input_axis(network, spec, place) for spec in network.inputs}
+    sizes = [spec.shape[axis] for spec in network.inputs if spec.shape and isinstance(axis := axes[spec.name], int)]
+    fixed = next((size for size in sizes if isinstance(size, int)), None)
+    network = network if fixed is None else free_batch(network, fixed)
     refused: dict[str, str] = {}
     for node in network.nodes:
         try:

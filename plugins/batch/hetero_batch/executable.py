@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_batch.axes import BatchAxes
 from hetero_batch.gathering import BatchTicket, Gatherer
+from hetero_core import ExecutableNetwork
 from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
 from hetero_core.composing.runs import start_child
 from hetero_core.contract import CancelToken, Done, Executable, RunContext
@@ -16,7 +17,6 @@ from hetero_core.errors import InferenceError, RequestCancelledError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.executable import ExecutableNetwork
 
 
 class _Request:

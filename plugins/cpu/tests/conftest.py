@@ -22,9 +22,16 @@ from hetero_cpu.symbols.evaluation import Products
 from hetero_tests.fixed_plans import fix_plan
 from hetero_tests.plan_verifier import verify_plan
 
+from hetero_core import Core
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)

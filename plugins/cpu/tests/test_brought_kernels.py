@@ -24,6 +24,7 @@ LISTS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import common_layers
+common_layers.IMAGES = common_layers.IMAGES[::2]
 from hetero_core.network.reader import read_network
 from hetero_core.testing.models import light_model
 common_layers.list_models = lambda: iter([

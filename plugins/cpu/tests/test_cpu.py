@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ from hetero_core.errors import BlobMismatchError, HeteroError, InvalidNetworkErr
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, lstm_model
 
 Read = Callable[..., Network]
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hetero_tests.growing_models import build_many_constants
 
 
 def test_constants_that_nodes_multiply_are_not_all_made_at_load() -> None:
-    content, expected = build_many_constants(600)
+    content, expected = build_many_constants(100, mebibytes=6)
     load = load_in_child(content, "CPU")
     assert load.outputs["y"] == pytest.approx([expected])
     assert load.peak < 500

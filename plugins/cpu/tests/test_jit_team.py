@@ -106,9 +106,9 @@ def make_random(source: random.Random, workers: int) -> Counted:
 
 
 def run_many(seed: int, workers: int, runs: int) -> None:
-    """Runs parts of programs, at least `runs` times and until helper threads have run 1,000 chunks."""
+    """Runs parts of programs, at least `runs` times and until helper threads have run 300 chunks."""
     source, team = random.Random(seed), Team(workers)
-    target, deadline = 0 if workers == 1 else 1000, monotonic() + 60
+    target, deadline = 0 if workers == 1 else 300, monotonic() + 60
     try:
         programs = [make_random(source, workers) for _ in range(20)]
         while runs > 0 or sum(int(counted.helped[0]) for counted in programs) < target:
@@ -157,7 +157,7 @@ def test_program_alone_runs_every_chunk_once_in_order() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_short_team_runs_run_each_chunk_once_in_order(workers: int) -> None:
-    run_many(workers, workers, 500)
+    run_many(workers, workers, 200)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -165,7 +165,7 @@ def test_tiny_consecutive_calls_keep_their_counters_apart(workers: int) -> None:
     team, chunks = Team(workers), [2, 3, 2, 7] * 50
     counted, runs = Counted(chunks, workers=workers), 0
     deadline = monotonic() + 60
-    while runs < 1000 or counted.helped[0] < 2_000:
+    while runs < 300 or counted.helped[0] < 500:
         assert monotonic() < deadline
         counted.done[:] = 0
         counted.program.run(0, len(chunks), team)
@@ -180,7 +180,7 @@ def test_two_teams_at_the_same_time_do_not_meet() -> None:
 
     def work(seed: int) -> None:
         try:
-            run_many(seed, 3, 300)
+            run_many(seed, 3, 100)
         except BaseException as error:  # noqa: BLE001  # reported below, in the thread of the test
             failures.append(error)
 
@@ -192,7 +192,7 @@ def test_two_teams_at_the_same_time_do_not_meet() -> None:
     assert failures == []
 
 
-@pytest.mark.parametrize("workers", [2, 4, 7])
+@pytest.mark.parametrize("workers", [2, 5])
 def test_every_helper_takes_part_when_awake_and_after_it_slept(workers: int) -> None:
     team, counted = Team(workers), Counted([1, 32, 1, 32], workers=workers, steps=10_000)
     for _ in range(3):
@@ -254,7 +254,7 @@ def test_close_ends_threads_and_runs_go_on_alone(state: str) -> None:
 
 def test_close_by_another_thread_during_runs_leaves_them_right() -> None:
     counted = Counted([16] * 30, workers=3, steps=500)
-    for _ in range(20):
+    for _ in range(8):
         team = Team(3)
         counted.run(0, 30, team)
         closer = threading.Thread(target=team.close)
@@ -334,30 +334,30 @@ def run_python(program: str, *, first: str = "") -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("state", ["spinning", "parked"])
-def test_forked_child_works_alone_and_can_make_teams(state: str) -> None:
-    run_python(f"""
+def test_forked_child_works_alone_and_can_make_teams() -> None:
+    run_python("""
 team, pool, one = Team(3), TeamPool(3), Counted([64, 1, 8] * 10, workers=3, steps=100)
-with pool.lease() as lent:
-    one.run(0, 30, lent)
-    if {state == "parked"}:
-        wait_until(lambda: read_place(team, PARKED) == 2)
-    one.run(0, 30, team)
-    child = os.fork()
-    if child == 0:
-        assert list_helpers() == []
-        one.helped[0] = 0
-        for _ in range(100):
-            one.run(0, 30, team)
-            one.run(0, 30, lent)
-        assert one.helped[0] == 0
-        with pool.lease() as other:
+for is_parked in (False, True):
+    with pool.lease() as lent:
+        one.run(0, 30, lent)
+        if is_parked:
+            wait_until(lambda: read_place(team, PARKED) == 2)
+        one.run(0, 30, team)
+        child = os.fork()
+        if child == 0:
+            assert list_helpers() == []
+            one.helped[0] = 0
             for _ in range(100):
-                one.run(0, 30, other)
-        team.close()
-        pool.close()
-        sys.exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                one.run(0, 30, team)
+                one.run(0, 30, lent)
+            assert one.helped[0] == 0
+            with pool.lease() as other:
+                for _ in range(100):
+                    one.run(0, 30, other)
+            team.close()
+            pool.close()
+            sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 one.run(0, 30, team)
 assert len(list_helpers()) == 4
 """)
@@ -366,13 +366,11 @@ assert len(list_helpers()) == 4
 @pytest.mark.parametrize(
     "end",
     [
-        "",
         "wait_until(lambda: read_place(team, PARKED) == 2)",
         "threading.Thread(target=go_on, daemon=True).start(); time.sleep(0.05)",
-        "del team; gc.collect()",
         "sys.modules['kept'] = team",
     ],
-    ids=["spinning", "parked", "running", "collected", "held by a module"],
+    ids=["parked", "running", "held by a module"],
 )
 def test_interpreter_ends_with_teams_alive(end: str) -> None:
     # atexit calls its functions in reverse order.

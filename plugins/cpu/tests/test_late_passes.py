@@ -7,9 +7,10 @@ import importlib
 import onnx.parser
 import pytest
 from hetero_cpu.plan.passes import PASSES, PASSES_OF_SHAPES, OperatorPass, join_network, transform_network
+from hetero_cpu.transforms import reshapes
 
 from hetero_core.network.reader import read_network
-from hetero_core.transforms import activations, attention, normalizations, reshapes
+from hetero_core.transforms import activations, attention, normalizations
 from hetero_core.transforms.matching import OneOf, Op, Pattern, Rule
 
 LATE = {apply.name: apply for apply in (*PASSES, *PASSES_OF_SHAPES) if isinstance(apply, OperatorPass)}

@@ -49,14 +49,16 @@ def open_model(name: str) -> OpenPlan:
 
 def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...] | None, ...]]:
     """Returns input shapes of the class: adjacent shapes, distant shapes, and some shapes twice."""
-    drawn = []
+    drawn: list[list[int]] = []
     for _ in range(4000):
+        if len(drawn) >= count:
+            break
         sizes = [int(rng.integers(symbol.low, min(symbol.high, 100) + 1)) for symbol in plan.sizes.form.symbols]
         if plan.sizes._find_products(sizes) is not None:
             drawn.append(sizes)
             longer = [*sizes[:-1], sizes[-1] + 1]
             drawn += [longer] if plan.sizes._find_products(longer) is not None else []
-    assert len(drawn) >= 4
+    assert len(drawn) >= min(count, 4)
     return [plan.sizes.write_signature(sizes) for sizes in [*drawn[:count], drawn[0]]]
 
 

@@ -58,8 +58,7 @@ _UNETS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", _UNETS)
+@pytest.mark.parametrize(("name", "threads"), [*((name, 2) for name in _UNETS), ("batch normalization", 1)])
 def test_a_unet_has_one_plan_for_small_and_large_images(name: str, threads: int, caplog: pytest.LogCaptureFixture) -> None:
     model = make_unet(**_UNETS[name])
     sizes = [(1, _UNETS[name].get("channels", 1), *sides) for sides in ((80, 112), (256, 256), (64, 128), (240, 96), (96, 80))]

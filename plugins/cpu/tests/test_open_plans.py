@@ -30,7 +30,7 @@ def _compute(model: onnx.ModelProto) -> Callable[[Feeds], list[Any]]:
 
 def _draw_decoder(rng: np.random.Generator, place: int) -> Feeds:
     """The past grows from 2 by a single step per run at first; later sizes are random."""
-    grows = place < 20
+    grows = place < 12
     batch, steps = (1, 1) if grows else (int(rng.integers(1, 4)), int(rng.integers(1, 6)))
     past = place if grows else int(rng.integers(0, 300))
     caches = {
@@ -69,12 +69,12 @@ def _check(model: onnx.ModelProto, draw: Draw, *, threads: int, count: int, kern
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_decoder_is_right_for_drawn_sizes_with_few_plans(threads: int) -> None:
     model = make_decoder(layers=2, width=64, heads=4, key_heads=2)
-    assert _check(model, _draw_decoder, threads=threads, count=36) <= 18
+    assert _check(model, _draw_decoder, threads=threads, count=22) <= 12
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_encoder_is_right_for_drawn_sizes_with_few_plans(threads: int) -> None:
-    assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=threads, count=36) <= 18
+    assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=threads, count=22) <= 12
 
 
 _GRAPHS = {
@@ -115,7 +115,7 @@ def test_a_small_graph_is_right_for_drawn_sizes(graph: str) -> None:
     def draw(rng: np.random.Generator, place: int) -> Feeds:
         sizes = (int(rng.integers(1, 5)), int(rng.integers(1, 40)), 8)
         if place % 5 == 4:
-            sizes = (int(rng.integers(1, 40)), int(rng.integers(100, 700)), 8)
+            sizes = (int(rng.integers(1, 20)), int(rng.integers(100, 400)), 8)
         return {"x": np.abs(rng.standard_normal(sizes)).astype(np.float32)}
 
     # A pattern reads the root of the open size as a number, so each set of sizes has its own plan; some sets occur twice.

@@ -68,7 +68,7 @@ def test_layer_of_bert_has_no_reshapes_and_transposes(core: Core) -> None:
 
 @pytest.mark.parametrize(
     ("model", "transposes"),
-    [(vit_tiny_model(1, layers=1), 1), (gpt2_step_model(1, layers=1, past=3), 4)],
+    [(vit_tiny_model(1, layers=1), 1), (gpt2_step_model(1, layers=1, past=3, words=997), 4)],
     ids=["vit_tiny", "gpt2_step"],
 )
 def test_transposes_left_in_a_transformer(core: Core, model: onnx.ModelProto, transposes: int) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,6 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "squeezenet": lambda: light_model("squeezenet"),
     "vit_tiny": lambda: vit_tiny_model(layers=1),
 }
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as core:
-        yield core
 
 
 @pytest.fixture

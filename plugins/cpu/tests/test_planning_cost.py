@@ -69,7 +69,7 @@ def test_calls_of_planning_grow_with_the_nodes(make: Callable[[int], onnx.ModelP
     if kernels == "JIT":
         pytest.importorskip("llvmlite")
     with Core() as core:
-        small, large = (core.read_network(make(length)) for length in (100, 400))
+        small, large = (core.read_network(make(length)) for length in (60, 240))
         config = {"CPU_KERNELS": kernels}
         core.load_network(small, "CPU", config)
         few, many = (count_calls(lambda network=network: core.load_network(network, "CPU", config)) for network in (small, large))

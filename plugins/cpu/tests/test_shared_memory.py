@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def relu(x: Any) -> Any:
         ("y = Concat<axis=1>(x, z)", lambda x, z: np.concatenate([x, z], axis=1)),
     ],
 )
-@pytest.mark.parametrize("channels", [64, 128, 256, 512])
+@pytest.mark.parametrize("channels", [64, 512])
 def test_inputs_that_move_into_an_output_are_right(kernels: str, body: str, formula: Any, channels: int) -> None:
     text = f"g (float[1,{channels},7,7] x, float[1,256,7,7] z) => (float[1,{channels + 256},7,7] y) {{ {body} }}"
     for inputs, outputs in infer(kernels, text, x=(1, channels, 7, 7), z=(1, 256, 7, 7)):
@@ -113,8 +114,13 @@ def test_pieces_along_each_axis_are_right(kernels: str, axis: int, batch: int) -
         assert_close(outputs["y"], np.concatenate([relu(a), a, c], axis=axis))
 
 
-@pytest.mark.parametrize("operator", ["Sum", "Max", "Min", "Mean"])
-@pytest.mark.parametrize("operands", ["aaa", "aba", "abb", "aab", "abab", "baab", "acb", "bca", "abc", "cab", "dae", "ade", "ead"])
+OPERANDS = ("aaa", "aba", "abb", "aab", "abab", "baab", "acb", "bca", "abc", "cab", "dae", "ade", "ead")
+
+
+@pytest.mark.parametrize(
+    ("operator", "operands"),
+    [*product(["Sum"], OPERANDS), *product(["Max", "Min", "Mean"], ["aba", "abc", "ead"])],
+)
 @pytest.mark.parametrize("front", ["Neg", "Identity"])
 def test_operands_that_are_read_again_are_not_written_over(kernels: str, operator: str, operands: str, front: str) -> None:
     """c and d are views of a, and e is a view of d: all of them share memory."""

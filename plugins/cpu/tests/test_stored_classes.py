@@ -31,16 +31,20 @@ small (float[rows, 8] x) => (float[rows, 8] y, float[rows, 8] z)
 <float[8, 8] w = {FILL}, float[8] b = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}>
 { h = MatMul (x, w) i = Add (h, b) y = Relu (i) z = Softmax (y) }
 """
-SECOND = """
+# Runs the feeds with these numbers through the network of each folder.
+PROCESS = """
 import sys
-import numpy as np, onnx
+from pathlib import Path
+import numpy as np
 from hetero_core import Core
-feeds = [dict(np.load(path)) for path in sys.argv[3:]]
+folders, places = sys.argv[2:], sys.argv[1].split(",")
 with Core() as core:
-    network = core.load_network(sys.argv[1], "CPU", {"CPU_KERNELS": sys.argv[2], "INFERENCE_NUM_THREADS": 1})
-    for path, own in zip(sys.argv[3:], feeds, strict=True):
-        np.savez(path + ".out", **network.infer(own))
-    print("planned" if "hetero_cpu.plan.tabulating" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
+    for folder in map(Path, folders):
+        network = core.load_network(folder / "model.onnx", "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 1})
+        for place in places:
+            np.savez(folder / f"{place}.out.npz", **network.infer(dict(np.load(folder / f"{place}.npz"))))
+        print(network.get_metric("CPU_PLANS")[0])
+print("planned" if "hetero_cpu.plan.tabulating" in sys.modules else "read")
 """
 
 
@@ -93,27 +97,29 @@ _MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", _MODELS)
-def test_a_second_process_plans_nothing_and_is_right(name: str, tmp_path: Path) -> None:
-    model, rng = _MODELS[name](), np.random.default_rng(3)
-    onnx.save(model, tmp_path / "model.onnx")
-    feeds = [_draw(name, rng) for _ in range(4)]
-    paths = [str(tmp_path / f"{place}.npz") for place in range(4)]
-    for path, own in zip(paths, feeds, strict=True):
-        np.savez(path, **own)
+def test_a_second_process_plans_nothing_and_is_right(tmp_path: Path) -> None:
+    folders, models, rng = [tmp_path / name for name in _MODELS], [make() for make in _MODELS.values()], np.random.default_rng(3)
+    feeds = [[_draw(folder.name, rng) for _ in range(4)] for folder in folders]
+    for folder, model, drawn in zip(folders, models, feeds, strict=True):
+        folder.mkdir()
+        onnx.save(model, folder / "model.onnx")
+        for place, own in enumerate(drawn):
+            np.savez(folder / f"{place}.npz", **own)
 
-    def run(*own: str) -> list[str]:
-        command = [sys.executable, "-c", SECOND, str(tmp_path / "model.onnx"), "JIT", *own]
-        return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout.split()
+    def run(places: str) -> tuple[list[int], str]:
+        command = [sys.executable, "-c", PROCESS, places, *map(str, folders)]
+        *counts, kind = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout.split()
+        return list(map(int, counts)), kind
 
-    first = run(*paths[:3])
-    assert first[0] == "planned"
+    first, kind = run("0,1,2")
+    assert kind == "planned"
     # Sizes that the first process did not plan for.
-    second = run(*paths[1:])
-    assert second[0] == "read"
-    assert int(second[1]) <= int(first[1])
-    for path, own in zip(paths, feeds, strict=True):
-        _require_right(model, own, dict(np.load(f"{path}.out.npz")))
+    second, kind = run("1,2,3")
+    assert kind == "read"
+    assert all(later <= earlier for later, earlier in zip(second, first, strict=True))
+    for folder, model, drawn in zip(folders, models, feeds, strict=True):
+        for place, own in enumerate(drawn):
+            _require_right(model, own, dict(np.load(folder / f"{place}.out.npz")))
 
 
 def _make_small(fill: float = 0.25) -> onnx.ModelProto:

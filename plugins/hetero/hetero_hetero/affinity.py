@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from hetero_core.core import Core
+from hetero_core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import AffinityError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core import ExecutableNetwork, Plan
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import Executable, RunContext, freeze_mapping
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.topology import find_free_values
 from hetero_core.network.types import ValueSpec, has_known_element
-from hetero_core.plan import Plan
-from hetero_core.runtime.executable import ExecutableNetwork
 
 BRANCHES = ("then_branch", "else_branch")
 

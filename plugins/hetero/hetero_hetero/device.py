@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hetero_core import Plan
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
@@ -19,7 +20,6 @@ from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_core.plan import Plan
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits

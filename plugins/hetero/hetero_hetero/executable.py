@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core import Core, DeviceTensor, ExecutableNetwork
 from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
 from hetero_core.composing.runs import fill_tensor, read_tensor
 from hetero_core.contract import Executable, RunContext
-from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode, place_executed
@@ -24,8 +24,6 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import HeldMemory, Plan
 from hetero_core.profile import Profile
-from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.inputs import DeviceTensor
 from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
+from hetero_core import Core, ExecutableNetwork, Plan
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.composing.runs import run_child
 from hetero_core.contract import Array, Executable, RunContext, freeze_mapping
-from hetero_core.core import Core
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import (
     ClosedError,
@@ -30,8 +30,6 @@ from hetero_core.errors import (
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.plan import Plan
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hetero_core import ExecutableNetwork
 from hetero_core.contract import QueryResult, freeze_mapping
 from hetero_core.devices.query import GENERAL_CURE, describe_refusals
 from hetero_core.devices.threads import THREADS_KEY
@@ -19,7 +20,6 @@ from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import SplitTask, complete_assignment
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.moves import Assignment

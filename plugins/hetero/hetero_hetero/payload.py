@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from hetero_core import Core
 from hetero_core.composing.blobs import (
     add_prefix,
     export_part,
@@ -21,7 +22,6 @@ from hetero_core.composing.blobs import (
     take_prefix,
 )
 from hetero_core.contract import Payload, freeze_mapping
-from hetero_core.core import Core
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from hetero_core import ExecutableNetwork
 from hetero_core.errors import PluginError
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.inputs import name_place
 
 Copy = Callable[[Any], Any]

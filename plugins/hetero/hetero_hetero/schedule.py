@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_core import Core
 from hetero_core.contract import CancelToken
-from hetero_core.core import Core
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ClosedError
 from hetero_hetero.digraph import reverse_edges

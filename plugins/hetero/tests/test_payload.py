@@ -14,7 +14,7 @@ import pytest
 from hetero_core import Core, Network, Payload, hookimpl
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.contract import DeviceName, Executable
-from hetero_core.errors import BlobError, BlobMismatchError
+from hetero_core.errors import BlobError, BlobMismatchError, DeviceUnavailableError
 from hetero_core.network.writer import unpack_network
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
@@ -78,6 +78,25 @@ def test_blob_without_the_key_of_units_has_its_default(core: Core, read: Callabl
     blob = export_without_units_key(core, read("g (float[4] x) => (float[4] y) { y = Relu(x) }"))
     with pytest.raises(BlobMismatchError, match="HETERO_KEEP_UNITS is False in the call and True in the blob"):
         core.import_network(blob, "HETERO", {"HETERO_KEEP_UNITS": "NO"})
+
+
+class AbsentDevice(PlainDevice):
+    """Cannot be created."""
+
+    @hookimpl
+    def create_device(self) -> None:
+        raise OSError("no driver")
+
+
+def test_import_with_an_unavailable_device_names_the_device(core: Core, read: Callable[..., Network]) -> None:
+    """The keys that the blob has of this device are not the subject of the error."""
+    network = read("g (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }").with_affinity({"op:Neg": "TEMPLATE"})
+    stream = io.BytesIO()
+    core.load_network(network, "HETERO:CPU,TEMPLATE").export_network(stream)
+    core.unregister_plugin("TEMPLATE")
+    core.register_plugin("TEMPLATE", AbsentDevice())
+    with pytest.raises(DeviceUnavailableError, match="TEMPLATE.*no driver"):
+        core.import_network(stream.getvalue(), "HETERO")
 
 
 class NotedExecutable(PlainExecutable):

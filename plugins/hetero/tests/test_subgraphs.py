@@ -108,7 +108,7 @@ def test_crossing_dependencies_take_three_waves() -> None:
 
 
 @pytest.mark.parametrize("policy", SOUND)
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(graph=graphs())
 def test_parts_cover_each_node_once_and_run_in_returned_order(policy: str, graph: Graph) -> None:
     predecessors, devices = graph
@@ -154,7 +154,7 @@ def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Gra
     )
 
 
-@pytest.mark.parametrize(("most", "count"), [(8, 200), (12, 100)])
+@pytest.mark.parametrize(("most", "count"), [(8, 100), (12, 30)])
 def test_fewest_on_two_devices_equals_the_optimum(most: int, count: int) -> None:
     for predecessors, devices in make_small_graphs(most, count, 2, most):
         assert len(select_subgraphs(predecessors, devices, "AB", "FEWEST")) == count_fewest_runs(predecessors, devices)
@@ -167,15 +167,15 @@ def test_fewest_on_more_devices_is_near_the_optimum(devices: int) -> None:
     assert count <= 1.05 * sum(count_fewest_runs(*graph) for graph in samples)
 
 
-@pytest.mark.parametrize("policy", SOUND)
-def test_result_does_not_depend_on_the_hash_seed(policy: str) -> None:
+def test_result_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "import random\n"
         "from hetero_hetero.subgraphs import select_subgraphs\n"
         "r = random.Random(3)\n"
         "p = [[r.randrange(i) for _ in range(2)] if i else [] for i in range(300)]\n"
         "d = [r.choice(['CPU', 'GPU', 'NPU']) for _ in p]\n"
-        f"print(select_subgraphs(p, d, ['GPU', 'NPU', 'CPU'], '{policy}'))\n"
+        f"for policy in {SOUND}:\n"
+        "    print(select_subgraphs(p, d, ['GPU', 'NPU', 'CPU'], policy))\n"
     )
     outputs = [
         subprocess.run(
@@ -185,10 +185,10 @@ def test_result_does_not_depend_on_the_hash_seed(policy: str) -> None:
             capture_output=True,
             text=True,
         ).stdout
-        for seed in ("0", "1", "77")
+        for seed in ("0", "77")
     ]
-    assert outputs[0].startswith("[Subgraph")
-    assert outputs.count(outputs[0]) == len(outputs)
+    assert outputs[0].count("[Subgraph") == len(SOUND)
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("policy", SOUND)
@@ -210,7 +210,7 @@ def test_priority_decides_the_first_device() -> None:
 
 
 def test_long_chain_needs_no_recursion() -> None:
-    count = 5000
+    count = 2000
     predecessors = [[node - 1] if node else [] for node in range(count)]
     for policy in POLICIES:
         assert len(select_subgraphs(predecessors, ["AB"[node % 2] for node in range(count)], "AB", policy)) == count

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx.parser
 import pytest
@@ -117,12 +115,6 @@ EXAMPLES: dict[str, Example] = {
 """Name of a row -> a graph with a node that the row refuses, and a neighbour that is taken."""
 WITHOUT_KERNEL = {"layers without steps"}
 """Rows for operators that this version of the engine refuses by itself in most forms."""
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def test_each_row_has_an_example() -> None:

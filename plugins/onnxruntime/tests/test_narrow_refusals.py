@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx.parser
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hetero_core import Core, InputInfo
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def convolve(x: np.ndarray, w: np.ndarray, x_point: int, w_point: int, pad: int) -> np.ndarray:

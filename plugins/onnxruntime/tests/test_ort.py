@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,6 @@ from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import dynamic_batch_model, if_model, light_inputs, loop_model, lstm_model
 
 Read = Callable[..., Network]
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -289,16 +283,17 @@ def test_error_of_the_engine_at_run_time_names_the_node(core: Core, read: Read) 
     assert loaded.infer({"x": np.ones(4, np.float32), "s": np.array([4])})["y"].tolist() == [1, 1, 1, 1]
 
 
-def test_custom_operator_works_inside_a_graph_of_the_engine(core: Core) -> None:
+def test_custom_operator_works_inside_a_graph_of_the_engine() -> None:
     def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
         return (types[0],)
 
-    core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[3] x) => (float[3] y) '
         "{ a = Exp(x) b = com.acme.Twist(a) y = Log(b) }"
     )
-    with core.load_network(model, "HETERO:ORT,CPU") as loaded:
+    with Core() as core:
+        core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
+        loaded = core.load_network(model, "HETERO:ORT,CPU")
         assert loaded.get_metric("HETERO_SUBGRAPHS") == (("ORT", ("Exp_0",)), ("CPU", ("Twist_1",)), ("ORT", ("Log_2",)))
         x = np.array([1, 2, 3], np.float32)
         np.testing.assert_allclose(loaded.infer({"x": x})["y"], x[::-1], rtol=1e-6)

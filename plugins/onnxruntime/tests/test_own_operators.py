@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx.parser
 import pytest
@@ -11,12 +9,6 @@ import pytest
 from hetero_core import Core
 
 GELU = "g (float[4] x) => (float[4] z) { [first] y = com.microsoft.Gelu(x) [second] z = Neg(y) }"
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def model(text: str, *, opset: int = 17, imports: bool = True) -> onnx.ModelProto:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -93,12 +92,6 @@ TAKEN: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
         [3, 4],
     ),
 }
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def read(core: Core, text: str, constants: dict[str, Any]) -> Network:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,6 @@ RESIZED = """<ir_version: 8, opset_import: ["": %d]> g (float[N,3,H,W] x) => (fl
 LAST = """<ir_version: 8, opset_import: ["": %d]> g (float[N,H,W,C] x) => (float[N,20,A,B] y, float[N,D,E,20] z) {
     a = Relu (x) b = Transpose <perm = [0,3,1,2]> (a) c = Conv <kernel_shape = [1,1]> (b, w6) y = Conv <kernel_shape = [2,2]> (c, w5)
     z = Transpose <perm = [0,2,3,1]> (y) }"""
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def build(text: str) -> onnx.ModelProto:

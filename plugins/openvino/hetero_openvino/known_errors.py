@@ -50,7 +50,6 @@ from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
-from hetero_core.transforms.transposes import compose
 from hetero_openvino.arithmetic import find_arithmetic_error
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
@@ -281,9 +280,10 @@ def _shares_turned_input(node: Node, graph: Graph) -> bool:
         if producer is None or producer.op_type not in _PASSING:
             break
         if producer.op_type == "Transpose":
-            order = compose(tuple(producer.attributes.get("perm", (2, 1, 0))), order)
+            perm = producer.attributes.get("perm", (2, 1, 0))
+            order = tuple(perm[axis] for axis in order)
         value, reader = producer.inputs[0], producer
-    return is_shared and compose(order, _TURN) != (0, 1, 2)
+    return is_shared and order != _TURN
 
 
 _FUSED_PAIRS = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum"})

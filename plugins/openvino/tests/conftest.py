@@ -10,8 +10,9 @@ import pytest
 from hetero_core import Core, Network
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def core() -> Iterator[Core]:
+    """A Core that the tests of a file share, since it takes a while to open the engine."""
     with Core() as opened:
         yield opened
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx.parser
 import pytest
@@ -11,12 +9,6 @@ import pytest
 from hetero_core import Core, Network
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def read(core: Core, text: str) -> Network:

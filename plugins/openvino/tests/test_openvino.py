@@ -294,16 +294,17 @@ def test_error_of_the_engine_at_load_has_its_words(core: Core, read: Read, monke
         core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO")
 
 
-def test_custom_operator_works_inside_a_graph_of_the_engine(core: Core) -> None:
+def test_custom_operator_works_inside_a_graph_of_the_engine() -> None:
     def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
         return (types[0],)
 
-    core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[3] x) => (float[3] y) '
         "{ a = Exp(x) b = com.acme.Twist(a) y = Log(b) }"
     )
-    with core.load_network(model, "HETERO:OPENVINO,CPU") as loaded:
+    with Core() as core:
+        core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
+        loaded = core.load_network(model, "HETERO:OPENVINO,CPU")
         assert loaded.get_metric("HETERO_SUBGRAPHS") == (
             ("OPENVINO", ("Exp_0",)),
             ("CPU", ("Twist_1",)),

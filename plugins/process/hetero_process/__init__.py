@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
+    from hetero_core import Core
     from hetero_process.shared import create_shared_array
 
 kind = "composer"

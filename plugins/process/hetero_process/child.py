@@ -14,8 +14,8 @@ import threading
 from contextlib import suppress
 from time import perf_counter
 
+from hetero_core import Core
 from hetero_core.contract import CancelToken
-from hetero_core.core import Core
 from hetero_core.network.types import HOST
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession

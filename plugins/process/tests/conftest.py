@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -145,12 +146,27 @@ def breaking_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def core(breaking_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
-    monkeypatch.syspath_prepend(str(breaking_folder))
-    with Core() as opened:
+@contextmanager
+def open_core(folder: Path) -> Iterator[Core]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        with Core() as opened:
+            yield opened
+        sys.modules.pop("breaking_device", None)
+
+
+@pytest.fixture(scope="module")
+def core(breaking_folder: Path) -> Iterator[Core]:
+    """A Core that the tests of a file share, with its child. A test that ends the child ends with a run, so that no crash counts."""
+    with open_core(breaking_folder) as opened:
         yield opened
-    sys.modules.pop("breaking_device", None)
+
+
+@pytest.fixture
+def own_core(breaking_folder: Path) -> Iterator[Core]:
+    """A Core for a test that closes it, configures it, or lets the device be given up."""
+    with open_core(breaking_folder) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""PROCESS:CPU against a sample of the conformance kit: a third of the cases for the transport to the child, and few operators."""
+"""PROCESS:CPU against a sample of the conformance kit: a fifth of the cases for the transport to the child, and few operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.check import Check
 from hetero_core.conformance.runner import SharedCore, Target, make_target
 
-_EVERY = {("contract", "concurrency", "export"): 3, ("operators",): 100}
+_EVERY = {("contract", "concurrency", "export"): 5, ("operators",): 200}
 """Levels -> one of so many checks is tried, as most of them start a child of their own; `nox -s process` tries all."""
 CHECKS = [check for levels, every in _EVERY.items() for check in choose_checks(levels, ())[::every]]
 

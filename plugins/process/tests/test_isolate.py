@@ -33,24 +33,24 @@ def test_isolate_means_the_same_as_process_in_front_of_the_name(core: Core, nega
     assert core.load_network(negation, "BREAKING").get_metric("PID") == os.getpid()
 
 
-def test_isolate_of_a_device_holds_in_a_list_with_its_other_keys(core: Core, negation: Network) -> None:
-    core.set_config({"ISOLATE": "YES", "BREAKING_HOW": "EXIT"}, "BREAKING")
-    split = core.load_network(negation, "HETERO:BREAKING,CPU")
+def test_isolate_of_a_device_holds_in_a_list_with_its_other_keys(own_core: Core, negation: Network) -> None:
+    own_core.set_config({"ISOLATE": "YES", "BREAKING_HOW": "EXIT"}, "BREAKING")
+    split = own_core.load_network(negation, "HETERO:BREAKING,CPU")
     with pytest.raises(DeviceCrashedError, match="status 3"):
         split.infer(BAD)
     require_right(split)
 
 
-def test_isolate_for_all_devices_isolates_the_outermost_device(core: Core, negation: Network) -> None:
-    core.set_config({"ISOLATE": "YES"})
-    network = core.load_network(negation, "HETERO:BREAKING,CPU")
+def test_isolate_for_all_devices_isolates_the_outermost_device(own_core: Core, negation: Network) -> None:
+    own_core.set_config({"ISOLATE": "YES"})
+    network = own_core.load_network(negation, "HETERO:BREAKING,CPU")
     assert str(network.device) == "PROCESS:HETERO:BREAKING,CPU"
     require_right(network)
 
 
-def test_isolate_without_the_plugin_names_the_package_to_install(core: Core, negation: Network) -> None:
-    core.unregister_plugin("PROCESS")
+def test_isolate_without_the_plugin_names_the_package_to_install(own_core: Core, negation: Network) -> None:
+    own_core.unregister_plugin("PROCESS")
     with pytest.raises(DeviceNotFoundError, match=r"BREAKING cannot have ISOLATE=YES.*pip install hetero-process"):
-        core.load_network(negation, "BREAKING", {"ISOLATE": "YES"})
+        own_core.load_network(negation, "BREAKING", {"ISOLATE": "YES"})
     with pytest.raises(ConfigValueError, match="ISOLATE"):
-        core.load_network(negation, "BREAKING", {"ISOLATE": "MAYBE"})
+        own_core.load_network(negation, "BREAKING", {"ISOLATE": "MAYBE"})

@@ -25,7 +25,7 @@ SUM = onnx.parser.parse_model(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def network() -> Iterator[ExecutableNetwork]:
     with Core() as core:
         yield core.load_network(SUM, "PROCESS:CPU")
@@ -94,7 +94,7 @@ def test_new_content_views_and_other_arrays_are_seen(network: ExecutableNetwork)
             np.testing.assert_array_equal(request.infer({"x": x, "z": z})["y"], x + z)
 
 
-def test_arrays_that_come_and_go_leave_nothing(network: ExecutableNetwork) -> None:
+def test_arrays_that_come_and_go_leave_nothing(network: ExecutableNetwork, small_heap: None) -> None:
     request, pid = network.create_infer_request(), find_child()
     plain = fill(1, np.empty((ROWS, COLUMNS), np.float32))
     seen = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
+    from hetero_core import Core
     from hetero_ray.data import predict
     from hetero_ray.following import FollowedCluster
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import ray
 
+from hetero_core import Core
 from hetero_core.contract import CancelToken
-from hetero_core.core import Core
 from hetero_core.network.types import ValueSpec
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession

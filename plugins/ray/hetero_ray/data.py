@@ -17,8 +17,8 @@ import numpy as np
 from hetero_core.errors import InferenceError
 
 if TYPE_CHECKING:
+    from hetero_core import ExecutableNetwork
     from hetero_core.core import Model
-    from hetero_core.runtime.executable import ExecutableNetwork
 
 PATH = "path"
 """The column of a result that names the file."""

@@ -9,9 +9,9 @@ import logging
 import threading
 from types import TracebackType
 
+from hetero_core import ExecutableNetwork
 from hetero_core.contract import DeviceName
 from hetero_core.errors import HeteroError
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_ray.nodes import list_nodes
 
 logger = logging.getLogger(__name__)

@@ -1,31 +1,19 @@
-"""Absent, broken and old PyTorch in real processes: TORCH names the cure, and further devices stay listed."""
+"""Absent, broken and old PyTorch: TORCH names the fault."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
+from hetero_tests.missing_engines import install_metadata, replace_engine, require_named_fault
+from hetero_torch.installation import open_torch
 
-LIST = "from hetero_core import Core\nfor status in Core().list_devices(): print(status.name, '|', status.reason)\n"
-
-
-def list_devices(folder: Path, *, is_whole_site: bool = False) -> str:
-    """Returns the list of devices in a process that imports from this folder first, or, as a whole site, from it alone."""
-    code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
-    arguments = [sys.executable, *(["-S"] if is_whole_site else []), "-c", code]
-    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=900).stdout
+from hetero_core.errors import DeviceUnavailableError
 
 
 def test_absent_pytorch_is_named_with_the_cure(tmp_path: Path) -> None:
-    for folder in [Path(entry) for entry in sys.path if entry.endswith("site-packages")]:
-        for entry in folder.iterdir():
-            if not entry.name.startswith("torch") and not (tmp_path / entry.name).exists():
-                (tmp_path / entry.name).symlink_to(entry)
-    printed = list_devices(tmp_path, is_whole_site=True)
-    assert "TORCH | PyTorch is not installed; pip install 'hetero-torch[torch]'" in printed
-    assert "CPU | \n" in printed
+    require_named_fault("torch", tmp_path, device="TORCH", fault="PyTorch is not installed; pip install 'hetero-torch[torch]'")
 
 
 @pytest.mark.parametrize(
@@ -45,10 +33,10 @@ def test_absent_pytorch_is_named_with_the_cure(tmp_path: Path) -> None:
     ],
     ids=["raises", "empty", "old", "wrong"],
 )
-def test_broken_pytorch_is_listed_with_its_reason(tmp_path: Path, source: str, expected: str) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text(source)
-    printed = list_devices(tmp_path)
-    (row,) = [line for line in printed.splitlines() if line.startswith("TORCH |")]
-    assert expected in row
-    assert "CPU | \n" in printed
+def test_broken_pytorch_is_named_with_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, expected: str
+) -> None:
+    install_metadata(tmp_path, "torch", "2.13.0")
+    replace_engine(monkeypatch, "torch", tmp_path, source)
+    with pytest.raises(DeviceUnavailableError, match=re.escape(expected)):
+        open_torch()

@@ -23,11 +23,8 @@ WITH_CONSTANTS = (
 )
 """The operators with random but compatible constants as further inputs."""
 UNDRAWN = (
-    *(
-        *("ConstantOfShape", "DynamicQuantizeLinear", "GRU", "GroupNormalization", "LRN", "LSTM", "OneHot", "QLinearConv"),
-        "QLinearMatMul",
-    ),
-    *("RNN", "Range", "TopK", "Upsample"),
+    *("BitShift", "ConstantOfShape", "DynamicQuantizeLinear", "GRU", "GroupNormalization", "LRN", "LSTM", "OneHot"),
+    *("QLinearConv", "QLinearMatMul", "RNN", "Range", "TopK", "Upsample"),
 )
 """The operators with requirements that the random draws do not meet."""
 WINDOWS = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
@@ -134,9 +131,13 @@ def _draw_constants(draw: random.Random, op_type: str, version: int) -> tuple[li
     shape = [draw.choice((0, 1, 1, 2, 3, 5)) for _ in range(draw.randint(0, 4))]
     attributes: dict[str, Any]
     if op_type == "Slice":
-        count = draw.randint(0, 3)
+        count = draw.randint(int(version < 10), 3)
         ends = [draw.choice((-9, -6, -3, -1, 0, 1, 2, 4, 2**62)) for _ in range(count)]
-        numbers = {"s": [draw.randint(-7, 7) for _ in range(count)], "e": ends}
+        starts = [draw.randint(-7, 7) for _ in range(count)]
+        if version < 10:
+            listed = {"axes": [draw.randint(0, 4) for _ in range(count)]} if draw.random() < 0.8 else {}
+            return shape, {}, {"starts": starts, "ends": ends, **listed}, ["x"]
+        numbers = {"s": starts, "e": ends}
         if draw.random() < 0.8:
             numbers["a"] = [draw.randint(-4, 4) for _ in range(count)]
             if draw.random() < 0.8:
@@ -146,12 +147,12 @@ def _draw_constants(draw: random.Random, op_type: str, version: int) -> tuple[li
         target = [draw.choice((size, size, 1, 2)) for size in shape[draw.randint(0, 1) :]]
         return shape, {"s": np.array([*[draw.randint(1, 3)] * draw.randint(0, 2), *target], np.int64)}, {}, ["x", "s"]
     if op_type == "Resize":
-        attributes = {"axes": [0]} if draw.random() < 0.1 else {}
-        if draw.random() < 0.5:
+        attributes = {"axes": [0]} if draw.random() < 0.1 and version > 10 else {}
+        if draw.random() < 0.5 or version == 10:
             # 10 times float32(0.7) is below 7 in exact arithmetic, and 7 after rounding to float32.
             shape = [size * draw.choice((1, 10)) for size in shape]
             scales = [draw.choice((1.0, 2.0, 0.3, 0.7, 1.7, 1 / 3)) for _ in shape][: draw.choice((4, 4, 3))]
-            return shape, {"f": np.array(scales, np.float32)}, attributes, ["x", "", "f"]
+            return shape, {"f": np.array(scales, np.float32)}, attributes, ["x", "f"] if version == 10 else ["x", "", "f"]
         sizes = [draw.choice((size, size * 2, 7)) for size in shape][: draw.choice((4, 4, 3))]
         # In version 11 roi and scales may be empty but not absent.
         without = {"f": np.zeros(0, np.float32)} if version == 11 else {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 
-def build_many_constants(count: int) -> tuple[bytes, float]:
-    """Returns a model that adds `count` different constants of 1 MiB to its scalar input, and its output for the input 1."""
+def build_many_constants(count: int, mebibytes: int = 1) -> tuple[bytes, float]:
+    """Returns a model that adds `count` different constants, each of some MiB, to its scalar input, and its output for 1."""
     import onnx  # heavy
     from onnx import helper, numpy_helper
 
@@ -21,7 +21,7 @@ def build_many_constants(count: int) -> tuple[bytes, float]:
     nodes.append(helper.make_node("Sum", ["x", *(f"m{index}" for index in range(count))], ["y"]))
     constants = {
         "one": np.ones(1, np.float32),
-        "r": np.array([1 << 17]),
+        "r": np.array([mebibytes << 17]),
         **{f"k{index}": np.full(1, index, np.float32) for index in range(count)},
     }
     graph = helper.make_graph(

@@ -95,13 +95,13 @@ def bert_model(batch: int = 1, layers: int = 12, length: int = 128) -> onnx.Mode
     return writer.build_model()
 
 
-def gpt2_step_model(batch: int = 1, layers: int = 12, past: int = 128) -> onnx.ModelProto:
+def gpt2_step_model(batch: int = 1, layers: int = 12, past: int = 128, words: int = 50257) -> onnx.ModelProto:
     """Returns a decoding step of GPT-2 small, with the keys and values of earlier tokens as inputs and outputs.
 
-    token (batch, 1) int64 and past_key_i, past_value_i (batch, 12, past, 64) to logits (batch, 1, 50257) and present_*.
+    token (batch, 1) int64 and past_key_i, past_value_i (batch, 12, past, 64) to logits (batch, 1, words) and present_*.
     """
     writer, width, heads = NetworkWriter("gpt2_step"), 768, 12
-    size, table = width // heads, writer.draw_weight(50257, width, deviation=0.02)
+    size, table = width // heads, writer.draw_weight(words, width, deviation=0.02)
     tokens = writer.add_input("token", (batch, 1), dtype=7)
     x = str(writer.add_node("Add", writer.add_node("Gather", table, tokens), writer.draw_weight(1, 1, width, deviation=0.02)))
     present: dict[str, tuple[int, ...]] = {}
@@ -123,7 +123,7 @@ def gpt2_step_model(batch: int = 1, layers: int = 12, past: int = 128) -> onnx.M
         hidden = writer.add_gelu(writer.add_linear(writer.add_layer_norm(x, width), width, 4 * width))
         x = str(writer.add_node("Add", x, writer.add_linear(hidden, 4 * width, width)))
     logits = writer.add_node("MatMul", writer.add_layer_norm(x, width), writer.add_node("Transpose", table, perm=[1, 0]))
-    writer.add_output(logits, (batch, 1, 50257))
+    writer.add_output(logits, (batch, 1, words))
     writer.add_shapes(present)
     return writer.build_model()
 

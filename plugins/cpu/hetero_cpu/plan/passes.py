@@ -144,11 +144,11 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
 
 
 class OperatorPass:
-    """A pass of `hetero_core.transforms`, imported and run only if a network has an operator that the pass changes."""
+    """A pass, imported and run only if a network has an operator that the pass changes."""
 
     def __init__(self, module: str, name: str, operators: str, *others: str) -> None:
         """A network has to have any of `operators`, and any of each of `others`."""
-        self.module, self.name, self.operators = f"hetero_core.transforms.{module}", name, frozenset(operators.split())
+        self.module, self.name, self.operators = module, name, frozenset(operators.split())
         self.others = tuple(frozenset(names.split()) for names in others)
 
     def __call__(self, network: Network) -> Network:
@@ -159,9 +159,12 @@ class OperatorPass:
         return transformed
 
 
+_SHARED, _OWN = "hetero_core.transforms", "hetero_cpu.transforms"
+
+
 def _is_kept(node: Node, network: Network) -> bool:
     if node.op_type == "DequantizeLinear":
-        from hetero_core.transforms.integers import is_weight_of_product  # only quantized networks need it
+        from hetero_cpu.transforms.integers import is_weight_of_product  # only quantized networks need it
 
         return is_weight_of_product(node, network)
     return is_turned_for_products(node, network)
@@ -178,7 +181,7 @@ def compute_integers(network: Network) -> Network:
 
 
 _COMPUTE_INTEGERS = OperatorPass(
-    "integers",
+    f"{_OWN}.integers",
     "compute_integers",
     "ConvInteger DequantizeLinear DynamicQuantizeLinear DynamicQuantizeMatMul MatMulInteger MatMulIntegerToFloat QGemm QLinearAdd "
     "QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid QuantizeLinear",
@@ -188,33 +191,35 @@ PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 PASSES = (
     *PASSES_OF_QUERY,
     _fold,
-    OperatorPass("normalizations", "fuse_layer_normalization", "ReduceMean"),
-    OperatorPass("normalizations", "fuse_rms_normalization", "ReduceMean"),
-    OperatorPass("normalizations", "fuse_softmax", "ReduceMax"),
-    OperatorPass("activations", "fuse_gelu", "Erf Tanh"),
-    OperatorPass("activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
-    OperatorPass("activations", "fuse_swish", "Exp Sigmoid"),
-    OperatorPass("transposes", "cancel_transposes", "Transpose"),
-    OperatorPass("pads", "fold_pads", "Pad"),
-    OperatorPass("scalars", "fold_scalars", "Add Div Mul Sub"),
-    OperatorPass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
+    OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
+    OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
+    OperatorPass(f"{_SHARED}.normalizations", "fuse_softmax", "ReduceMax"),
+    OperatorPass(f"{_SHARED}.activations", "fuse_gelu", "Erf Tanh"),
+    OperatorPass(f"{_SHARED}.activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
+    OperatorPass(f"{_SHARED}.activations", "fuse_swish", "Exp Sigmoid"),
+    OperatorPass(f"{_OWN}.transposes", "cancel_transposes", "Transpose"),
+    OperatorPass(f"{_OWN}.pads", "fold_pads", "Pad"),
+    OperatorPass(f"{_OWN}.scalars", "fold_scalars", "Add Div Mul Sub"),
+    OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
     # After all passes that fold scales: the weights and the sums of integers are to stay whole.
     compute_integers,
 )
 _ELIMINATE_IDLE = OperatorPass(
-    "reshapes", "eliminate_idle", "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze"
+    f"{_OWN}.reshapes",
+    "eliminate_idle",
+    "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze",
 )
-_MERGE_RESHAPES = OperatorPass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
+_MERGE_RESHAPES = OperatorPass(f"{_OWN}.reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
     _ELIMINATE_IDLE,
     _MERGE_RESHAPES,
-    OperatorPass("reshapes", "merge_stacked_transposes", "Transpose"),
-    OperatorPass("attention", "fuse_attention", "Softmax"),
-    OperatorPass("shared_heads", "share_heads", "Attention"),
-    OperatorPass("transposes", "merge_transposes", "Transpose"),
-    OperatorPass("attention", "pack_heads", "Attention"),
-    OperatorPass("caches", "fuse_caches", "Attention"),
+    OperatorPass(f"{_OWN}.reshapes", "merge_stacked_transposes", "Transpose"),
+    OperatorPass(f"{_SHARED}.attention", "fuse_attention", "Softmax"),
+    OperatorPass(f"{_OWN}.shared_heads", "share_heads", "Attention"),
+    OperatorPass(f"{_OWN}.transposes", "merge_transposes", "Transpose"),
+    OperatorPass(f"{_SHARED}.attention", "pack_heads", "Attention"),
+    OperatorPass(f"{_OWN}.caches", "fuse_caches", "Attention"),
 )
 
 

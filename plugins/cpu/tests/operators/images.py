@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hetero_core import Core
 
 RELATIVE = 2e-5
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=16, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def make_model(nodes: list[Any], inputs: dict[str, tuple[int, ...]], constants: dict[str, Any], outputs: list[str]) -> Any:

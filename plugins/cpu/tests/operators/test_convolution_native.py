@@ -84,7 +84,7 @@ def check(output: Array, expected: Array, tolerance: float = 3e-6) -> None:
 SIZES = st.integers(1, 9)
 
 
-@settings(max_examples=24, deadline=None, derandomize=True)
+@settings(max_examples=14, deadline=None, derandomize=True)
 @given(st.data())
 def test_convolution_of_any_parameters_equals_the_formula(data: st.DataObject) -> None:
     batch, channels, outputs = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 40)), data.draw(st.integers(1, 70))
@@ -150,7 +150,7 @@ def test_halos_in_shared_memory_are_zero_in_every_run(threads: int) -> None:
             loaded.infer({"x": np.full_like(x, np.nan)})
 
 
-@settings(max_examples=24, deadline=None, derandomize=True)
+@settings(max_examples=14, deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 60),
     depth=st.integers(1, 90),

@@ -59,9 +59,9 @@ def test_pooling_of_any_geometry_equals_the_formula(
         if count_pads:
             inside = np.pad(inside, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])), constant_values=1)
         begins = (0, 0) if count_pads else pads
-        expected = total / sum(
-            elements for _, _, elements in list_windows(inside, kernel, strides, dilations, begins, outputs, 0.0)
-        )
+        counts = sum(elements for _, _, elements in list_windows(inside, kernel, strides, dilations, begins, outputs, 0.0))
+        with np.errstate(invalid="ignore"):  # a dilated window may lie beside all pixels
+            expected = total / counts
     if not np.isfinite(expected).all():
         return
     model = make_model([oh.make_node(op_type, ["x"], ["y"], **attributes)], {"x": x.shape}, {}, ["y"])

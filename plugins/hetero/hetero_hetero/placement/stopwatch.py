@@ -28,15 +28,14 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core import Core, ExecutableNetwork
 from hetero_core.composing.runs import is_ready, warm_up
-from hetero_core.core import Core
 from hetero_core.devices.config import CACHE_KEYS, LIMIT_KEYS
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.parts import cut_part, hold_constants
 
 _LEAST_RUNS = 5

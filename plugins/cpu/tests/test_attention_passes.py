@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_cpu.transforms.reshapes import merge_stacked_transposes
+from hetero_cpu.transforms.transposes import merge_transposes
 from hetero_tests.passes import check as check_pass
 from hetero_tests.passes import draw_array, list_operators
 from hetero_tests.passes import parse as parse_with
 
 from hetero_core import Core
 from hetero_core.transforms.attention import fuse_attention, pack_heads
-from hetero_core.transforms.reshapes import merge_stacked_transposes
 from hetero_core.transforms.rewrite import run_passes
-from hetero_core.transforms.transposes import merge_transposes
 
 PASSES = (merge_stacked_transposes, fuse_attention, merge_transposes, pack_heads)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hetero_cpu.transforms.caches import fuse_caches
+from hetero_cpu.transforms.shared_heads import share_heads
 from hetero_tests.passes import check, list_operators, parse
 
 from hetero_core import Core, Network
-from hetero_core.transforms.caches import fuse_caches
-from hetero_core.transforms.shared_heads import share_heads
 
 SHAPES = "float[2,3,1,4] q, float[2,3,1,4] k, float[2,3,1,4] v, float[2,3,5,4] pk, float[2,3,5,4] pv"
 ATTENTION = "y = Attention<scale = 0.25>(q, keys, values)"

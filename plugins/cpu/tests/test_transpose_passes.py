@@ -9,18 +9,19 @@ import numpy as np
 import onnx
 import onnx.helper as oh
 import pytest
+from hetero_cpu.transforms.transposes import cancel_transposes, merge_transposes
 from hetero_tests.passes import check as check_pass
 from hetero_tests.passes import draw_array, list_operators
 from hetero_tests.passes import parse as parse_with
+from hetero_tests.samples import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from hetero_core import Core
 from hetero_core.kernels.program import compile_program
-from hetero_core.transforms.transposes import cancel_transposes, merge_transposes
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(DRAWS, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 CONSTANTS: dict[str, Any] = {

@@ -9,18 +9,19 @@ import numpy as np
 import onnx
 import onnx.helper as oh
 import pytest
+from hetero_cpu.transforms.pads import fold_pads
+from hetero_cpu.transforms.reshapes import eliminate_idle, merge_reshapes
+from hetero_cpu.transforms.scalars import fold_scalars
 from hetero_tests.passes import check, draw_array, list_operators
 from hetero_tests.passes import parse as parse_with
+from hetero_tests.samples import DRAWS
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hetero_core import Core
 from hetero_core.kernels.program import compile_program
-from hetero_core.transforms.pads import fold_pads
-from hetero_core.transforms.reshapes import eliminate_idle, merge_reshapes
-from hetero_core.transforms.scalars import fold_scalars
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(DRAWS, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 CONSTANTS: dict[str, Any] = {
