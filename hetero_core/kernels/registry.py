@@ -249,8 +249,8 @@ def _refuse_bodies(
     return None
 
 
-# Attributes that hold the number of an element type.
-_DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
+DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
+"""Attributes that hold the number of an element type."""
 
 
 def _refuse_attributes(node: Node, record: KernelRecord) -> str | None:
@@ -263,7 +263,7 @@ def _refuse_attributes(node: Node, record: KernelRecord) -> str | None:
             return f"attribute '{name}' of {node.operator} is {value!r}; implemented: {choices}"
         if isinstance(value, Graph) and name not in record.bodies:
             return f"attribute '{name}' of {node.operator} is a graph"
-        if name in _DTYPE_ATTRIBUTES and isinstance(value, int) and value != 0 and dtype_of_onnx(value) is None:
+        if name in DTYPE_ATTRIBUTES and isinstance(value, int) and value != 0 and dtype_of_onnx(value) is None:
             return f"attribute '{name}' of {node.operator} is {value}, which is no element type"
     missing = [name for name in record.required if name not in node.attributes]
     return f"attribute '{missing[0]}' of {node.operator} is missing" if missing else None
@@ -276,7 +276,7 @@ def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[Value
         return f"{node.operator} has {len(node.inputs)} inputs; implemented: {least} to {'any number' if most is None else most}"
     if record.outputs is not None and any(node.outputs[record.outputs :]):
         return f"{node.operator} has {len(node.outputs)} outputs; implemented: {record.outputs}"
-    for name in _DTYPE_ATTRIBUTES & node.attributes.keys():
+    for name in DTYPE_ATTRIBUTES & node.attributes.keys():
         value = node.attributes[name]
         dtype = dtype_of_onnx(value) if isinstance(value, int | str) else None
         if dtype is not None and dtype not in dtypes:

@@ -128,6 +128,8 @@ def make_others() -> Model:
     layers.end(layers.add("Relu", layers.convolve(joined, 2 * channels, channels, 3)))
     normed = layers.add("InstanceNormalization", layers.convolve(x, channels, channels, 3), *[layers.weight(channels)] * 2)
     layers.end(layers.add("Relu", normed), layers.add("Relu", layers.add("Add", x, y)), layers.add("Add", pooled, pooled))
+    for half in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        layers.end(layers.add("Cast", layers.add("Cast", "x", to=half), to=TensorProto.FLOAT))
     return layers.finish(), IMAGES
 
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
-from hetero_tests.larger_models import larger_model  # the path is set above
+from hetero_tests.half_models import set_float_type  # the path is set above
+from hetero_tests.larger_models import larger_model
 from hetero_tests.network_writer import NetworkWriter
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.open_variants import make_gpt, make_unet
@@ -39,11 +40,21 @@ class Case:
 
 
 def make_case(name: str, batch: int = 1) -> Case:
-    """Returns a case, bit-identical for the same name and batch. Only the fixed models have a batch. Raises: KeyError."""
+    """Returns a case, bit-identical for the same name and batch. Raises: KeyError.
+
+    Only the fixed models have a batch, and as `half:NAME` a form of float16.
+    """
     if name in FIXED or name == "residual":
         model = larger_model(name, batch) if name in LARGER else widen_batch(_make_light(name), batch)
         return Case(model, [light_inputs(model)])
     kind, _, count = name.partition(":")
+    if kind == "half":
+        whole = make_case(count, batch)
+        runs = [
+            {key: array.astype(np.float16) if array.dtype == np.float32 else array for key, array in run.items()}
+            for run in whole.runs
+        ]
+        return Case(set_float_type(whole.model, TensorProto.FLOAT16), runs)
     if count:
         return _make_chain(kind, int(count))
     return OTHERS[name]()

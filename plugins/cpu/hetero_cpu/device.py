@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
     from hetero_cpu.stored.payload import NetworkSource
 
+MODE_KEY, ACCURACY, PERFORMANCE = "EXECUTION_MODE_HINT", "ACCURACY", "PERFORMANCE"
+
 
 class CpuDevice:
     """One object per Core and registered name."""
@@ -42,7 +44,7 @@ class CpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """The configuration keys of CPU: which kernels compute, and which plans are verified or checked."""
+        """The configuration keys of CPU: which kernels compute, in which precision, and which plans are verified."""
         return {
             KERNELS_KEY: ConfigKey(
                 str,
@@ -58,6 +60,14 @@ class CpuDevice:
                 "is for finding faults. NO never does; AUTO is an old word for NO.",
                 choices=VERIFY_CHOICES,
                 runtime=True,
+            ),
+            MODE_KEY: ConfigKey(
+                str,
+                PERFORMANCE,
+                "PERFORMANCE computes float16 and bfloat16 in float32 and rounds only the outputs of the network; ACCURACY rounds "
+                "after each operator, as the standard says.",
+                choices=(ACCURACY, PERFORMANCE),
+                added_later=True,
             ),
             WEIGHTS_ONCE_KEY: ConfigKey(
                 bool,
@@ -98,8 +108,9 @@ class CpuDevice:
         """Compiles the network into bound kernels."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
         from hetero_cpu.stored.payload import load_source  # only a network that runs needs this and the executable
+        from hetero_cpu.transforms.precision import widen_halves  # as above
 
-        return self._open(device, load_source(network), config)
+        return self._open(device, load_source(network if config[MODE_KEY] == ACCURACY else widen_halves(network)), config)
 
     def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
         from hetero_cpu.executable import CpuExecutable

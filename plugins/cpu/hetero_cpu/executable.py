@@ -231,9 +231,9 @@ class CpuExecutable(Executable):
         return program
 
     def _let_go(self, special: Network) -> None:
-        """Releases the constants if no other plan will be made: the plan and the toolkit's program hold their own."""
-        if self._is_static:
-            for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
+        """Releases the constants, for open sizes those that can be made again: the plans and the toolkit's program hold their own."""
+        for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
+            if self._is_static or constant.is_renewable:
                 constant.release()
 
     def _find_plan(self, signature: Signature) -> PlanInUse | None:
@@ -244,7 +244,10 @@ class CpuExecutable(Executable):
                 self._last_open = signature
                 return plan
         stored = None if self._plans.stored is None else self._plans.stored.find(signature)
-        return self._make_plan(signature) if stored is None else self._add_plan(stored, signature)
+        if stored is None:
+            return self._make_plan(signature)
+        self._let_go(self.transformed)
+        return self._add_plan(stored, signature)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns a new plan for input shapes; None as `_find_plan` does."""
@@ -260,6 +263,7 @@ class CpuExecutable(Executable):
             self._order(signature)
             return None
         self._plans.store(plan, signature)
+        self._let_go(self.transformed)
         return self._add_plan(plan, signature)
 
     def _plan(self, signature: Signature) -> Planning:
@@ -365,7 +369,6 @@ class CpuExecutable(Executable):
     def _take_over(self, plan: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
         if plan is not None:
             self._add_plan(plan, signature)
-            self._let_go(self.transformed)
         elif not self._is_closed:
             logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", self.source.name, error)
         with self._lock:
@@ -375,6 +378,7 @@ class CpuExecutable(Executable):
             self._turn.notify_all()
         if plan is not None:
             self._plans.store(plan, signature)
+            self._let_go(self.transformed)
 
     def export(self) -> Payload:
         """Returns the network after its passes, with the weights as machine code reads them."""

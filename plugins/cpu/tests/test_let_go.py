@@ -167,11 +167,13 @@ def test_weight_is_released_before_the_next_weight_is_packed() -> None:
     assert packed.nbytes == np.prod(SHAPES["w0"]) * 4
 
 
-def test_weights_of_a_network_with_several_plans_stay() -> None:
+def test_packed_weight_is_made_again_for_a_further_plan() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
     constants = weights.network.initializers
-    PackedWeights().serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2)
-    assert set(weights.list_alive()) == set(SHAPES)
+    packed = PackedWeights()
+    first = packed.serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2)
+    assert set(weights.list_alive()) == set(SHAPES) - {"w0"}
+    assert packed.serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2) is first
 
 
 def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:

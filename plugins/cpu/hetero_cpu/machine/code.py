@@ -16,7 +16,7 @@ import numpy as np
 from hetero_cpu.machine import llvm as ir
 from hetero_cpu.machine.terms import Floats, Mask, Number, Term, Truth
 
-FLOAT_BYTES = 4
+FLOAT_BYTES, HALF_BYTES = 4, 2
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +169,31 @@ class Code:
         name = f"llvm.masked.store.v{kind.count}f32.p0"
         function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
         self.builder.call(function, [value.value, pointer, ir.write_integer(ir.I32, 4), mask.value])
+
+    def load_half(self, address: Number, half: str, width: int) -> Floats:
+        """Returns `width` numbers of half precision, "float16" or "bfloat16", as float32; subnormal numbers, too."""
+        pointer, wide = self._point(address, 0), _lanes(ir.FLOAT, width)
+        if half == "float16":
+            return Floats(self, self.builder.convert("fpext", self.builder.load(pointer, _lanes(ir.HALF, width), HALF_BYTES), wide))
+        kind = _lanes(ir.I32, width)
+        bits = self.builder.convert("zext", self.builder.load(pointer, _lanes(ir.I16, width), HALF_BYTES), kind)
+        return Floats(self, self.builder.convert("bitcast", self.builder.compute("shl", bits, ir.write_integer(kind, 16)), wide))
+
+    def store_half(self, address: Number, value: Floats, half: str) -> None:
+        """Writes float32 as numbers of half precision, rounded to nearest, ties to even; a NaN stays one."""
+        compute, width = self.builder.compute, value.width
+        if half == "float16":
+            rounded = self.builder.convert("fptrunc", value.value, _lanes(ir.HALF, width))
+        else:
+            # The processor's own instruction takes subnormal numbers for zeros.
+            kind = _lanes(ir.I32, width)
+            one, shift, below_half, quiet = (ir.write_integer(kind, number) for number in (1, 16, 0x7FFF, 0x40))
+            bits = self.builder.convert("bitcast", value.value, kind)
+            upper = compute("lshr", bits, shift)
+            nearest = compute("lshr", compute("add", bits, compute("add", compute("and", upper, one), below_half)), shift)
+            chosen = self.builder.select(value.is_nan().value, compute("or", upper, quiet), nearest)
+            rounded = self.builder.convert("trunc", chosen, _lanes(ir.I16, width))
+        self.builder.store(rounded, self._point(address, 0), HALF_BYTES)
 
     def store_far(self, address: Number, value: Floats, offset: int = 0) -> None:
         """Writes a vector into memory past the caches, at a multiple of its own size: nothing there is read before it is written."""
@@ -349,6 +374,10 @@ class Code:
 
     def _declare(self, name: str, result: Any, parameters: list[Any]) -> Any:
         return self.module.declare(name, result, parameters)
+
+
+def _lanes(kind: ir.Type, width: int) -> ir.Type:
+    return kind if width == 1 else ir.VectorType(kind, width)
 
 
 def _name_kind(kind: Any) -> str:

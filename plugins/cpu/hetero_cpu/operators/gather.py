@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.symbols.sizes import largest, least
+from hetero_cpu.symbols.sizes import is_open, largest, least
 
 _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
 """x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y."""
@@ -28,13 +28,18 @@ def plan_native_gather(site: Site) -> Recipe | None:
     """
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]
-    if x.ndim == 0 or x.dtype.itemsize != FLOAT_BYTES or indices.dtype != np.int64 or site.group.epilogue:
+    if x.ndim == 0 or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES) or indices.dtype != np.int64 or site.group.epilogue:
         return None
     if not x.flags.c_contiguous or not indices.flags.c_contiguous or (name in site.constants and indices.size == 1):
         return None
     axis = int(site.node.attributes.get("axis", 0)) % x.ndim
     shape = x.shape
     outer, size, length = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    if x.dtype.itemsize == HALF_BYTES:
+        if is_open(length) or length % 2:
+            return None
+        # Pairs of halves are moved as numbers of four bytes.
+        length //= 2
     rows = outer * indices.size
     if rows * length == 0:
         return None

@@ -16,6 +16,7 @@ ALL = "all"
 NATIVE_STEPS = (
     ("attention", "plan_native_attention", "Attention"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
+    ("casts", "plan_cast", "Cast"),
     ("depthwise", "plan_depthwise", "Conv"),
     ("convolution", "plan_product_convolution", "Conv"),
     ("elementwise", "plan_native_expression", ALL),

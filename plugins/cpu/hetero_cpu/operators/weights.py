@@ -92,8 +92,8 @@ class LazyArray:
         releases: bool,
         purpose: tuple[object, ...] = (),
     ) -> None:
-        """`purpose` names the packed form; `memory` has room for it; `releases`: the sources are freed when it is made, and only
-        constants remain among them.
+        """`purpose` names the packed form; `memory` has room for it; `releases`: when it is made, only constants
+        remain among the sources.
         """
         self.purpose = purpose
         self.sources, self.make, self._memory, self._releases = sources, make, memory, releases
@@ -116,10 +116,8 @@ class LazyArray:
                 constants = tuple(source for source in self.sources if isinstance(source, Initializer))
                 for constant in constants:
                     # A further plan may want the array, but rarely constants that are packed already.
-                    constant.drop_pages()
+                    constant.release()
                 if self._releases:
-                    for constant in constants:
-                        constant.release()
                     # Constants are kept as the key, without their arrays.
                     self.sources = constants
             return self._array
