@@ -274,6 +274,9 @@ SCRIPTS = {
         ),
     ),
     "bench": Script("tests/bench/compare.py", "Compares engines in alternating processes, for an hour or two.", TESTED),
+    "integers": Script(
+        "plugins/cpu/tests/integers.py", "Runs 20,000 drawn quantized networks against exact integers; half an hour.", TESTED
+    ),
     "busy": Script("tests/bench/busy.py", "Runs one network in several processes at once; prints figures.", TESTED),
     "rounds": Script(
         "plugins/process/tests/rounds.py",

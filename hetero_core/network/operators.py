@@ -991,6 +991,7 @@ OPERATORS: Mapping[str, Operator] = {
     "MatMulInteger": define(10, _multiply(), "int32", along=_along_products),
     "MaxPool": define(1, _pool, 0, "int64", along=_along_windows),
     "OneHot": define(9, _mark_ones, 2),
+    "MultiplyAdd": Operator(0, _broadcast),
     "PRelu": define(7, _broadcast, 0, along=_keep_apart),
     "Pad": define(2, _pad, 0, along=_along_pads),
     "Pow": define(7, _broadcast, 0, along=_keep_apart),

@@ -342,6 +342,12 @@ def fuse(x: Array, factor: Array, summand: Array) -> Array:
     return (x.astype(np.float64) * factor.astype(np.float64) + summand.astype(np.float64)).astype(np.float32)
 
 
+@kernel("MultiplyAdd", since=(0,), dtypes=FLOAT32)
+def multiply_add(xp: Namespace, a: Array, b: Array, c: Array) -> Array:
+    """Returns a * b + c, rounded once; no operator of ONNX, but a node that a pass makes."""
+    return fuse(a, b, c) if c.size > 1 or c.any() else a * b + c
+
+
 @microsoft_kernel("QLinearAdd", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
 def qlinear_add(
     xp: Namespace,

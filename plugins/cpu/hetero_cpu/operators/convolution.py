@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_nativ
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling
-from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
+from hetero_cpu.operators.winograd import choose_winograd, has_exact_tiles, plan_winograd
 from hetero_cpu.symbols.arrays import lay_table
 
 
@@ -50,6 +50,9 @@ def plan_product_convolution(site: Site) -> Recipe | None:
         # Transformed weights are up to four times as large.
         width=0 if site.weights.is_once else find_width(),
     )
+    if size and is_whole(convolution.weight):
+        # The sums of a quantized network are exact, and stay so in small tiles of small numbers.
+        size = 2 if has_exact_tiles(convolution.weight, *site.ranges.get(convolution.source, (-inf, inf))) else 0
     staging = choose_staging(convolution, size)
     if size:
         return replace(plan_winograd(convolution, epilogue, staging, size), reaches=list_reaches(convolution, staging, size))
@@ -156,6 +159,12 @@ def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
 
 def _make_offsets(*offsets: int) -> Array:
     return np.array(offsets, np.int64)
+
+
+def is_whole(array: Array) -> bool:
+    """Says whether an array has whole numbers alone; reads few elements of most other arrays."""
+    first = array.reshape(-1)[:64]
+    return bool(np.array_equal(first, np.rint(first)) and np.array_equal(array, np.rint(array)))
 
 
 def is_even(array: Array) -> bool:

@@ -239,7 +239,7 @@ _OF_TWO = frozenset({"Add", "Sub", "Mul", "Div", "PRelu"})
 # More would compile slowly, and need more registers than there are.
 _MOST_NODES, _MOST_OPERANDS = 24, 8
 
-ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization"}
+ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization", "MultiplyAdd"}
 """The operators that may be part of an expression."""
 
 
@@ -261,6 +261,9 @@ class ExpressionReader:
             return False
         if node.op_type == "BatchNormalization":
             return self._read_batch_normalization(node)
+        if node.op_type == "MultiplyAdd":
+            self._known[node.outputs[0]] = self._add("MultiplyAdd", tuple(map(self._refer, node.inputs)))
+            return True
         if node.op_type in _BINARY and not (node.op_type == "PRelu" and read_activation(node, self.constants)):
             return self._read_binary(node)
         activation = read_activation(node, self.constants)

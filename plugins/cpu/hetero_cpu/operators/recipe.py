@@ -115,6 +115,8 @@ class Site:
     """The zeros around the output if a recipe with kernels makes it channels last."""
     workers: int = 1
     """The threads that machine code may be run by."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The least and the largest element of values that have limits."""
 
     @property
     def node(self) -> Node:

@@ -159,11 +159,33 @@ class OperatorPass:
         return transformed
 
 
-def _fold(network: Network) -> Network:
-    return fold_constants(network, evaluate_node, is_kept=is_turned_for_products)
-
-
 _SHARED, _OWN = "hetero_core.transforms", "hetero_cpu.transforms"
+
+
+def _is_kept(node: Node, network: Network) -> bool:
+    if node.op_type == "DequantizeLinear":
+        from hetero_cpu.transforms.integers import is_weight_of_product  # only quantized networks need it
+
+        return is_weight_of_product(node, network)
+    return is_turned_for_products(node, network)
+
+
+def _fold(network: Network) -> Network:
+    return fold_constants(network, evaluate_node, is_kept=_is_kept)
+
+
+def compute_integers(network: Network) -> Network:
+    """Returns the network with its quantized operators as float32 operators, and the weights folded that are read as floats."""
+    computed = _COMPUTE_INTEGERS(network)
+    return network if computed is network else fold_constants(computed, evaluate_node, is_kept=is_turned_for_products)
+
+
+_COMPUTE_INTEGERS = OperatorPass(
+    f"{_OWN}.integers",
+    "compute_integers",
+    "ConvInteger DequantizeLinear DynamicQuantizeLinear DynamicQuantizeMatMul MatMulInteger MatMulIntegerToFloat QGemm QLinearAdd "
+    "QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid QuantizeLinear",
+)
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
@@ -179,6 +201,8 @@ PASSES = (
     OperatorPass(f"{_OWN}.pads", "fold_pads", "Pad"),
     OperatorPass(f"{_OWN}.scalars", "fold_scalars", "Add Div Mul Sub"),
     OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
+    # After all passes that fold scales: the weights and the sums of integers are to stay whole.
+    compute_integers,
 )
 _ELIMINATE_IDLE = OperatorPass(
     f"{_OWN}.reshapes",

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite, prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import join_chains
@@ -89,6 +93,41 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
 _LARGE_CONSTANT = 1 << 16
 
 
+_NO_LIMITS, _MOST_LIMITS = (-inf, inf), 1 << 14
+_KEEPING = frozenset({"Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def find_ranges(network: Network) -> Mapping[str, tuple[float, float]]:
+    """Returns the limits of values that a Clip limits, in the arithmetic with constants around it: those of quantized networks."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for node in network.nodes if "Clip" in network.op_types else ():
+        low, high = ranges.get(node.inputs[0] if node.inputs else "", _NO_LIMITS)
+        limits = [_read_limits(network.initializers.get(value)) for value in node.inputs[1:]]
+        (least, most), (last, _) = (*limits, _NO_LIMITS, _NO_LIMITS)[:2]
+        if node.op_type == "Relu" or (node.op_type == "ThresholdedRelu" and node.attributes.get("alpha", 1.0) >= 0):
+            low, high = max(low, 0.0), max(high, 0.0)
+        elif node.op_type == "Clip":
+            low, high = (min(max(limit, least), last if isfinite(last) else inf) for limit in (low, high))
+        elif node.op_type == "Round":
+            low, high = float(np.floor(low)), float(np.ceil(high))
+        elif node.op_type in ("Add", "Sub"):
+            low, high = (low + least, high + most) if node.op_type == "Add" else (low - most, high - least)
+        elif node.op_type in ("Div", "Mul", "MultiplyAdd") and low >= 0 and least > 0 and (len(limits) == 1 or last >= 0):
+            low, high = 0.0, inf
+        elif node.op_type not in _KEEPING:
+            continue
+        if (isfinite(low) or isfinite(high)) and not node.domain:
+            ranges.update(dict.fromkeys(node.writes, (low, high)))
+    return ranges
+
+
+def _read_limits(constant: Initializer | None) -> tuple[float, float]:
+    """Returns the least and the largest element of a small constant of floats. A constant that follows from sizes is not read."""
+    if type(constant) is not Initializer or constant.dtype != "float32" or not 0 < prod(constant.shape) <= _MOST_LIMITS:
+        return _NO_LIMITS
+    return float(constant.array.min()), float(constant.array.max())
+
+
 def build_plan(
     network: Network,
     weights: PackedWeights,
@@ -107,7 +146,7 @@ def build_plan(
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = join_chains(form_groups(network, types, constants), network, types, constants)
     placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
-    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer)
+    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, find_ranges(network))
     for group in groups:
         builder.add_group(group)
     return builder.finish()
@@ -125,6 +164,7 @@ class _Builder:
     workers: int
     scope: Scope | None
     placer: ValuePlacer
+    ranges: Mapping[str, tuple[float, float]]
     steps: list[PlannedStep] = field(default_factory=list)
     last_read: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
@@ -172,6 +212,7 @@ class _Builder:
             self.placer.halos,
             self.placer.find_halo(group.outputs[0]),
             self.workers,
+            self.ranges,
         )
         return choose_step(site)
 

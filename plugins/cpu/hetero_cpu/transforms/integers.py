@@ -1,0 +1,1069 @@
+"""A pass that replaces quantized operators by float32 operators on whole numbers, which are exact below 2^24.
+
+```text
+x ── QuantizeLinear ──> q - zero point ── Conv on whole numbers ──> sum ── scale, round, limit ──> q - zero point ── ...
+```
+
+A quantized tensor is held as float32 numbers q - zero point (`Codes`); its bytes are made only if another node reads them. A float that
+is a multiple of such numbers is held as numbers and factor (`Scaled`) until a node asks for the float. The weights of a product bound all
+of its partial sums; if they may reach 2^24, the depth is cut into pieces. Nodes that are not recognized stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hetero_core.dtypes import onnx_of_dtype
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import Dimension, TensorType
+from hetero_core.transforms.constants import drop_unread
+from hetero_core.transforms.copies import eliminate_copies
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[Dimension, ...] | None
+
+EXACT = 1 << 24
+"""float32 holds each whole number up to this one."""
+_LARGEST_SUM = 1 << 31
+_MOST_PIECES = 16
+_UNIT = 1 << 12
+"""Sums of more than two pieces are added as multiples of this number and remainders, both exact."""
+
+_LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_SINCE = {
+    **dict.fromkeys(("Add", "Div", "Identity", "Mul", "Sub"), 14),
+    **dict.fromkeys(("Conv", "Round"), 11),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), 20),
+    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "ThresholdedRelu"), (1, 6, 0, 10), strict=True)),
+}
+"""The versions of the operators that the pass makes; 13 for all others."""
+
+_MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A tensor of integers: the sum of `parts`, float32 values, is its elements less `zero`.
+
+    `zero` is a number, or the name of a scalar that a run computes. `ranges`: the limits of the elements less `zero`, for each extreme
+    zero point.
+    """
+
+    parts: tuple[str, ...]
+    zero: int | str
+    dtype: str
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A float32 value: `source` times `factor`, which broadcasts over it. `codes` are those of `source` if they are bytes."""
+
+    source: str
+    factor: Array
+    codes: Codes | None = None
+    is_positive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Constant integers less their zero points, of which a product is made; `scale` is a number, or one for each index of `axis`."""
+
+    name: str
+    constant: Initializer
+    zero: Array
+    scale: Array
+    axis: int = 0
+    is_turned: bool = False
+
+    def read(self) -> Array:
+        """Returns the whole numbers, as int32."""
+        array = self.constant.array
+        numbers: Array = (array.astype(np.int8) if array.dtype.kind == "V" else array).astype(np.int32) - self.zero
+        return numbers.T if self.is_turned else numbers
+
+    def hold(self, cut: tuple[slice, ...]) -> Initializer:
+        """Returns a part of the numbers as float32, made on first use."""
+        shape = self.read()[cut].shape
+
+        def load() -> Array:
+            part = np.ascontiguousarray(self.read()[cut], np.float32)
+            self.constant.release()
+            return part
+
+        return Initializer("float32", shape, load, is_renewable=True)
+
+    def dequantize(self) -> Initializer:
+        """Returns the float32 numbers that the integers stand for, made on first use."""
+
+        def load() -> Array:
+            numbers = self.read().astype(np.float32)
+            scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, numbers.ndim)
+            self.constant.release()
+            return numbers * scale
+
+        shape = self.constant.shape[::-1] if self.is_turned else self.constant.shape
+        return Initializer("float32", shape, load, is_renewable=True)
+
+
+def _along(values: Array, axis: int, rank: int) -> Array:
+    """Returns a vector shaped to broadcast along an axis; a single number without axes."""
+    return values.reshape(()) if values.size == 1 else values.reshape((-1, *(1,) * (rank - axis - 1)))
+
+
+def is_weight_of_product(node: Node, network: Network) -> bool:
+    """Says whether a node dequantizes a constant that a product reads: its integers are to stay."""
+    if node.op_type != "DequantizeLinear":
+        return False
+    for reader in _list_readers(node.outputs[0], network):
+        readers = _list_readers(reader.outputs[0], network) if reader.op_type == "Transpose" else (reader,)
+        if any(each.op_type in _PRODUCTS and not each.domain for each in readers):
+            return True
+    return False
+
+
+def _list_readers(value: str, network: Network) -> Iterable[Node]:
+    return (network.nodes[index] for index in network.index_of_consumers.get(value, ()))
+
+
+def compute_integers(network: Network) -> Network:
+    """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights."""
+    rewriter = _Rewriter(network)
+    for node in network.nodes:
+        rewriter.add(node)
+    rewritten = rewriter.finish()
+    return network if rewritten is None else drop_unread(eliminate_copies(rewritten))
+
+
+class _Rewriter:
+    """The network as far as it is rewritten. A rule takes a node and returns whether it has made the node's outputs."""
+
+    def __init__(self, network: Network) -> None:
+        self.network, self.names = network, FreshNames(network)
+        self.nodes: list[Node] = []
+        self.types = dict(network.types)
+        self.constants = dict(network.initializers)
+        self.codes: dict[str, Codes] = {}
+        self.scaled: dict[str, Scaled] = {}
+        self.weights: dict[str, Weight] = {}
+        self.pending: set[str] = set()
+        """Values of the network that exist as codes or multiples alone."""
+        self.origins: tuple[str, ...] = ()
+        self.makers: dict[str, tuple[str, ...]] = {}
+        """The origins of the values of the network that rules have made."""
+        self.absorbed: dict[str, tuple[str, ...]] = {}
+        """The same for values without a node of their own, whose origins go to their readers."""
+        self.known: dict[tuple[Any, ...], str] = {}
+        """Constants by their contents, and codes by their zero point."""
+        self.is_changed = False
+
+    # The walk.
+
+    def add(self, node: Node) -> None:
+        """Adds the nodes that compute a node."""
+        absorbed = [origin for value in node.inputs for origin in self.absorbed.get(value, ())]
+        self.origins = tuple(dict.fromkeys((*absorbed, *node.origins)))
+        count = len(self.nodes)
+        rule = _RULES.get((node.domain, node.op_type))
+        if rule is not None and all(node.inputs[:1]) and len(node.writes) and rule(self, node):
+            self.is_changed = True
+            origins = dict.fromkeys(node.writes, self.origins)
+            self.makers.update(origins)
+            if len(self.nodes) == count:
+                self.absorbed.update(origins)
+            return
+        for value in node.reads:
+            self.make(value)
+        weight = self.weights.get(node.outputs[0]) if node.outputs else None
+        if weight is not None and node.op_type == "DequantizeLinear":
+            self.constants[node.outputs[0]] = weight.dequantize()
+        else:
+            self.nodes.append(node)
+
+    def finish(self) -> Network | None:
+        """Returns the rewritten network; None if nothing was recognized."""
+        for spec in self.network.outputs:
+            self.make(spec.name)
+        if not self.is_changed and not self.weights:
+            return None
+        return replace(
+            self.network,
+            nodes=tuple(self.nodes),
+            initializers=MappingProxyType(self.constants),
+            types=MappingProxyType(self.types),
+        )
+
+    def make(self, value: str) -> None:
+        """Makes a value of the network that exists as codes or as a multiple."""
+        if value not in self.pending:
+            return
+        self.pending.discard(value)
+        origins, self.origins = self.origins, self.makers.get(value, self.origins)
+        self.make_pending(value)
+        self.origins = origins
+
+    def make_pending(self, value: str) -> None:
+        """Adds the nodes that make a value."""
+        shape = self.shape(value)
+        if value in self.scaled:
+            scaled = self.scaled[value]
+            self.rescale(scaled.source, scaled.factor, shape, is_sum=scaled.codes is None, output=value)
+            return
+        codes = self.codes[value]
+        if len(codes.parts) == 1 and codes.zero != 0:
+            codes = replace(codes, parts=(self.emit("Add", codes.parts[0], self.read_float(codes.zero), shape=shape),))
+        *firsts, last = codes.parts
+        total = ""
+        for part in firsts:
+            integers = self.cast(part, codes.dtype, shape)
+            total = self.emit("Add", total, integers, shape=shape, dtype=codes.dtype) if total else integers
+        if total:
+            self.emit("Add", total, self.cast(last, codes.dtype, shape), shape=shape, dtype=codes.dtype, output=value)
+        else:
+            self.cast(last, codes.dtype, shape, output=value)
+
+    def cast(self, value: str, dtype: str, shape: Shape, output: str = "") -> str:
+        """Returns a value as another element type."""
+        return self.emit("Cast", value, shape=shape, dtype=dtype, output=output, to=onnx_of_dtype(dtype))
+
+    def emit(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> str:
+        """Adds a node of ONNX's own domain and returns its output."""
+        result = output or self.names.value(f"{inputs[0]}/{op_type}")
+        version = _SINCE.get(op_type, 13)
+        name = self.names.node(f"{result}/{op_type}")
+        self.nodes.append(
+            Node(name, op_type, inputs, (result,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
+        )
+        if not output:
+            self.types[result] = TensorType(dtype, shape)
+        return result
+
+    def emit_like(self, node: Node, *inputs: str, shape: Shape) -> str:
+        """Adds a node of the same operator and attributes with other inputs and returns its output."""
+        result = self.names.value(f"{node.outputs[0]}/{node.op_type}")
+        name = self.names.node(f"{result}/{node.op_type}")
+        self.nodes.append(replace(node, name=name, inputs=inputs, outputs=(result,), origins=self.origins, original_name=None))
+        self.types[result] = TensorType("float32", shape)
+        return result
+
+    # What is known of values.
+
+    def shape(self, value: str) -> Shape:
+        """Returns the shape of a value of the network; None if it is not known."""
+        value_type = self.constants[value].type if value in self.constants else self.types.get(value)
+        return value_type.shape if isinstance(value_type, TensorType) else None
+
+    def dtype(self, value: str) -> str | None:
+        """Returns the element type of a value of the network."""
+        value_type = self.constants[value].type if value in self.constants else self.types.get(value)
+        return value_type.dtype if isinstance(value_type, TensorType) else None
+
+    def constant(self, value: str, *dtypes: str) -> Array | None:
+        """Returns a constant of one of these element types, by default float32."""
+        constant = self.constants.get(value)
+        return None if constant is None or constant.dtype not in (dtypes or ("float32",)) else constant.array
+
+    def scale(self, value: str) -> Array | None:
+        """Returns a constant scale of a whole tensor, as float32 without axes; None if it is no positive number."""
+        scale = self.constant(value)
+        is_fit = scale is not None and scale.size == 1 and np.isfinite(scale).all() and bool((scale > 0).all())
+        return scale.reshape(()) if scale is not None and is_fit else None
+
+    def zero(self, value: str) -> int | str | None:
+        """Returns a zero point: a number, or the name of a scalar that is computed; None if it has several elements."""
+        if not value:
+            return 0
+        constant = self.constants.get(value)
+        if constant is not None:
+            return (
+                int(constant.array.reshape(-1)[0]) if constant.array.size == 1 and constant.dtype in (*_LIMITS, "int32") else None
+            )
+        return value if self.shape(value) in ((), (1,)) and self.dtype(value) in _LIMITS else None
+
+    def number(self, values: Any, dtype: Any = np.float32) -> str:
+        """Returns the name of a constant; equal constants have the same name."""
+        array = np.asarray(values, dtype)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.known:
+            self.known[key] = self.names.value("integers/number")
+            self.constants[self.known[key]] = Initializer.of_array(array)
+        return self.known[key]
+
+    def read_float(self, zero: int | str) -> str:
+        """Returns the name of a zero point as float32."""
+        if isinstance(zero, int):
+            return self.number(zero)
+        codes = self.center(zero, 0)
+        assert codes is not None
+        return codes.parts[0]
+
+    def center(self, value: str, zero: int | str | None) -> Codes | None:
+        """Returns the elements of a value less a zero point, in a single part; None for types that float32 does not hold."""
+        if zero is None or (value not in self.codes and self.dtype(value) not in _LIMITS):
+            return None
+        shape = self.shape(value)
+        codes = self.codes.get(value)
+        if codes is None:
+            dtype = self.dtype(value) or ""
+            constant = self.constants.get(value)
+            numbers = self.cast(value, "float32", shape) if constant is None else self.number(constant.array)
+            codes = self.codes[value] = Codes((numbers,), 0, dtype, (_LIMITS[dtype],))
+        if len(codes.parts) > 1:
+            if (value, "sum", "") not in self.known:
+                self.known[value, "sum", ""] = self.join(codes.parts, shape)
+            codes = replace(codes, parts=(self.known[value, "sum", ""],))
+        if codes.zero == zero:
+            return codes
+        (numbers,) = codes.parts
+        key = (value, zero)
+        if key not in self.known and isinstance(codes.zero, int) and isinstance(zero, int):
+            self.known[key] = self.emit("Add", numbers, self.number(codes.zero - zero), shape=shape)
+        elif key not in self.known:
+            if codes.zero != 0:
+                numbers = self.emit("Add", numbers, self.read_float(codes.zero), shape=shape)
+            self.known[key] = self.emit("Sub", numbers, self.read_float(zero), shape=shape) if zero != 0 else numbers
+        if isinstance(codes.zero, int) and isinstance(zero, int):
+            ranges = tuple((low + codes.zero - zero, high + codes.zero - zero) for low, high in codes.ranges)
+        else:
+            ranges = _open_ranges(codes.dtype, zero)
+        return Codes((self.known[key],), zero, codes.dtype, ranges)
+
+    def keep(self, value: str, codes: Codes) -> bool:
+        """Notes the codes of a value of the network, which a later reader may ask for."""
+        self.codes[value] = codes
+        self.pending.add(value)
+        return True
+
+    # Products.
+
+    def join(self, parts: Sequence[str], shape: Shape) -> str:
+        """Returns the sum of whole numbers, rounded once to float32."""
+        if len(parts) <= 2:
+            return self.emit("Add", *parts, shape=shape) if len(parts) == 2 else parts[0]
+        units, remainders = "", ""
+        for part in parts:
+            unit = self.emit("Round", self.emit("Mul", part, self.number(1 / _UNIT), shape=shape), shape=shape)
+            remainder = self.emit("Sub", part, self.emit("Mul", unit, self.number(_UNIT), shape=shape), shape=shape)
+            units = self.emit("Add", units, unit, shape=shape) if units else unit
+            remainders = self.emit("Add", remainders, remainder, shape=shape) if remainders else remainder
+        return self.emit("Add", self.emit("Mul", units, self.number(_UNIT), shape=shape), remainders, shape=shape)
+
+    def multiply(self, node: Node, x: Codes, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
+        """Returns the parts of a product of whole numbers and the bound of its sum; None if it may be too large.
+
+        `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
+        """
+        numbers, shape = weight.read(), self.shape(node.outputs[0])
+        is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
+        outputs, depth = (0, 1) if is_turned else (1, 0)
+        group = int(node.attributes.get("group", 1))
+        cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
+        if cuts is None:
+            return None
+        largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
+        if group > 1 and node.op_type == "ConvTranspose":
+            largest = [np.tile(bound, group) for bound in largest]
+        total: Array = np.sum(largest, axis=0) + (0 if bias is None else np.abs(bias))
+        if total.max(initial=0) >= _LARGEST_SUM or (bias is not None and bias.shape != largest[0].shape):
+            return None
+        is_apart = bias is not None and bool((largest[-1] + np.abs(bias)).max() >= EXACT)
+        if is_apart and bias is not None and np.abs(bias).max() > EXACT:
+            return None
+        parts = []
+        for index, cut in enumerate(cuts):
+            source = (
+                x.parts[0]
+                if len(cuts) == 1
+                else self.cut(x.parts[0], node.inputs[0], 1 if "Conv" in node.op_type else -1, cut[depth])
+            )
+            inputs = [source, self.hold_weight(weight, cut)]
+            if bias is not None and index == len(cuts) - 1 and not is_apart:
+                inputs.append(self.number(bias))
+            parts.append(self.emit_like(node, *inputs, shape=shape))
+        if is_apart and bias is not None:
+            parts.append(self.number(_along(bias, 1, numbers.ndim)))
+        return tuple(parts), int(total.max(initial=0))
+
+    def multiply_computed(self, node: Node, a: Codes, b: Codes) -> tuple[tuple[str, ...], int] | None:
+        """Returns the parts of a matrix product of computed whole numbers and the bound of its sum; None if it may be too large."""
+        left, shape = self.shape(node.inputs[0]), self.shape(node.outputs[0])
+        depth = left[-1] if left and len(left) >= 2 else None
+        if not isinstance(depth, int) or len(self.shape(node.inputs[1]) or ()) < 2:
+            return None
+        term = max(max(abs(low), abs(high)) for low, high in a.ranges) * max(max(abs(low), abs(high)) for low, high in b.ranges)
+        count = -(-depth * term // (EXACT - 1))
+        if count > _MOST_PIECES or depth * term >= _LARGEST_SUM:
+            return None
+        if count <= 1:
+            return (self.emit_like(node, a.parts[0], b.parts[0], shape=shape),), depth * term
+        parts = []
+        for cut in _split(depth, -(-depth // ((EXACT - 1) // term))):
+            sides = self.cut(a.parts[0], node.inputs[0], -1, cut), self.cut(b.parts[0], node.inputs[1], -2, cut)
+            parts.append(self.emit_like(node, *sides, shape=shape))
+        return tuple(parts), depth * term
+
+    def cut(self, numbers: str, value: str, axis: int, part: slice) -> str:
+        """Returns a part of the numbers that stand for a value of the network."""
+        shape = self.shape(value)
+        if shape is not None:
+            place = axis % len(shape)
+            shape = (*shape[:place], part.stop - part.start, *shape[place + 1 :])
+        bounds = (self.number([number], np.int64) for number in (part.start, part.stop, axis))
+        return self.emit("Slice", numbers, *bounds, shape=shape)
+
+    def hold_weight(self, weight: Weight, cut: tuple[slice, ...]) -> str:
+        """Returns the name of the whole numbers of a part of a weight."""
+        key = (weight.name, weight.is_turned, weight.zero.tobytes(), *((each.start, each.stop) for each in cut))
+        if key not in self.known:
+            self.known[key] = self.names.value(f"{weight.name}/numbers")
+            self.constants[self.known[key]] = weight.hold(cut)
+        return self.known[key]
+
+    def read_weight(self, value: str, zero_point: str, axis: int) -> Weight | None:
+        """Returns a constant of bytes less a constant zero point, a number or one for each index of an axis; without a scale."""
+        constant = self.constants.get(value)
+        if constant is None or constant.dtype not in ("int8", "uint8"):
+            return None
+        zero = self.constant(zero_point, constant.dtype) if zero_point else np.zeros((), np.int32)
+        if zero is None or zero.ndim > 1 or (zero.size > 1 and zero.size != constant.shape[axis]):
+            return None
+        return Weight(value, constant, _along(zero.astype(np.int32), axis, len(constant.shape)), np.ones((), np.float32))
+
+    # Rounding.
+
+    def rescale(self, total: str, factor: Array, shape: Shape, summand: Any = 0, *, is_sum: bool = True, output: str = "") -> str:
+        """Returns total * factor + summand, rounded once. No pass folds the factor of a sum into the weights, which stay whole."""
+        if not is_sum:
+            return self.emit("Mul", total, self.number(factor), shape=shape, output=output)
+        return self.emit("MultiplyAdd", total, self.number(factor), self.number(summand), shape=shape, output=output)
+
+    def saturate(
+        self, value: str, zero: int, dtype: str, shape: Shape, *, is_shifted: bool = False, is_positive: bool = False
+    ) -> Codes:
+        """Returns round(value) + zero limited to a type, less zero; if `is_shifted`, the value includes zero already.
+
+        ThresholdedRelu makes NaN the lowest number, as the toolkit does.
+        """
+        low, high = _LIMITS[dtype]
+        rounded = self.emit("Round", value, shape=shape)
+        shift = (0 if is_shifted else zero) - low
+        if shift:
+            rounded = self.emit("Add", rounded, self.number(shift), shape=shape)
+        positive = self.emit("ThresholdedRelu", rounded, shape=shape, alpha=0.0)
+        limited = self.emit("Clip", positive, self.number(0), self.number(high - low), shape=shape)
+        if zero - low:
+            limited = self.emit("Sub", limited, self.number(zero - low), shape=shape)
+        return Codes((limited,), zero, dtype, ((max(low - zero, 0) if is_positive else low - zero, high - zero),))
+
+    def keep_rescaled(self, node: Node, total: str, factor: Array, zero: int, dtype: str) -> bool:
+        """Notes the codes of a node's output: a total times a factor, rounded."""
+        shape = self.shape(node.outputs[0])
+        scaled = self.rescale(total, factor, shape)
+        return self.keep(node.outputs[0], self.saturate(scaled, zero, dtype, shape))
+
+    def target(self, value: str, default: str) -> tuple[int, str] | None:
+        """Returns a constant zero point of a result and its type."""
+        zero, dtype = self.zero(value), self.dtype(value) if value else default
+        return (zero, dtype) if isinstance(zero, int) and dtype in _LIMITS and dtype is not None else None
+
+
+def _open_ranges(dtype: str, zero: int | str) -> tuple[tuple[int, int], ...]:
+    low, high = _LIMITS[dtype]
+    return ((0, high - low), (low - high, 0)) if isinstance(zero, str) else ((low - zero, high - zero),)
+
+
+def _bound(numbers: Array, ranges: Iterable[tuple[int, int]], outputs: int) -> Array:
+    """Returns a bound of all partial sums of each output: numbers that are multiplied by elements within one of the ranges."""
+    axes = tuple(axis for axis in range(numbers.ndim) if axis != outputs)
+    total = numbers.sum(axis=axes, dtype=np.int64)
+    above = np.maximum(numbers, 0).sum(axis=axes, dtype=np.int64)
+    below = above - total
+    bounds = []
+    for low, high in ranges:
+        up, down = max(high, 0), max(-low, 0)
+        bounds += [up * above + down * below, up * below + down * above]
+    largest: Array = np.max(bounds, axis=0)
+    return largest
+
+
+def _split(size: int, count: int) -> list[slice]:
+    """Returns a number of ranges that cover a size, equal ones as far as possible."""
+    edges = [size * index // count for index in range(count + 1)]
+    return [slice(begin, end) for begin, end in pairwise(edges)]
+
+
+def _cut_depth(
+    numbers: Array, ranges: tuple[tuple[int, int], ...], depth: int, outputs: int, *, is_single: bool
+) -> list[tuple[slice, ...]] | None:
+    """Returns the cuts of weights into the fewest parts along the depth that have exact sums; None if more parts would be needed."""
+    whole = [slice(0, size) for size in numbers.shape]
+    for count in range(1, 2 if is_single else min(_MOST_PIECES, numbers.shape[depth]) + 1):
+        cuts = [(*whole[:depth], part, *whole[depth + 1 :]) for part in _split(numbers.shape[depth], count)]
+        if all(_bound(numbers[cut], ranges, outputs).max(initial=0) < EXACT for cut in cuts):
+            return cuts
+    return None
+
+
+def _input(node: Node, position: int) -> str:
+    """Returns an input's name, "" if it is absent."""
+    return node.inputs[position] if position < len(node.inputs) else ""
+
+
+# The rules: ONNX's operators that quantize and dequantize.
+
+
+def _quantize(state: _Rewriter, node: Node) -> bool:
+    """y = limit(round(x / scale) + zero)."""
+    value, scale = node.inputs[0], state.scale(_input(node, 1))
+    default = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}.get(node.attributes.get("output_dtype", 0) or 2, "")
+    target = state.target(_input(node, 2), default)
+    if scale is None or target is None or node.attributes.get("block_size", 0) or node.attributes.get("precision", 0) not in (0, 1):
+        return False
+    if state.dtype(value) != "float32" or value in state.constants:
+        return False
+    (zero, dtype), shape, scaled = target, state.shape(value), state.scaled.get(value)
+    if scaled is None:
+        quotient = state.emit("Div", value, state.number(scale), shape=shape)
+        maker = state.network.find_producer(value)
+        is_positive = maker is not None and maker.op_type == "Relu"
+        return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=is_positive))
+    codes = scaled.codes
+    if codes is not None and codes.zero == zero and codes.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
+        return state.keep(node.outputs[0], codes)
+    quotient = state.rescale(scaled.source, scaled.factor / scale, shape, is_sum=codes is None)
+    return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=scaled.is_positive))
+
+
+def _dequantize(state: _Rewriter, node: Node) -> bool:
+    """y = (x - zero) * scale. The integers of a constant are noted for products."""
+    value, output = node.inputs[0], node.outputs[0]
+    if node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0) not in (0, 1):
+        return False
+    if value in state.constants:
+        weight = _read_dequantized(state, node)
+        if weight is not None:
+            state.weights[output] = weight
+        return False
+    if state.dtype(_input(node, 1)) != "float32" or (state.dtype(value) not in _LIMITS and value not in state.pending):
+        return False
+    scale, is_scalar = state.scale(node.inputs[1]), state.shape(node.inputs[1]) in ((), (1,))
+    codes = state.center(value, state.zero(_input(node, 2))) if is_scalar else None
+    if codes is None or (scale is None and node.inputs[1] in state.constants):
+        return False
+    if scale is None:
+        state.emit("Mul", codes.parts[0], node.inputs[1], shape=state.shape(output), output=output)
+        return True
+    state.scaled[output] = Scaled(codes.parts[0], scale, codes if codes.dtype in _LIMITS else None)
+    state.pending.add(output)
+    return True
+
+
+def _read_dequantized(state: _Rewriter, node: Node) -> Weight | None:
+    constant, scale = state.constants[node.inputs[0]], state.constant(_input(node, 1))
+    if scale is None or scale.ndim > 1 or constant.dtype not in (*_LIMITS, "int4", "uint4", "int32"):
+        return None
+    rank = len(constant.shape)
+    axis = int(node.attributes.get("axis", 1)) % max(rank, 1) if scale.size > 1 else 0
+    zero = state.constant(_input(node, 2), constant.dtype) if _input(node, 2) else np.zeros((), np.int32)
+    if zero is None or (scale.size > 1 and (rank == 0 or constant.shape[axis] != scale.size)) or zero.size not in (1, scale.size):
+        return None
+    wide = (zero.astype(np.int8) if zero.dtype.kind == "V" else zero).astype(np.int32)
+    return Weight(
+        node.inputs[0], constant, _along(wide, axis, rank), scale.reshape(-1) if scale.size > 1 else scale.reshape(()), axis
+    )
+
+
+def _turn(state: _Rewriter, node: Node) -> bool:
+    """Passes on codes; a turned matrix of weights is noted for products."""
+    weight = state.weights.get(node.inputs[0])
+    if weight is not None and len(weight.constant.shape) == 2 and tuple(node.attributes.get("perm", (1, 0))) == (1, 0):
+        state.weights[node.outputs[0]] = replace(weight, axis=1 - weight.axis, is_turned=not weight.is_turned)
+        return False
+    return _move(state, node)
+
+
+def _quantize_dynamically(state: _Rewriter, node: Node) -> bool:
+    """Source: ONNX DynamicQuantizeLinear-11; the scale of zeros is 1, as in the toolkit."""
+    value = node.inputs[0]
+    y, y_scale, y_zero = (*node.outputs, "", "")[:3]
+    shape = state.shape(value)
+    if state.dtype(value) != "float32" or shape is None or 0 in shape:
+        return False
+    state.make(value)
+    zero, full = state.number(0), state.number(255)
+    low = state.emit("Min", state.emit("ReduceMin", value, shape=(), keepdims=0), zero, shape=())
+    high = state.emit("Max", state.emit("ReduceMax", value, shape=(), keepdims=0), zero, shape=())
+    step = state.emit("Div", state.emit("Sub", high, low, shape=()), full, shape=())
+    missing = state.emit("Sub", state.number(1), state.emit("Sign", step, shape=()), shape=())
+    scale = state.emit("Add", step, missing, shape=(), output=y_scale)
+    offset = state.emit("Neg", state.emit("Div", low, scale, shape=()), shape=())
+    zero_point = state.emit("Round", state.emit("Clip", offset, zero, full, shape=()), shape=())
+    name = y_zero or state.names.value(f"{y}/zero")
+    state.types[name] = TensorType("uint8", ())
+    state.keep(name, Codes((zero_point,), 0, "uint8", ((0, 255),)))
+    rounded = state.emit("Round", state.emit("Div", value, scale, shape=shape), shape=shape)
+    shifted = state.emit("Add", rounded, zero_point, shape=shape)
+    limited = state.emit("Clip", state.emit("ThresholdedRelu", shifted, shape=shape, alpha=0.0), zero, full, shape=shape)
+    centered = state.emit("Sub", limited, zero_point, shape=shape)
+    return state.keep(y, Codes((centered,), name, "uint8", _open_ranges("uint8", name)))
+
+
+def _convert(state: _Rewriter, node: Node) -> bool:
+    """Cast of integers to float32."""
+    codes = state.codes.get(node.inputs[0])
+    if codes is None or node.inputs[0] not in state.pending or node.attributes.get("to") != onnx_of_dtype("float32"):
+        return False
+    plain = state.center(node.inputs[0], 0)
+    assert plain is not None
+    state.emit("Identity", plain.parts[0], shape=None, output=node.outputs[0])
+    return True
+
+
+# Products of dequantized values.
+
+
+def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
+    """The product of multiples, as a multiple of an exact product; a bias of floats is added behind."""
+    x, output = state.scaled.get(node.inputs[0]), node.outputs[0]
+    weight, right = state.weights.get(_input(node, 1)), state.scaled.get(_input(node, 1))
+    if x is None or x.codes is None or x.codes.dtype not in ("int8", "uint8") or x.factor.size != 1:
+        return False
+    if weight is None:
+        is_product = node.op_type == "MatMul" and right is not None and right.codes is not None and right.factor.size == 1
+        computed = state.multiply_computed(node, x.codes, right.codes) if is_product and right is not None and right.codes else None
+        if computed is None or right is None:
+            return False
+        total, factor = state.join(computed[0], state.shape(output)), x.factor * right.factor
+        return _keep_scaled(state, output, Scaled(total, factor))
+    rank = len(weight.constant.shape)
+    is_image = node.op_type in ("Conv", "ConvTranspose")
+    outputs = 0 if node.op_type == "Conv" or node.attributes.get("transB", 0) else 1
+    group = int(node.attributes.get("group", 1))
+    if rank < 2 or (rank != 2 and not is_image) or weight.constant.dtype not in ("int8", "uint8"):
+        return False
+    if weight.scale.size > 1 and (weight.axis != outputs or (group > 1 and outputs == 1)):
+        return False
+    if any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta")) or node.attributes.get("transA", 0):
+        return False
+    factor = x.factor * weight.scale
+    bias = _read_bias(state, _input(node, 2), factor)
+    if bias is None:
+        return False
+    whole, floats = bias
+    product = state.multiply(node, replace(x.codes, parts=(x.source,)), weight, whole)
+    if product is None:
+        return False
+    shape = state.shape(output)
+    axes = rank if is_image else 2
+    total, spread = state.join(product[0], shape), _along(factor, 1, axes)
+    if floats is None:
+        return _keep_scaled(state, output, Scaled(total, spread))
+    state.rescale(total, spread, shape, _along(floats, 1, axes), output=output)
+    return True
+
+
+def _keep_scaled(state: _Rewriter, value: str, scaled: Scaled) -> bool:
+    state.scaled[value] = scaled
+    state.pending.add(value)
+    return True
+
+
+def _read_bias(state: _Rewriter, value: str, factor: Array) -> tuple[Array | None, Array | None] | None:
+    """Returns a bias as whole numbers of steps of `factor`, or else as floats; None if it is computed or no vector."""
+    if not value:
+        return None, None
+    weight = state.weights.get(value)
+    if weight is None:
+        floats = state.constant(value)
+        return None if floats is None or floats.size != max(floats.shape, default=1) else (None, floats.reshape(-1))
+    numbers = weight.read()
+    if numbers.size != max(numbers.shape, default=1):
+        return None
+    if np.allclose(weight.scale, factor, rtol=1e-5, atol=0) and (factor.size == 1 or numbers.size == factor.size):
+        return numbers.reshape(-1).astype(np.int64), None
+    return None, (numbers.astype(np.float32).reshape(-1) * weight.scale.reshape(-1))
+
+
+# Operators that pass on numbers.
+
+
+def _move(state: _Rewriter, node: Node) -> bool:
+    """The operator moves or picks elements of its first input: it moves numbers, and their zero point and factor stay."""
+    value = node.inputs[0]
+    scaled, codes = state.scaled.get(value), state.codes.get(value) if value in state.pending else None
+    if scaled is None and codes is None:
+        return False
+    if node.op_type == "MaxPool" and len(node.writes) > 1:
+        return False
+    if (scaled is not None and scaled.factor.size != 1) or (codes is not None and (len(codes.parts) > 1 or codes.dtype == "int32")):
+        return False
+    for other in node.inputs[1:]:
+        state.make(other)
+    source = scaled.source if scaled is not None else codes.parts[0] if codes is not None else ""
+    names = tuple(state.names.value(f"{name}/{node.op_type}") if name else "" for name in node.outputs)
+    state.nodes.append(replace(node, inputs=(source, *node.inputs[1:]), outputs=names, origins=state.origins))
+    for name, output in zip(names, node.outputs, strict=True):
+        if not output:
+            continue
+        state.types[name] = TensorType("float32", state.shape(output))
+        if scaled is not None:
+            own = None if scaled.codes is None else replace(scaled.codes, parts=(name,))
+            _keep_scaled(state, output, replace(scaled, source=name, codes=own))
+        elif codes is not None:
+            state.keep(output, replace(codes, parts=(name,)))
+    return True
+
+
+def _average(state: _Rewriter, node: Node) -> bool:
+    """A mean of multiples is a multiple of the mean."""
+    scaled = state.scaled.get(node.inputs[0])
+    if scaled is None or scaled.factor.size != 1:
+        return False
+    mean = state.emit_like(node, scaled.source, *node.inputs[1:], shape=state.shape(node.outputs[0]))
+    return _keep_scaled(state, node.outputs[0], Scaled(mean, scaled.factor, is_positive=scaled.is_positive))
+
+
+def _rectify(state: _Rewriter, node: Node) -> bool:
+    """Relu of a multiple with positive factors."""
+    scaled = state.scaled.get(node.inputs[0])
+    if scaled is None or not bool((scaled.factor > 0).all()):
+        return False
+    positive = state.emit_like(node, scaled.source, shape=state.shape(node.outputs[0]))
+    return _keep_scaled(state, node.outputs[0], Scaled(positive, scaled.factor, is_positive=True))
+
+
+def _concatenate(state: _Rewriter, node: Node) -> bool:
+    """Joins numbers that have the same zero point and factor."""
+    if any(value not in state.pending for value in node.inputs):
+        return False
+    output = node.outputs[0]
+    codes = [state.codes.get(value) for value in node.inputs]
+    scaled = [state.scaled.get(value) for value in node.inputs]
+    bytes_of = [each for each in codes if each is not None and len(each.parts) == 1 and each.dtype in _LIMITS]
+    multiples = [each for each in scaled if each is not None and each.factor.size == 1]
+    if len(bytes_of) == len(node.inputs) and len({(each.zero, each.dtype) for each in bytes_of}) == 1:
+        joined = state.emit_like(node, *(each.parts[0] for each in bytes_of), shape=state.shape(output))
+        return state.keep(output, replace(bytes_of[0], parts=(joined,), ranges=_open_ranges(bytes_of[0].dtype, bytes_of[0].zero)))
+    if len(multiples) != len(node.inputs) or len({float(each.factor) for each in multiples}) != 1:
+        return False
+    joined = state.emit_like(node, *(each.source for each in multiples), shape=state.shape(output))
+    owned = [each.codes for each in multiples if each.codes is not None]
+    own = None
+    if len(owned) == len(multiples) and len({(each.zero, each.dtype) for each in owned}) == 1:
+        own = replace(owned[0], parts=(joined,), ranges=_open_ranges(owned[0].dtype, owned[0].zero))
+    is_positive = all(each.is_positive for each in multiples)
+    return _keep_scaled(state, output, Scaled(joined, multiples[0].factor, own, is_positive))
+
+
+# Operators with integers of ONNX and of ONNX Runtime: each rescales as the toolkit's kernel does.
+
+
+def _as_product(node: Node, op_type: str, x: str, output: str) -> Node:
+    """Returns a product of floats with the attributes of a node; `multiply` gives it its inputs."""
+    version = _SINCE.get(op_type, 13)
+    return replace(node, op_type=op_type, domain="", opset=version, since_version=version, inputs=(x, ""), outputs=(output,))
+
+
+def _multiply_integers(
+    state: _Rewriter, node: Node, op_type: str, places: tuple[int, int, int, int], bias: Array | None = None
+) -> tuple[tuple[str, ...], int] | None:
+    """Returns the exact product of two integer inputs less their zero points, by the places of x, its zero, w and its zero."""
+    x, x_zero, w, w_zero = (_input(node, place) for place in places)
+    codes = state.center(x, state.zero(x_zero))
+    if codes is None or codes.dtype not in ("int8", "uint8"):
+        return None
+    template = _as_product(node, op_type, x, node.outputs[0])
+    if w in state.constants:
+        weight = state.read_weight(w, w_zero, 0 if op_type == "Conv" else 1)
+        rank = len(state.constants[w].shape)
+        if weight is None or rank < 2 or (rank != 2 and op_type == "MatMul"):
+            return None
+        return state.multiply(template, codes, weight, bias)
+    right = state.center(w, state.zero(w_zero)) if op_type == "MatMul" and bias is None else None
+    if right is None or right.dtype not in ("int8", "uint8"):
+        return None
+    return state.multiply_computed(replace(template, inputs=(x, w)), codes, right)
+
+
+def _keep_integers(op_type: str) -> Callable[[_Rewriter, Node], bool]:
+    """Returns the rule of ConvInteger and MatMulInteger: the exact sums, as int32."""
+
+    def rule(state: _Rewriter, node: Node) -> bool:
+        product = _multiply_integers(state, node, op_type, (0, 2, 1, 3))
+        if product is None:
+            return False
+        parts, bound = product
+        return state.keep(node.outputs[0], Codes(parts, 0, "int32", ((-bound, bound),)))
+
+    return rule
+
+
+def _read_vector(state: _Rewriter, value: str) -> Array | None:
+    """Returns the constant scales of a weight: a number, or a vector."""
+    scale = state.constant(value)
+    return None if scale is None or scale.ndim > 1 else scale.reshape(()) if scale.size == 1 else scale
+
+
+def _read_steps(state: _Rewriter, value: str) -> tuple[bool, Array | None]:
+    """Returns whether a bias can be used, and its int32 numbers as a vector; an absent bias can."""
+    bias = state.constant(value, "int32") if value else None
+    is_vector = bias is not None and bias.size == max(bias.shape, default=1)
+    return not value or is_vector, bias.astype(np.int64).reshape(-1) if bias is not None and is_vector else None
+
+
+def _convolve_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearConv."""
+    x_scale, y_scale = state.scale(_input(node, 1)), state.scale(_input(node, 6))
+    w_scale, target = _read_vector(state, _input(node, 4)), state.target(_input(node, 7), "")
+    is_fit, bias = _read_steps(state, _input(node, 8))
+    if (
+        x_scale is None
+        or y_scale is None
+        or w_scale is None
+        or target is None
+        or not is_fit
+        or node.attributes.get("channels_last")
+    ):
+        return False
+    rank = len(state.shape(_input(node, 3)) or ())
+    attributes = {key: value for key, value in node.attributes.items() if key != "channels_last"}
+    product = _multiply_integers(state, replace(node, attributes=MappingProxyType(attributes)), "Conv", (0, 2, 3, 5), bias)
+    if product is None:
+        return False
+    total = state.join(product[0], state.shape(node.outputs[0]))
+    return state.keep_rescaled(node, total, x_scale * _along(w_scale, 1, rank) / y_scale, *target)
+
+
+def _multiply_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearMatMul."""
+    a_scale, y_scale = state.scale(_input(node, 1)), state.scale(_input(node, 6))
+    b_scale, target = _read_vector(state, _input(node, 4)), state.target(_input(node, 7), "")
+    if a_scale is None or y_scale is None or b_scale is None or target is None:
+        return False
+    product = _multiply_integers(state, node, "MatMul", (0, 2, 3, 5))
+    if product is None or (b_scale.size > 1 and node.inputs[3] not in state.constants):
+        return False
+    total = state.join(product[0], state.shape(node.outputs[0]))
+    return state.keep_rescaled(node, total, a_scale * b_scale / y_scale, *target)
+
+
+def _multiply_qgemm(state: _Rewriter, node: Node) -> bool:
+    """QGemm of ONNX Runtime, without a transposed left side."""
+    a_scale, b_scale = state.scale(_input(node, 1)), _read_vector(state, _input(node, 4))
+    is_fit, bias = _read_steps(state, _input(node, 6))
+    weight = state.read_weight(_input(node, 3), _input(node, 5), 0 if node.attributes.get("transB", 0) else 1)
+    codes = state.center(node.inputs[0], state.zero(_input(node, 2)))
+    if a_scale is None or b_scale is None or not is_fit or weight is None or codes is None or node.attributes.get("transA", 0):
+        return False
+    shape = state.shape(node.outputs[0])
+    columns = (weight.constant.shape if node.attributes.get("transB", 0) else weight.constant.shape[::-1])[0]
+    if len(weight.constant.shape) != 2 or (bias is not None and bias.size not in (1, columns)):
+        return False
+    attributes = {"transB": 1} if node.attributes.get("transB", 0) else {}
+    template = replace(_as_product(node, "Gemm", node.inputs[0], node.outputs[0]), attributes=MappingProxyType(attributes))
+    y_scale, target = state.scale(_input(node, 7)), state.target(_input(node, 8), codes.dtype)
+    product = state.multiply(template, codes, weight, None if bias is None else np.broadcast_to(bias, (columns,)))
+    if product is None or target is None or (y_scale is None and _input(node, 7)):
+        return False
+    total, factor = state.join(product[0], shape), np.float32(node.attributes.get("alpha", 1.0)) * a_scale * b_scale
+    if y_scale is not None:
+        return state.keep_rescaled(node, total, factor / y_scale, *target)
+    state.rescale(total, factor, shape, output=node.outputs[0])
+    return True
+
+
+def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
+    """MatMulIntegerToFloat of ONNX Runtime: the exact product times a_scale * b_scale, plus bias."""
+    product = _multiply_integers(state, node, "MatMul", (0, 4, 1, 5)) if _input(node, 1) in state.constants else None
+    scales, types = node.inputs[2:4], [state.shape(value) for value in node.inputs[2:4]]
+    if product is None or types[0] not in ((), (1,)) or types[1] is None or len(types[1]) > 1:
+        return False
+    return _finish_float(state, node, product[0], scales[0], scales[1], _input(node, 6))
+
+
+def _finish_float(state: _Rewriter, node: Node, parts: tuple[str, ...], a_scale: str, b_scale: str, bias: str) -> bool:
+    shape, output = state.shape(node.outputs[0]), node.outputs[0]
+    scale_shape = max(state.shape(a_scale) or (), state.shape(b_scale) or (), key=lambda sizes: (len(sizes), sizes != (1,)))
+    for value in (a_scale, b_scale, bias):
+        state.make(value)
+    scale = state.emit("Mul", a_scale, b_scale, shape=scale_shape)
+    total = state.emit("Mul", state.join(parts, shape), scale, shape=shape, output="" if bias else output)
+    if bias:
+        state.emit("Add", total, bias, shape=shape, output=output)
+    return True
+
+
+def _multiply_dynamically(state: _Rewriter, node: Node) -> bool:
+    """DynamicQuantizeMatMul of ONNX Runtime: DynamicQuantizeLinear, then MatMulIntegerToFloat."""
+    b, b_scale, b_zero, bias = (_input(node, place) for place in (1, 2, 3, 4))
+    weight, scale_shape = state.read_weight(b, b_zero, 1), state.shape(b_scale)
+    if weight is None or len(weight.constant.shape) != 2 or scale_shape is None or len(scale_shape) > 1:
+        return False
+    names = [state.names.value(f"{node.outputs[0]}/{name}") for name in ("codes", "scale", "zero")]
+    state.types.update({names[0]: TensorType("uint8", state.shape(node.inputs[0])), names[1]: TensorType("float32", ())})
+    if not _quantize_dynamically(state, replace(node, inputs=node.inputs[:1], outputs=tuple(names))):
+        return False
+    template = replace(_as_product(node, "MatMul", node.inputs[0], node.outputs[0]), attributes=MappingProxyType({}))
+    product = state.multiply(template, state.codes[names[0]], weight)
+    return product is not None and _finish_float(state, node, product[0], names[1], b_scale, bias)
+
+
+def _add_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearAdd of ONNX Runtime: fused products and sums of the bytes with ratios of scales; a constant holds all zero points."""
+    operands = _read_operands(state, node)
+    if operands is None:
+        return False
+    a, b, (a_scale, b_scale, c_scale), target = operands
+    shape = state.shape(node.outputs[0])
+    ratio_a, ratio_b = a_scale / c_scale, b_scale / c_scale
+    zeros = [np.float32(codes.zero) for codes in (a, b)]
+    offset = np.float32(np.float64(ratio_a) * zeros[0] + np.float64(ratio_b * zeros[1]))
+    sides = [
+        state.emit("Add", codes.parts[0], state.number(codes.zero), shape=state.shape(value)) if codes.zero else codes.parts[0]
+        for codes, value in ((a, node.inputs[0]), (b, node.inputs[3]))
+    ]
+    partial_sum = state.emit(
+        "MultiplyAdd",
+        sides[1],
+        state.number(ratio_b),
+        state.number(np.float32(target[0]) - offset),
+        shape=state.shape(node.inputs[3]),
+    )
+    total = state.emit("MultiplyAdd", sides[0], state.number(ratio_a), partial_sum, shape=shape)
+    return state.keep(node.outputs[0], state.saturate(total, *target, shape, is_shifted=True))
+
+
+def _times_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearMul of ONNX Runtime."""
+    operands = _read_operands(state, node)
+    if operands is None:
+        return False
+    a, b, (a_scale, b_scale, c_scale), target = operands
+    shape = state.shape(node.outputs[0])
+    product = state.emit("Mul", a.parts[0], b.parts[0], shape=shape)
+    total = state.emit("MultiplyAdd", product, state.number(a_scale * b_scale / c_scale), state.number(target[0]), shape=shape)
+    return state.keep(node.outputs[0], state.saturate(total, *target, shape, is_shifted=True))
+
+
+def _read_operands(state: _Rewriter, node: Node) -> tuple[Codes, Codes, tuple[Array, Array, Array], tuple[int, str]] | None:
+    scales = [state.scale(_input(node, place)) for place in (1, 4, 6)]
+    zeros = [state.zero(_input(node, place)) for place in (2, 5)]
+    if any(scale is None for scale in scales) or not all(isinstance(zero, int) for zero in zeros):
+        return None
+    a, b = state.center(node.inputs[0], zeros[0]), state.center(_input(node, 3), zeros[1])
+    if a is None or b is None:
+        return None
+    target = state.target(_input(node, 7), a.dtype)
+    return None if target is None else (a, b, (scales[0], scales[1], scales[2]), target)  # type: ignore[return-value]  # none is None
+
+
+def _read_unary(state: _Rewriter, node: Node) -> tuple[Codes, Array, Array, tuple[int, str]] | None:
+    x_scale, y_scale, zero = state.scale(_input(node, 1)), state.scale(_input(node, 3)), state.zero(_input(node, 2))
+    codes = state.center(node.inputs[0], zero) if isinstance(zero, int) else None
+    if x_scale is None or y_scale is None or codes is None:
+        return None
+    target = state.target(_input(node, 4), codes.dtype)
+    return None if target is None else (codes, x_scale, y_scale, target)
+
+
+def _activate_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearLeakyRelu and QLinearSigmoid of ONNX Runtime.
+
+    A Sigmoid is taken only if no byte's result is so near to the middle of two steps that the last digits decide.
+    """
+    operands = _read_unary(state, node)
+    if operands is None:
+        return False
+    codes, x_scale, y_scale, target = operands
+    if node.op_type == "QLinearSigmoid":
+        low, high = _LIMITS[codes.dtype]
+        exact = 1 / (1 + np.exp(-np.float64(x_scale) * (np.arange(low, high + 1) - codes.zero))) / np.float64(y_scale)  # type: ignore[operator]  # a number
+        if bool((np.abs(exact - np.floor(exact) - 0.5) < 1e-6 * np.maximum(exact, 1)).any()):
+            return False
+    shape = state.shape(node.outputs[0])
+    value = state.emit("Mul", codes.parts[0], state.number(x_scale), shape=shape)
+    attributes = {"alpha": node.attributes.get("alpha", 0.01)} if node.op_type == "QLinearLeakyRelu" else {}
+    value = state.emit(node.op_type.removeprefix("QLinear"), value, shape=shape, **attributes)
+    quotient = state.emit("Div", value, state.number(y_scale), shape=shape)
+    return state.keep(node.outputs[0], state.saturate(quotient, *target, shape))
+
+
+def _average_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearGlobalAveragePool of ONNX Runtime: the exact sum of each channel, which the mean gives, rescaled once."""
+    operands, sizes = _read_unary(state, node), (state.shape(node.inputs[0]) or ())[2:]
+    if operands is None or node.attributes.get("channels_last", 0) or not all(isinstance(size, int) for size in sizes):
+        return False
+    codes, x_scale, y_scale, target = operands
+    count = int(np.prod([size for size in sizes if isinstance(size, int)], dtype=np.int64))
+    # The mean has an error of two roundings, which the sum must not show.
+    if not 0 < count * 256 < EXACT >> 3:
+        return False
+    shape = state.shape(node.outputs[0])
+    mean = state.emit("GlobalAveragePool", codes.parts[0], shape=shape)
+    total = state.emit("Round", state.emit("Mul", mean, state.number(count), shape=shape), shape=shape)
+    return state.keep_rescaled(node, total, x_scale / (y_scale * np.float32(count)), *target)
+
+
+def _concatenate_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearConcat of ONNX Runtime, if a single factor requantizes every byte as its two roundings do."""
+    y_scale, target = state.scale(node.inputs[0]), state.target(_input(node, 1), "")
+    if y_scale is None or target is None or len(node.inputs) % 3 != 2:
+        return False
+    parts = []
+    for place in range(2, len(node.inputs), 3):
+        value, scale, zero = node.inputs[place], state.scale(node.inputs[place + 1]), state.zero(node.inputs[place + 2])
+        codes = state.center(value, zero) if isinstance(zero, int) else None
+        if scale is None or codes is None or codes.dtype != target[1] or not isinstance(zero, int):
+            return False
+        low, high = _LIMITS[codes.dtype]
+        numbers = np.arange(low, high + 1).astype(np.float32) - np.float32(zero)
+        factor = scale / y_scale
+        if not np.array_equal(np.rint(numbers * scale / y_scale), np.rint(numbers * factor)):
+            return False
+        shape = state.shape(value)
+        if scale != y_scale or zero != target[0]:
+            codes = state.saturate(state.emit("Mul", codes.parts[0], state.number(factor), shape=shape), *target, shape)
+        parts.append(codes.parts[0])
+    joined = state.emit("Concat", *parts, shape=state.shape(node.outputs[0]), axis=node.attributes["axis"])
+    return state.keep(node.outputs[0], Codes((joined,), target[0], target[1], _open_ranges(target[1], target[0])))
+
+
+Rule = Callable[[_Rewriter, Node], bool]
+
+_MOVING = (
+    *("DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split"),
+    *("Squeeze", "Tile", "Unsqueeze"),
+)
+_RULES: Mapping[tuple[str, str], Rule] = {
+    **{(domain, "QuantizeLinear"): _quantize for domain in ("", _MICROSOFT)},
+    **{(domain, "DequantizeLinear"): _dequantize for domain in ("", _MICROSOFT)},
+    **{("", op_type): _multiply_scaled for op_type in _PRODUCTS},
+    **{("", op_type): _move for op_type in _MOVING},
+    **{("", op_type): _average for op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
+    **{(domain, "QLinearConv"): _convolve_quantized for domain in ("", _MICROSOFT)},
+    **{(_MICROSOFT, op_type): _activate_quantized for op_type in ("QLinearLeakyRelu", "QLinearSigmoid")},
+    ("", "Cast"): _convert,
+    ("", "Concat"): _concatenate,
+    ("", "ConvInteger"): _keep_integers("Conv"),
+    ("", "DynamicQuantizeLinear"): _quantize_dynamically,
+    ("", "MatMulInteger"): _keep_integers("MatMul"),
+    ("", "QLinearMatMul"): _multiply_quantized,
+    ("", "Relu"): _rectify,
+    ("", "Transpose"): _turn,
+    (_MICROSOFT, "DynamicQuantizeMatMul"): _multiply_dynamically,
+    (_MICROSOFT, "MatMulIntegerToFloat"): _multiply_to_float,
+    (_MICROSOFT, "QGemm"): _multiply_qgemm,
+    (_MICROSOFT, "QLinearAdd"): _add_quantized,
+    (_MICROSOFT, "QLinearConcat"): _concatenate_quantized,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): _average_quantized,
+    (_MICROSOFT, "QLinearMul"): _times_quantized,
+}

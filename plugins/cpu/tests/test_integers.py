@@ -1,0 +1,102 @@
+"""Quantized networks against exact integer arithmetic, and the float32 nodes that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+from hetero_cpu.operators.winograd import has_exact_tiles
+from hetero_cpu.plan.passes import transform_network
+from hetero_cpu.plan.planner import find_ranges
+
+from hetero_core import Core
+from hetero_core.network.reader import read_network
+
+from .integers import KINDS, Builder, draw_case, find_difference
+
+CASES = 16
+INTEGER_OPERATORS = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "Dynamic")
+
+
+@pytest.fixture(scope="module")
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_integers_equal_exact_arithmetic(core: Core, kernels: str, kind: str) -> None:
+    differences = {index: find_difference(core, draw_case(kind, index), kernels) for index in range(CASES)}
+    assert {index: difference for index, difference in differences.items() if difference} == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_integer_operators_become_float_operators(kind: str) -> None:
+    for index in range(CASES):
+        network = transform_network(read_network(draw_case(kind, index).model))
+        operators = {node.op_type for node in network.nodes}
+        assert not [name for name in operators if name.startswith(INTEGER_OPERATORS) or name.endswith(INTEGER_OPERATORS)]
+
+
+@pytest.mark.parametrize("kind", ["qlinear_conv", "qlinear_add", "qdq_residual", "dynamic_mat_mul"])
+def test_exported_integers_keep_their_answers(core: Core, kernels: str, kind: str, tmp_path: Path) -> None:
+    config = {"CPU_KERNELS": kernels}
+    for index in range(3):
+        case = draw_case(kind, index)
+        network = core.load_network(case.model, "CPU", config)
+        network.export_network(tmp_path / "blob")
+        answers, imported = network.infer(case.feeds), core.import_network(tmp_path / "blob", "CPU", config).infer(case.feeds)
+        assert all(np.array_equal(imported[name], answers[name]) for name in answers)
+
+
+def test_nan_becomes_the_lowest_code(core: Core, kernels: str) -> None:
+    graph = Builder()
+    x = np.array([np.nan, -np.inf, np.inf, 0.75, -0.75, 1e30], np.float32)
+    y = graph.node("QuantizeLinear", graph.feed(x), graph.constant(np.float32(0.5)), graph.constant(np.uint8(7)))
+    case = graph.finish({y: np.array([0, 0, 255, 9, 5, 255], np.uint8)})
+    assert find_difference(core, case, kernels) == ""
+
+
+@pytest.mark.parametrize(("depth", "pieces"), [(518, 1), (519, 2), (1036, 2), (1037, 3)])
+def test_depth_is_cut_where_sums_reach_two_to_the_24(depth: int, pieces: int) -> None:
+    graph = Builder()
+    x, w = np.full((2, depth), 255, np.uint8), np.full((depth, 3), 127, np.int8)
+    y = graph.node("Cast", graph.node("MatMulInteger", graph.feed(x), graph.constant(w)), to=1)
+    network = transform_network(read_network(graph.finish({y: np.zeros((2, 3), np.float32)}).model))
+    assert [node.op_type for node in network.nodes].count("MatMul") == pieces
+
+
+def test_operator_without_rule_reads_bytes(core: Core, kernels: str) -> None:
+    graph = Builder()
+    x = np.array([[1.0, -3.0, 2.0], [0.5, 0.25, -1.0]], np.float32)
+    codes = graph.node("QuantizeLinear", graph.feed(x), graph.constant(np.float32(0.25)), graph.constant(np.int8(3)))
+    largest = graph.node("ReduceMax", codes, graph.constant(np.array([1])), keepdims=0)
+    case = graph.finish({codes: np.array([[7, -9, 11], [5, 4, -1]], np.int8), largest: np.array([11, 5], np.int8)})
+    assert find_difference(core, case, kernels) == ""
+
+
+def test_weights_of_floats_are_folded_whatever_their_size() -> None:
+    graph = Builder()
+    w = np.ones((600, 1100), np.int8)
+    weights = graph.node("DequantizeLinear", graph.constant(w), graph.constant(np.float32(0.5)))
+    y = graph.node("MatMul", graph.feed(np.ones((1, 600), np.float32)), weights)
+    network = transform_network(read_network(graph.finish({y: np.zeros((1, 1100), np.float32)}).model))
+    assert [node.op_type for node in network.nodes] == ["MatMul"]
+
+
+@pytest.mark.parametrize(("most", "limits", "is_exact"), [(5, (-128, 127), True), (127, (0, 127), True), (127, (-255, 255), False)])
+def test_tiles_are_exact_if_bounds_of_their_sums_are(most: int, limits: tuple[int, int], is_exact: bool) -> None:
+    w = np.random.default_rng(0).integers(-most, most + 1, (16, 64, 3, 3)).astype(np.float32)
+    assert has_exact_tiles(w, *limits) is is_exact
+
+
+def test_ranges_follow_a_clip_through_constants() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 3] y)
+    <float low = {0}, float high = {255}, float shift = {128}>
+    { a = Relu (x) b = Round (a) c = Add (b, shift) d = Clip (c, low, high) y = Sub (d, shift) }"""
+    ranges = find_ranges(read_network(onnx.parser.parse_model(text)))
+    assert ranges == {"a": (0, inf), "b": (0, inf), "c": (128, inf), "d": (128, 255), "y": (0, 127)}
