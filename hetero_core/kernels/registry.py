@@ -5,8 +5,8 @@ position, absent inputs as None; ONNX attributes are keyword-only and carry the 
 writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so that a claim and
 its execution cannot drift. The record is the only description of an operator. Its decorator names the source, too: ONNX's text of the
 newest version, or ONNX Runtime's operator for com.microsoft. A new operator is a single function in a file of `operators/`; these files
-are imported on the first question about their domain. A device with kernels of its own declares them into a `KernelTable`; its claims
-follow in the same way. Imports no array library at its head.
+are imported on the first question. A device with kernels of its own declares them into a `KernelTable`; its claims follow in the same
+way. Imports no array library at its head.
 """
 
 from __future__ import annotations
@@ -134,8 +134,7 @@ def _with_halves(dtypes: Dtypes) -> Dtypes:
 kernel = Declaration
 microsoft_kernel = partial(Declaration, since=(0,), domain="com.microsoft")
 """Declares an operator of ONNX Runtime's own, for which onnx has no schema."""
-ML_DOMAIN = "ai.onnx.ml"
-ml_kernel = partial(Declaration, domain=ML_DOMAIN)
+ml_kernel = partial(Declaration, domain="ai.onnx.ml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,23 +156,20 @@ NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 
 
 @cache
-def _import_operators(is_ml: bool) -> None:
-    """Imports the modules named `ml_`, which hold the kernels of ai.onnx.ml, or all others."""
+def _import_operators() -> None:
     for module in iter_modules(operators.__path__):
-        if module.name.startswith("ml_") == is_ml:
-            importlib.import_module(f"{operators.__name__}.{module.name}")
+        importlib.import_module(f"{operators.__name__}.{module.name}")
 
 
 class _Toolkit(KernelTable):
-    """The toolkit's table: the modules of `operators/` are imported on the first question about their domain."""
+    """The toolkit's table: the modules of `operators/` are imported on the first question."""
 
     def find(self, node: Node) -> KernelRecord | None:
-        _import_operators(node.domain == ML_DOMAIN)
+        _import_operators()
         return super().find(node)
 
     def read(self) -> Mapping[Key, KernelRecord]:
-        for is_ml in (False, True):
-            _import_operators(is_ml)
+        _import_operators()
         return super().read()
 
 

@@ -188,17 +188,6 @@ def test_import_of_the_registry_is_light() -> None:
     assert result.stdout == "[]"
 
 
-def test_kernels_of_ml_are_imported_for_their_domain() -> None:
-    code = (
-        "import sys; from hetero_core.kernels.registry import find_kernel; from hetero_core.network.graph import Node\n"
-        "for op_type, domain, since in (('Relu', '', 14), ('Scaler', 'ai.onnx.ml', 1)):\n"
-        "    record = find_kernel(Node('n', op_type, ('x',), ('y',), domain=domain, since_version=since))\n"
-        "    print(record.op_type, 'hetero_core.kernels.operators.ml_models' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["Relu", "False", "Scaler", "True"]
-
-
 def test_page_of_operators_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "ops.md"
     assert page.read_text() == format_ops_page(), (

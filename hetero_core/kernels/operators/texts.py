@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.operators.ml_models import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.network.operators import broadcast_sizes
-
-if TYPE_CHECKING:  # imported only for operators of ai.onnx.ml
-    from hetero_core.kernels.operators.ml_models import InputTypes
 
 _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text]"
 
