@@ -38,8 +38,8 @@ class Layers:
         self._inputs, self._nodes, self._weights, self._ends = inputs, [], [], []  # type: ignore[var-annotated]  # lists of protos
 
     def weight(self, *shape: int) -> str:
-        """Adds a matrix or vector of ones."""
-        return self.constant(np.ones(shape, np.float32))
+        """Adds a matrix or vector of fractions: convolutions with whole numbers are those of quantized networks."""
+        return self.constant(np.full(shape, 1.5, np.float32))
 
     def constant(self, array: Any) -> str:
         """Adds a constant."""
