@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,8 @@ import onnx.parser
 import pytest
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner as layout
-from hetero_cpu.plan.arena import Lifetime
 from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
-from hetero_cpu.plan.plan import Block, PlannedStep
-from hetero_cpu.symbols.arrays import OpenArray
 from hetero_cpu.symbols.size_class import Signature
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 from hetero_tests.fixed_plans import fix_plan
@@ -81,38 +76,6 @@ def open_plan(text: str, signature: tuple[tuple[int, ...], ...]) -> OpenPlan:
     return open_model(model, signature)
 
 
-def change(opened: OpenPlan, *, plan: dict[str, Any] | None = None, origin: dict[str, Any] | None = None) -> OpenPlan:
-    """Returns the class plan with some fields of its plan, or of the plan's origin, replaced."""
-    changed = copy.copy(opened)
-    assert opened.origin is not None
-    changed.plan = replace(opened.plan, **(plan or {}))
-    changed.origin = replace(opened.origin, **(origin or {}))
-    return changed
-
-
-def change_array(opened: OpenPlan, value: str, **parts: Any) -> OpenPlan:
-    assert opened.origin is not None
-    array = opened.origin.arrays[value]
-    fields = {name: getattr(array, name) for name in ("shape", "strides", "dtype", "address", "memory")}
-    return change(opened, origin={"arrays": {**opened.origin.arrays, value: OpenArray(**{**fields, **parts})}})
-
-
-def change_steps(opened: OpenPlan, turn: Callable[[PlannedStep], PlannedStep]) -> OpenPlan:
-    return change(opened, plan={"steps": tuple(map(turn, opened.plan.steps))})
-
-
-def find_symbol(opened: OpenPlan, axis: int) -> Any:
-    """Returns the symbol of an axis of the first input."""
-    assert opened.origin is not None
-    return opened.origin.arrays["x"].shape[axis]
-
-
-def grow(opened: OpenPlan, axis: int) -> Any:
-    """Returns the growth of an axis of the first input over the example's size."""
-    size = find_symbol(opened, axis)
-    return size - value_of(size)
-
-
 def plant_offset(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
     """A block keeps its offset from the example at all sizes."""
 
@@ -124,69 +87,6 @@ def plant_offset(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
     place_open = layout.place_open
     monkeypatch.setattr("hetero_cpu.plan.planner.place_open", place)
     return open_plan(CONVOLUTIONS, IMAGES)
-
-
-def plant_maximum(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
-    """A block is placed after only that lower block which ends last at the example's sizes."""
-
-    def place(scope: Scope, lifetimes: Any) -> Any:
-        # Two blocks of unequal sizes lie beside each other, with a third block above both.
-        with monkeypatch.context() as patch:
-            patch.setattr(Scope, "find_largest", lambda _, sizes: max(sizes, key=value_of))
-            return place_open(scope, lifetimes)
-
-    place_open = layout.place_open
-    monkeypatch.setattr("hetero_cpu.plan.planner.place_open", place)
-    return open_plan(TWO_SIZES, ((8, 16), (9, 16)))
-
-
-def plant_lifetime(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
-    """A value's lifetime ends one step early."""
-
-    def place(scope: Scope, lifetimes: Any) -> Any:
-        longest = max(range(len(lifetimes)), key=lambda index: lifetimes[index].end - lifetimes[index].begin if index else -1)
-        cut = [
-            Lifetime(block.nbytes, block.begin, block.end - (index == longest and block.end > block.begin))
-            for index, block in enumerate(lifetimes)
-        ]
-        return place_open(scope, cut)
-
-    place_open = layout.place_open
-    monkeypatch.setattr("hetero_cpu.plan.planner.place_open", place)
-    return open_plan(CONVOLUTIONS, IMAGES)
-
-
-def plant_arena(_: pytest.MonkeyPatch) -> OpenPlan:
-    """The arena keeps the example's number of bytes at all sizes."""
-    opened = open_plan(CONVOLUTIONS, IMAGES)
-    return change(opened, plan={"arena_bytes": value_of(opened.plan.arena_bytes)})
-
-
-def plant_slot(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A piece of a concatenation is moved by one channel for each row beyond the example's."""
-    opened = open_plan(BESIDE, IMAGES)
-    assert opened.origin is not None
-    piece = next(piece for joined in opened.plan.joins.values() for piece in joined if piece.is_moved)
-    return change_array(opened, piece.source, address=opened.origin.arrays[piece.source].address + grow(opened, 2) * 4)
-
-
-def plant_pair(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A step's output overlaps its input by a few rows if there are more rows than in the example."""
-    opened = open_plan(PRODUCTS, ROWS)
-    assert opened.origin is not None
-    written = next(value for value, place in opened.plan.places.items() if not isinstance(place, Block) and place.is_computed)
-    array = opened.origin.arrays[written]
-    return change_array(opened, written, address=array.address + grow(opened, 0) * 64)
-
-
-def plant_bound_strides(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A step is planned with the image strides of the example."""
-    opened = open_plan(CONVOLUTIONS, IMAGES)
-
-    def fix(step: PlannedStep) -> PlannedStep:
-        return replace(step, strides={value: tuple(map(value_of, strides)) for value, strides in step.strides.items()})
-
-    return change_steps(opened, fix)
 
 
 TWO_SIZES = """g (float[N, 16] x, float[M, 16] z) => (float[N, 16] y, float[M, 16] u) {
@@ -212,15 +112,6 @@ SIZES = {
 }
 """Sets of sizes; a plan is bound to those of its class and verified."""
 
-FAULTS: dict[Callable[[pytest.MonkeyPatch], OpenPlan], tuple[str, str]] = {
-    plant_offset: ("images", "the step reads it and writes"),
-    plant_maximum: ("two", "the step reads it and writes"),
-    plant_arena: ("images", "its block ends beyond the arena"),
-    plant_slot: ("images", "does not lie in its slice"),
-    plant_pair: ("rows", "it lies outside"),
-    plant_bound_strides: ("images", "the step was planned for strides"),
-}
-
 
 def list_faults(opened: OpenPlan, signature: Signature) -> list[str]:
     """Returns the faults of the class plan bound to one set of sizes."""
@@ -233,21 +124,12 @@ def read_example(opened: OpenPlan) -> Signature:
     return opened.sizes.write_signature([opened.origin.scope.values[symbol.atom] for symbol in opened.sizes.form.symbols])
 
 
-@pytest.mark.parametrize(("plant", "expected"), FAULTS.items(), ids=lambda part: getattr(part, "__name__", ""))
-def test_fault_that_the_example_lacks_is_found_at_other_sizes(
-    plant: Callable[[pytest.MonkeyPatch], OpenPlan], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = plant(monkeypatch)
-    sizes, problem = expected
+def test_fault_that_the_example_lacks_is_found_at_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = plant_offset(monkeypatch)
     assert not list_faults(opened, read_example(opened))
-    own = [signature for signature in SIZES[sizes] if opened.match(signature) is not None]
+    own = [signature for signature in SIZES["images"] if opened.match(signature) is not None]
     faults = [fault for signature in own for fault in list_faults(opened, signature)]
-    assert any(problem in fault for fault in faults), faults
-
-
-def test_fault_of_the_example_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = plant_lifetime(monkeypatch)
-    assert list_faults(opened, read_example(opened))
+    assert any("the step reads it and writes" in fault for fault in faults), faults
 
 
 @pytest.mark.parametrize(
