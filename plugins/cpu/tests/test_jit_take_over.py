@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu.machine import compiler
-from hetero_cpu.machine.background import BackgroundCompiler, OrderDroppedError
+from hetero_cpu.machine.background import BACKGROUND, BackgroundCompiler, OrderDroppedError
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.operators.winograd import build_matrices, transform_kernels
@@ -258,3 +258,23 @@ def test_transformed_kernels_are_the_formula_rounded_once(size: int, outputs: in
     transform_kernels(w, size, moved)
     expected = np.einsum("ai,ocij,bj->abco", kernel, w.astype(np.float64), kernel).reshape(moved.shape)
     np.testing.assert_allclose(moved, expected, rtol=1e-7 * 1.2, atol=1e-12)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_fork_waits_while_a_plan_is_made() -> None:
+    begun, is_over = threading.Event(), threading.Event()
+
+    def plan() -> Iterator[Kernel]:
+        begun.set()
+        is_over.wait(10)
+        yield from ()
+
+    BACKGROUND.order(plan(), lambda error: None)
+    assert begun.wait(10)
+    threading.Timer(0.2, is_over.set).start()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert is_over.is_set()
+    assert os.waitpid(child, 0)[1] == 0

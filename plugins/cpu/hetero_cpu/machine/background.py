@@ -7,7 +7,8 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hetero_cpu.machine.compiler import COMPILER, Kernel, give_back_memory
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 Done = Callable[[BaseException | None], None]
 LONGEST_DELAY = 0.1
 """Seconds that an order waits for a first run, which planning and emitting would take the interpreter lock from."""
+LONGEST_PAUSE = 1.0
+"""Seconds that a fork waits for a step of planning to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class BackgroundCompiler:
         self._thread: threading.Thread | None = None
         self._is_over = threading.Event()
         self._awaited: threading.Event | None = None
+        # Held while a plan is made, which imports modules: a child forked meanwhile would wait for ever for the lock of such a module.
+        self._planning = threading.RLock()
 
     def order(
         self,
@@ -91,9 +96,19 @@ class BackgroundCompiler:
                 COMPILER.expect()
                 order.begin.wait(LONGEST_DELAY)
         self._require_wanted(order)
-        COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
+        COMPILER.compile_all(self._plan(order.kernels), lambda: self._require_wanted(order))
         # The emitted texts are free memory now, and the packed weights come next.
         give_back_memory()
+
+    def _plan(self, kernels: Iterable[Kernel]) -> Iterator[Kernel]:
+        """Yields the kernels; a fork waits while the next kernel is found."""
+        steps = iter(kernels)
+        while True:
+            with self._planning:
+                kernel = next(steps, None)
+            if kernel is None:
+                return
+            yield kernel
 
     def _require_wanted(self, order: Order) -> None:
         if self._is_over.is_set() or not order.is_wanted():
@@ -108,9 +123,19 @@ class BackgroundCompiler:
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
+    def pause(self) -> None:
+        """Waits, before a fork, until no plan is being made."""
+        self._planning.acquire(timeout=LONGEST_PAUSE)
+
+    def resume(self) -> None:
+        """Ends a pause of this thread, if it has begun in time."""
+        with suppress(RuntimeError):
+            self._planning.release()
+
     def forget_thread(self) -> None:
         """Makes a forked child start a thread of its own, for new orders only."""
         self._orders, self._lock, self._thread = queue.SimpleQueue(), threading.Lock(), None
+        self._planning = threading.RLock()
 
 
 BACKGROUND = BackgroundCompiler()
@@ -118,4 +143,4 @@ BACKGROUND = BackgroundCompiler()
 
 atexit.register(BACKGROUND.close)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=BACKGROUND.forget_thread)
+    os.register_at_fork(before=BACKGROUND.pause, after_in_parent=BACKGROUND.resume, after_in_child=BACKGROUND.forget_thread)
