@@ -46,7 +46,8 @@ class BackgroundCompiler:
         self._thread: threading.Thread | None = None
         self._is_over = threading.Event()
         self._awaited: threading.Event | None = None
-        # Held while a plan is made, which imports modules: a child forked meanwhile would wait for ever for the lock of such a module.
+        # Held while a plan is made or takes over, which imports modules: a child forked meanwhile would wait for ever for the lock of
+        # such a module.
         self._planning = threading.RLock()
 
     def order(
@@ -80,7 +81,8 @@ class BackgroundCompiler:
                 COMPILER.rest()
                 return
             try:
-                order.done(error)
+                with self._planning:
+                    order.done(error)
             except Exception:
                 logger.exception("the plan of machine code could not take over")
             # Behind the plan, which waits for no process to end.
@@ -93,7 +95,8 @@ class BackgroundCompiler:
         if order.begin is not None:
             self._awaited = order.begin
             if not self._is_over.is_set():
-                COMPILER.expect()
+                with self._planning:
+                    COMPILER.expect()
                 order.begin.wait(LONGEST_DELAY)
         self._require_wanted(order)
         COMPILER.compile_all(self._plan(order.kernels), lambda: self._require_wanted(order))
