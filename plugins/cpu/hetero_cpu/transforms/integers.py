@@ -85,6 +85,11 @@ class Weight:
     axis: int = 0
     is_turned: bool = False
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole numbers."""
+        return self.constant.shape[::-1] if self.is_turned else self.constant.shape
+
     def read(self) -> Array:
         """Returns the whole numbers, as int32."""
         array = self.constant.array
@@ -93,14 +98,15 @@ class Weight:
 
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
         """Returns a part of the numbers as float32, made on first use."""
-        shape = self.read()[cut].shape
+        whole = self.shape
+        sizes = [len(range(*part.indices(size))) for part, size in zip(cut, whole, strict=False)]
 
         def load() -> Array:
             part = np.ascontiguousarray(self.read()[cut], np.float32)
             self.constant.release()
             return part
 
-        return Initializer("float32", shape, load, is_renewable=True)
+        return Initializer("float32", (*sizes, *whole[len(cut) :]), load, is_renewable=True)
 
     def dequantize(self) -> Initializer:
         """Returns the float32 numbers that the integers stand for, made on first use."""
@@ -111,8 +117,7 @@ class Weight:
             self.constant.release()
             return numbers * scale
 
-        shape = self.constant.shape[::-1] if self.is_turned else self.constant.shape
-        return Initializer("float32", shape, load, is_renewable=True)
+        return Initializer("float32", self.shape, load, is_renewable=True)
 
 
 def _along(values: Array, axis: int, rank: int) -> Array:
