@@ -30,7 +30,7 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class Case:
-    """A model, its inputs, and its outputs; `steps`: how far an element may be from the expected one, where a float decides."""
+    """A model, its inputs, and its outputs; `steps`: the largest permitted difference of an element, above 0 if a float decides."""
 
     model: onnx.ModelProto
     feeds: Mapping[str, Array]

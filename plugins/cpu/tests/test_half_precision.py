@@ -75,7 +75,7 @@ def kernels(request: pytest.FixtureRequest) -> str:
 
 
 def make_model(text: str, shapes: Mapping[str, tuple[int, ...]], half: str, seed: int = 0) -> onnx.ModelProto:
-    """Returns the half model of a graph with random weights; `none` and `scales` are those of Resize."""
+    """Returns the half model of a graph with random weights. The names `none` and `scales` are inputs of Resize."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text.replace(", none,", ", ,")}')
     rng = np.random.default_rng(seed)
     for name, shape in shapes.items():

@@ -182,7 +182,7 @@ _NETWORKS = {
     "quantized": _make_quantized,
     "searched": _make_searched,
 }
-# Runs feeds through the network of each folder: the first ones, or all others.
+# Runs feeds through the network of each folder: the first feeds, or the rest.
 _PROCESS = """
 import sys
 from pathlib import Path
