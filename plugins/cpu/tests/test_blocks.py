@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from hetero_tests.block_models import BlockNetwork
 from onnx import TensorProto
@@ -55,3 +58,41 @@ def test_packed_weights_take_half_a_byte_and_a_scale(core: Core) -> None:
     assert count * (1 / 2 + 4 / 32) <= network.get_metric("CPU_WEIGHT_BYTES") <= 1.1 * count * (1 / 2 + 4 / 32)
     # The table, and scales of less than 64 KiB.
     assert network.get_metric("CPU_CONSTANT_BYTES") < count // 4
+
+
+PRODUCTS = {
+    "MatMul": ("y = MatMul (x, w)", 0, False),
+    "turned MatMul": ("t = Transpose <perm = [1, 0]> (w) y = MatMul (x, t)", -1, True),
+    "Gemm": ("y = Gemm <transB = 1> (x, w, b)", 1, True),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "uint8"])
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize("product", list(PRODUCTS))
+def test_dequantized_blocks_equal_float64_of_the_codes(
+    core: Core, kernels: str, product: str, has_zeros: bool, dtype: str
+) -> None:
+    (text, axis, is_turned), depth, outputs, block = PRODUCTS[product], 72, 40, 16
+    rng, low = np.random.default_rng(2), 0 if dtype.startswith("u") else -(1 << int(dtype[-1]) - 1)
+    shape, parts = ((outputs, depth), (outputs, 5)) if is_turned else ((depth, outputs), (5, outputs))
+    codes, zeros = (rng.integers(low, low + 2 ** int(dtype[-1]), sizes) for sizes in (shape, parts))
+    scales, b = rng.random(parts).astype(np.float32), rng.standard_normal(outputs).astype(np.float32)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> g (float[rows, {depth}] x) => (float[rows, {outputs}] y) '
+        f"{{ w = DequantizeLinear <axis = {axis}, block_size = {block}> (c, s{', z' * has_zeros}) {text} }}"
+    )
+    numpy_type = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
+    for name, array in {"c": codes.astype(numpy_type), "s": scales, "z": zeros.astype(numpy_type), "b": b}.items():
+        if name != "z" or has_zeros:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    points, factors = (np.repeat(array, block, axis % 2)[: shape[0], : shape[1]] for array in (zeros * has_zeros, scales))
+    w = (codes - points) * factors.astype(np.float64)
+    network = load(core, model, kernels)
+    for rows in (1, 6):
+        x = rng.standard_normal((rows, depth)).astype(np.float32)
+        exact = x @ (w.T if is_turned else w) + (b if product == "Gemm" else 0)
+        assert abs(network.infer({"x": x})["y"] - exact).max() <= 1e-5 * abs(exact).max()
+    if kernels == "JIT":
+        assert network.get_metric("CPU_WEIGHT_BYTES") < 4 * depth * outputs
+        assert network.get_metric("CPU_FOREIGN_STEPS") == 0
