@@ -24,7 +24,7 @@ def load(core: Core, model: Any, kernels: str, threads: int = 1) -> Any:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("bits", "has_zeros"), [(2, False), (4, False), (4, True), (8, True)])
 def test_open_rows_equal_float64_of_the_codes(core: Core, kernels: str, bits: int, has_zeros: bool, threads: int) -> None:
-    blocks = BlockNetwork(width=96, inner=208, layers=2, bits=bits, has_zeros=has_zeros)
+    blocks = BlockNetwork(width=96, inner=208, layers=2, bits=bits, zeros="drawn" if has_zeros else "none")
     network, rng = load(core, blocks.make(), kernels, threads), np.random.default_rng(1)
     for rows in (1, 7, 2, 3, 40, 1, 100, 25):
         tokens = rng.integers(-100, 100, rows)
@@ -39,7 +39,7 @@ def test_open_rows_equal_float64_of_the_codes(core: Core, kernels: str, bits: in
 
 @pytest.mark.parametrize("float_type", list(TOLERANCES))
 def test_widened_halves_equal_float64_of_the_codes(core: Core, kernels: str, float_type: int) -> None:
-    blocks = BlockNetwork(width=64, inner=80, layers=1, float_type=float_type, has_zeros=True)
+    blocks = BlockNetwork(width=64, inner=80, layers=1, float_type=float_type, zeros="drawn")
     network = load(core, blocks.make(), kernels)
     for rows in (1, 9):
         tokens = np.arange(rows)
@@ -70,9 +70,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "uint8"])
 @pytest.mark.parametrize("has_zeros", [False, True])
 @pytest.mark.parametrize("product", list(PRODUCTS))
-def test_dequantized_blocks_equal_float64_of_the_codes(
-    core: Core, kernels: str, product: str, has_zeros: bool, dtype: str
-) -> None:
+def test_dequantized_blocks_equal_float64_of_the_codes(core: Core, kernels: str, product: str, has_zeros: bool, dtype: str) -> None:
     (text, axis, is_turned), depth, outputs, block = PRODUCTS[product], 72, 40, 16
     rng, low = np.random.default_rng(2), 0 if dtype.startswith("u") else -(1 << int(dtype[-1]) - 1)
     shape, parts = ((outputs, depth), (outputs, 5)) if is_turned else ((depth, outputs), (5, outputs))

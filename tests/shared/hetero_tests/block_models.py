@@ -1,9 +1,8 @@
-"""Networks of a table and products with weights in blocks of a few bits, and their evaluation in float64."""
+"""Weights in blocks of a few bits, drawn and restored in float64, and networks of a table and products with such weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,71 +13,82 @@ Array = np.ndarray[Any, Any]
 _MICROSOFT = "com.microsoft"
 
 
-@dataclass
-class BlockNetwork:
-    """y = layers of h = Relu(h @ w) + h @ v of the rows of a table; the number of rows is open."""
+def pack_codes(codes: Array, bits: int) -> Array:
+    """Returns codes as bytes along the last axis, the first in the lowest bits; a byte is filled up with the largest codes."""
+    count = 8 // bits
+    filled = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % count)], constant_values=2**bits - 1)
+    parts = filled.reshape((*codes.shape[:-1], -1, count)).astype(np.int64) << (np.arange(count) * bits)
+    return np.asarray(parts.sum(-1).astype(np.uint8))
 
-    width: int
-    inner: int
-    layers: int
-    vocabulary: int = 100
-    bits: int = 4
-    block: int = 32
-    has_zeros: bool = False
-    float_type: int = TensorProto.FLOAT
-    seed: int = 0
-    weights: dict[str, Array] = field(default_factory=dict)
-    """The restored weights, (columns, depth) in float64."""
-    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+class Blocks:
+    """Weights (columns, depth) in blocks along the depth, as a MatMulNBits reads them and, restored in float64, as `weights`."""
+
+    def __init__(self, rng: np.random.Generator, columns: int, depth: int, *, bits: int, block: int, zeros: str = "none") -> None:
+        """`zeros`: "none", "least", "largest", "drawn", or "floats" for zero points that are no codes."""
+        blocks, top = -(-depth // block), 2**bits - 1
+        codes = rng.integers(0, top + 1, (columns, blocks, block))
+        points = {
+            "none": np.full((columns, blocks), 2.0 ** (bits - 1)),
+            "least": np.zeros((columns, blocks)),
+            "largest": np.full((columns, blocks), float(top)),
+            "drawn": rng.integers(0, top + 1, (columns, blocks)).astype(np.float64),
+            "floats": rng.uniform(-3, top, (columns, blocks)).astype(np.float32).astype(np.float64),
+        }[zeros]
+        scales = (rng.random((columns, blocks)) + 0.5) * rng.choice([-1, 1], (columns, blocks)) / (2**bits * depth**0.5)
+        self.codes, self.scales = pack_codes(codes, bits), scales.astype(np.float16).astype(np.float32)
+        self.zeros = None if zeros == "none" else points.astype(np.float32) if zeros == "floats" else pack_codes(points, bits)
+        numbers, spread = codes.reshape(columns, -1)[:, :depth], [points, self.scales.astype(np.float64)]
+        points, factors = (np.repeat(array, block, axis=1)[:, :depth] for array in spread)
+        self.weights = (numbers - points) * factors
+        self.sizes = (numbers + abs(points)) * abs(factors)
+        """The numbers that the sums of a kernel may have."""
+        self.attributes = {"bits": bits, "block_size": block}
+
+
+class BlockNetwork:
+    """h = the rows of a table; for each layer h = Relu(h @ up) @ down + h. The number of rows is open."""
+
+    def __init__(self, width: int, inner: int, layers: int, *, vocabulary: int = 100, float_type: int = 1, **form: Any) -> None:
+        """`form`: that of `Blocks`."""
+        self.float_type, self.layers, self.width, rng = float_type, layers, width, np.random.default_rng(0)
+        form = {"bits": 4, "block": 32, **form}
+        self.table = Blocks(rng, vocabulary, width, **form)
+        sizes = [(inner, width), (width, inner)] * layers
+        self.products = [Blocks(rng, *size, **form) for size in sizes]
 
     def make(self) -> onnx.ModelProto:
         """Returns the model: input "tokens" (1, rows), output "y" (1, rows, width)."""
-        rng = np.random.default_rng(self.seed)
-        table = {"block_size": self.block, "gather_axis": 0, "quantize_axis": 1, "bits": self.bits}
-        names = self._draw(rng, "table", self.vocabulary, self.width)
-        inputs = [names[0], "tokens", *names[1:]]
-        nodes = [helper.make_node("GatherBlockQuantized", inputs, ["h0"], domain=_MICROSOFT, **table)]
+        constants: list[onnx.TensorProto] = []
+
+        def hold(blocks: Blocks, codes: Array, name: str) -> list[str]:
+            scales = blocks.scales.astype(helper.tensor_dtype_to_np_dtype(self.float_type))
+            arrays = {f"{name}c": codes, f"{name}s": scales, **({} if blocks.zeros is None else {f"{name}z": blocks.zeros})}
+            constants.extend(numpy_helper.from_array(array, key) for key, array in arrays.items())
+            return list(arrays)
+
+        def multiply(x: str, place: int, y: str) -> onnx.NodeProto:
+            blocks = self.products[place]
+            columns, depth = blocks.weights.shape
+            sizes = {"K": depth, "N": columns, "accuracy_level": 4, **blocks.attributes}
+            return helper.make_node("MatMulNBits", [x, *hold(blocks, blocks.codes, y)], [y], domain=_MICROSOFT, **sizes)
+
+        codes, *rest = hold(self.table, self.table.codes.reshape(len(self.table.codes), -1), "table")
+        axes = {"gather_axis": 0, "quantize_axis": 1, **self.table.attributes}
+        nodes = [helper.make_node("GatherBlockQuantized", [codes, "tokens", *rest], ["h0"], domain=_MICROSOFT, **axes)]
         for layer in range(self.layers):
-            up, down = f"up{layer}", f"down{layer}"
-            nodes += [
-                self._multiply(rng, f"h{layer}", up, self.inner, self.width),
-                helper.make_node("Relu", [up], [f"relu{layer}"]),
-                self._multiply(rng, f"relu{layer}", down, self.width, self.inner),
-                helper.make_node("Add", [down, f"h{layer}"], [f"h{layer + 1}"]),
-            ]
-        nodes[-1].output[0] = "y"
+            h, up, relu, down = (f"{name}{layer}" for name in ("h", "up", "relu", "down"))
+            nodes += [multiply(h, 2 * layer, up), helper.make_node("Relu", [up], [relu]), multiply(relu, 2 * layer + 1, down)]
+            nodes.append(helper.make_node("Add", [down, h], ["y" if layer == self.layers - 1 else f"h{layer + 1}"]))
         tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, [1, "rows"])
         y = helper.make_tensor_value_info("y", self.float_type, [1, "rows", self.width])
-        graph = helper.make_graph(nodes, "blocks", [tokens], [y], self.constants)
+        graph = helper.make_graph(nodes, "blocks", [tokens], [y], constants)
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def evaluate(self, tokens: Sequence[int]) -> Array:
         """Returns y of (1, rows, width) in float64."""
-        h = self.weights["table"][np.asarray(tokens)]
-        for layer in range(self.layers):
-            h = h + np.maximum(h @ self.weights[f"up{layer}"].T, 0) @ self.weights[f"down{layer}"].T
-        return h[None]
-
-    def _multiply(self, rng: np.random.Generator, x: str, y: str, columns: int, depth: int) -> onnx.NodeProto:
-        codes, *rest = self._draw(rng, y, columns, depth)
-        sizes = {"K": depth, "N": columns, "bits": self.bits, "block_size": self.block, "accuracy_level": 4}
-        return helper.make_node("MatMulNBits", [x, codes, *rest], [y], domain=_MICROSOFT, **sizes)
-
-    def _draw(self, rng: np.random.Generator, name: str, columns: int, depth: int) -> list[str]:
-        blocks, count = -(-depth // self.block), 8 // self.bits
-        shape = (columns, depth // count) if name == "table" else (columns, blocks, self.block // count)
-        codes = rng.integers(0, 256, shape, np.uint8)
-        scales = ((rng.random((columns, blocks)) + 0.5) / (2**self.bits * depth**0.5)).astype(np.float16).astype(np.float32)
-        zeros = rng.integers(0, 256, (columns, -(-blocks // count)), np.uint8)
-        points = self._unpack(zeros)[:, :blocks] if self.has_zeros else np.full((columns, blocks), 2 ** (self.bits - 1))
-        spread = [np.repeat(array, self.block, axis=1)[:, :depth] for array in (points, scales.astype(np.float64))]
-        self.weights[name] = (self._unpack(codes)[:, :depth] - spread[0]) * spread[1]
-        half = helper.tensor_dtype_to_np_dtype(self.float_type)
-        arrays = {f"{name}_codes": codes, f"{name}_scales": scales.astype(half), **({f"{name}_zeros": zeros} if self.has_zeros else {})}
-        self.constants += [numpy_helper.from_array(array, key) for key, array in arrays.items()]
-        return list(arrays)
-
-    def _unpack(self, packed: Array) -> Array:
-        shifts = np.arange(0, 8, self.bits)
-        return (packed.reshape(len(packed), -1, 1).astype(np.int64) >> shifts & 2**self.bits - 1).reshape(len(packed), -1)
+        h = self.table.weights[np.asarray(tokens)]
+        for up, down in zip(self.products[::2], self.products[1::2], strict=True):
+            h = h + np.maximum(h @ up.weights.T, 0) @ down.weights.T
+        return np.asarray(h[None])

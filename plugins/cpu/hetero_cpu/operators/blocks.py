@@ -11,7 +11,7 @@ A word has the codes of neighbours along the depth, the first in its lowest bits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -28,6 +28,7 @@ from hetero_cpu.operators.product_kernel import Tile, call_tile
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
 from hetero_cpu.operators.tiling import Tiling, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.sizes import is_open, largest, least
 
 _WORD_BITS = 32
@@ -41,12 +42,14 @@ _STREAM_BYTES = 768
 
 @dataclass(frozen=True, slots=True)
 class BlockForm:
-    """The form of weights (depth, outputs) in blocks of `block` along the depth, as packed by `tiling`."""
+    """The form of weights (depth, outputs) in blocks of `block` along the depth, as `tiling` packs them."""
 
     bits: int
     block: int
     depth: int
     outputs: int
+    has_zeros: bool
+    """Whether zero points are stored: without them, all are the middle of the codes."""
     tiling: Tiling
 
     @property
@@ -55,14 +58,15 @@ class BlockForm:
         return -(-self.depth // self.block)
 
     @property
-    def words(self) -> int:
-        """The words of a block of one column."""
-        return self.block * self.bits // _WORD_BITS
+    def codes(self) -> int:
+        """The codes of a word."""
+        return _WORD_BITS // self.bits
 
     @property
-    def columns(self) -> int:
-        """The columns of a block of columns."""
-        return self.tiling.vectors * self.tiling.width
+    def name(self) -> str:
+        """The part of a kernel's name that tells its instructions apart: a kernel does not depend on other fields."""
+        own = self.tiling
+        return f"{self.bits}b{own.vectors}v{own.last_vectors}{'m' * own.is_masked}{'z' * self.has_zeros}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +100,23 @@ class BlockWeights:
     """The packed weights; `zeros` is None if all zero points are the middle of the codes."""
 
     form: BlockForm
-    words: Array
-    scales: Array
-    zeros: Array | None
+    words: LazyArray
+    scales: LazyArray
+    zeros: LazyArray | None
     bias: Array
 
-    def list_numbers(self) -> dict[str, int]:
-        """Returns the numbers of a row that both kernels read."""
+    def call(
+        self, kernel: Kernel, names: Sequence[str], blocks_of_chunk: int, keep: tuple[object, ...], **numbers: int
+    ) -> NativeCall:
+        """Returns the call of a kernel with these `numbers` and those of the weights, a chunk for so many blocks of columns."""
         form, zeros = self.form, self.zeros
-        return {
+        numbers |= {
             "w": address_of(self.words), "scales": address_of(self.scales), "zeros": 0 if zeros is None else address_of(zeros),
-            "bias": address_of(self.bias), "words": form.words, "blocks": form.blocks,
-            "column_blocks": form.tiling.blocks, "last": form.tiling.last,
+            "bias": address_of(self.bias), "words": form.block // form.codes, "blocks": form.blocks,
+            "column_blocks": form.tiling.blocks, "last": form.tiling.last, "blocks_of_chunk": blocks_of_chunk,
         }  # fmt: skip
-
-    @property
-    def memories(self) -> tuple[object, ...]:
-        """The arrays that calls point to."""
-        return (self.words, self.scales, self.zeros, self.bias)
+        keep = (*keep, self.words, self.scales, zeros, self.bias)
+        return NativeCall(kernel, tuple(numbers[name] for name in names), -(-form.tiling.blocks // blocks_of_chunk), keep)
 
 
 def plan_block_product(site: Site) -> Recipe | None:
@@ -133,7 +136,7 @@ def plan_block_product(site: Site) -> Recipe | None:
     if shape[-1] != depth or 0 in (rows, depth, outputs) or not x.flags.c_contiguous:
         return None
     tiling = choose_tiling(rows, outputs, find_width(), is_shared=True)
-    form = BlockForm(bits, block, depth, outputs, tiling.packing)
+    form = BlockForm(bits, block, depth, outputs, zeros is not None, tiling.packing)
     if codes.size * 8 != outputs * form.blocks * block * bits or scales.size != outputs * form.blocks:
         return None
     purpose = (bits, block, depth, outputs, tiling.vectors, tiling.width)
@@ -157,21 +160,15 @@ def _plan_row(site: Site, source: str, weights: BlockWeights) -> Recipe:
     shapes = [(padded,), (padded,), (form.blocks + 1,)]
     chunks = least(form.tiling.blocks, 8 * site.workers, form.outputs * padded * form.bits // 8 // _SMALLEST_STREAM)
     size = choose_chunk_size(form.tiling.blocks, largest(1, chunks) if site.workers > 1 else 1, site.workers)
-    prepare = _make_preparation(form.bits)
-    kernel = _make_row_kernel(RowShape.of_form(form, has_zeros=weights.zeros is not None))
+    prepare = Kernel(f"prepare_block_row_{form.bits}", partial(_emit_preparation, bits=form.bits))
+    kernel = Kernel(f"block_row_{form.name}", partial(_emit_row, form=form))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         plain, scaled, sums = map(address_of, cut_scratch(scratch, shapes))
         x, y = reads[0], writes[0]
         prepared = (address_of(x), plain, scaled, sums, form.depth, form.blocks, form.block)
-        numbers = {
-            "plain": plain, "scaled": scaled, "sums": sums, "y": address_of(y), "blocks_of_chunk": size, **weights.list_numbers(),
-        }  # fmt: skip
-        call = tuple(numbers[name] for name in _ROW_PARAMETERS)
-        return [
-            NativeCall(prepare, prepared, 1, (x, scratch)),
-            NativeCall(kernel, call, -(-form.tiling.blocks // size), (scratch, y, *weights.memories)),
-        ]
+        call = weights.call(kernel, _ROW_PARAMETERS, size, (scratch, y), plain=plain, scaled=scaled, sums=sums, y=address_of(y))
+        return [NativeCall(prepare, prepared, 1, (x, scratch)), call]
 
     return Recipe((source,), bind, measure_scratch(shapes), kernels=(prepare, kernel))
 
@@ -179,7 +176,7 @@ def _plan_row(site: Site, source: str, weights: BlockWeights) -> Recipe:
 def _plan_rows(site: Site, source: str, rows: int, tiling: Tiling, weights: BlockWeights) -> Recipe:
     """Returns the recipe for several rows, whose number may be open."""
     form = weights.form
-    depth, columns = form.depth, form.columns
+    depth, columns = form.depth, form.tiling.vectors * form.tiling.width
     blocks_of_panel = max(1, _PANEL_DEPTH // form.block)
     panel_depth = form.block * blocks_of_panel
     pieces = -(-depth // panel_depth)
@@ -187,9 +184,8 @@ def _plan_rows(site: Site, source: str, rows: int, tiling: Tiling, weights: Bloc
     panel_bytes = align(min(panel_depth, form.blocks * form.block) * columns * FLOAT_BYTES) + 128
     chunks = least(tiling.blocks, 8 * site.workers, largest(1, rows * depth * form.outputs // _SMALLEST_CHUNK))
     size = choose_chunk_size(tiling.blocks, chunks if site.workers > 1 else 1, site.workers)
-    count = -(-tiling.blocks // size)
-    shape = RowShape.of_form(form, has_zeros=weights.zeros is not None)
-    kernel = _make_rows_kernel(shape, tiling.pixels, has_short_tiles=tiling.has_short_tiles)
+    title = f"block_rows_{form.name}_{tiling.pixels}{'s' * tiling.has_short_tiles}"
+    kernel = Kernel(title, partial(_emit_rows, form=form, pixels=tiling.pixels, has_short_tiles=tiling.has_short_tiles))
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, columns)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
@@ -198,45 +194,11 @@ def _plan_rows(site: Site, source: str, rows: int, tiling: Tiling, weights: Bloc
             "x": address_of(x), "x_pixel": depth * FLOAT_BYTES, "offsets": address_of(offsets), "y": address_of(y),
             "y_pixel": form.outputs * FLOAT_BYTES, "panel": address_of(scratch), "panel_bytes": panel_bytes,
             "blocks_of_panel": blocks_of_panel, "panel_depth": panel_depth, "depth": depth, "pieces": pieces,
-            "no_bias": address_of(zeros), "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "blocks_of_chunk": size,
-            **weights.list_numbers(),
+            "no_bias": address_of(zeros), "tiles": tiling.tiles, "long_tiles": tiling.long_tiles,
         }  # fmt: skip
-        call = tuple(numbers[name] for name in _ROWS_PARAMETERS)
-        return [NativeCall(kernel, call, count, (x, y, scratch, offsets, zeros, *weights.memories))]
+        return [weights.call(kernel, _ROWS_PARAMETERS, size, (x, y, scratch, offsets, zeros), **numbers)]
 
     return Recipe((source,), bind, site.workers * panel_bytes, kernels=(kernel,))
-
-
-@dataclass(frozen=True, slots=True)
-class RowShape:
-    """The compiled-in part of a product with blocks."""
-
-    bits: int
-    vectors: int
-    last_vectors: int
-    is_masked: bool
-    has_zeros: bool
-
-    @classmethod
-    def of_form(cls, form: BlockForm, *, has_zeros: bool) -> RowShape:
-        """Returns the shape of a product with weights of a form."""
-        tiling = form.tiling
-        return cls(form.bits, tiling.vectors, tiling.last_vectors, tiling.is_masked, has_zeros)
-
-    @property
-    def name(self) -> str:
-        """The part of a kernel's name."""
-        return f"{self.bits}b{self.vectors}v{self.last_vectors}{'m' * self.is_masked}{'z' * self.has_zeros}"
-
-    @property
-    def codes(self) -> int:
-        """The codes of a word."""
-        return _WORD_BITS // self.bits
-
-    @property
-    def middle(self) -> float:
-        """The zero point if none is stored."""
-        return float(1 << (self.bits - 1))
 
 
 _PREPARE_PARAMETERS = ("x", "plain", "scaled", "sums", "depth", "blocks", "block")
@@ -244,19 +206,15 @@ _PREPARE_PARAMETERS = ("x", "plain", "scaled", "sums", "depth", "blocks", "block
 elements of each block, and behind them a number that is finite if no product can overflow."""
 
 
-def _make_preparation(bits: int) -> Kernel:
-    return Kernel(f"prepare_block_row_{bits}", partial(_emit_preparation, bits=bits))
-
-
 def _emit_preparation(name: str, width: int, bits: int) -> Code:
     code, p, _, _ = begin_kernel(name, width, _PREPARE_PARAMETERS)
     codes = _WORD_BITS // bits
     places = max(codes, width)
     powers = code.reserve(places // 2)
-    for place in range(places):
-        position = place % codes
+    for lane in range(places):
         # The codes in the highest bits are shifted down.
-        code.store(powers, code.constant(1.0 if position == codes - 1 else 2.0 ** -(bits * position), 1), place * FLOAT_BYTES)
+        shift = 0 if lane % codes == codes - 1 else bits * (lane % codes)
+        code.store(powers, code.constant(2.0**-shift, 1), lane * FLOAT_BYTES)
     bound = code.variable(code.constant(0))
     with code.loop(0, p["blocks"]) as block:
         total = code.variable(code.constant(0))
@@ -280,32 +238,24 @@ _ROW_PARAMETERS = ("plain", "scaled", "sums", *_WEIGHT_PARAMETERS)
 """`words` of a block of one column; `blocks` of the depth; `column_blocks` of columns; `last`: elements of the last vector."""
 
 
-def _make_row_kernel(shape: RowShape) -> Kernel:
-    return Kernel(f"block_row_{shape.name}", partial(_emit_row, shape=shape))
-
-
-def _emit_row(name: str, width: int, shape: RowShape) -> Code:
+def _emit_row(name: str, width: int, form: BlockForm) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, _ROW_PARAMETERS)
-    # Codes of 8 bits are always made whole: without their zero points they would lose too many digits.
+    # If sums of codes alone are infinite or NaN, weights are restored before they are multiplied.
     limit = code.load_scalar(p["sums"] + p["blocks"] * FLOAT_BYTES)
     needs_exact = Truth(code, (limit - limit).is_nan().value)
 
     def walk(is_exact: bool) -> None:
-        _visit_column_blocks(code, p, chunk, shape, partial(_emit_row_block, code, p, shape, is_exact=is_exact))
+        _visit_column_blocks(code, p, chunk, form, partial(_emit_row_block, code, p, form, is_exact=is_exact))
 
-    if shape.bits == 8:
-        walk(True)
-    else:
-        # With infinities and NaN, sums of codes less the zero points are not sums of differences.
-        code.emit_either(needs_exact, walk, True, False)
+    code.emit_either(needs_exact, walk, True, False)
     return code.finish()
 
 
-def _visit_column_blocks(code: Code, p: dict[str, Number], chunk: Number, shape: RowShape, emit: partial[None]) -> None:
+def _visit_column_blocks(code: Code, p: dict[str, Number], chunk: Number, form: BlockForm, emit: Callable[..., None]) -> None:
     """Emits `emit(block, is_last)` for the blocks of columns of a chunk."""
     first = chunk * p["blocks_of_chunk"]
     last = (first + p["blocks_of_chunk"]).at_most(p["column_blocks"])
-    has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
+    has_other_last = form.tiling.last_vectors != form.tiling.vectors or form.tiling.is_masked
     full = last.at_most(p["column_blocks"] - 1) if has_other_last else last
     with code.loop(first, full) as block:
         emit(block, is_last=False)
@@ -314,13 +264,18 @@ def _visit_column_blocks(code: Code, p: dict[str, Number], chunk: Number, shape:
             emit(block, is_last=True)
 
 
-def _emit_row_block(code: Code, p: dict[str, Number], shape: RowShape, block: Number, *, is_last: bool, is_exact: bool) -> None:
-    """Emits the products of one row and a block of columns, either of codes less zero points, or of codes, less the sums' share."""
-    vectors, vector_bytes = shape.last_vectors if is_last else shape.vectors, code.width * FLOAT_BYTES
-    step, full_step = vectors * vector_bytes, shape.vectors * vector_bytes
+def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, block: Number, *, is_last: bool, is_exact: bool) -> None:
+    """Emits the products of one row and a block of columns.
+
+    A sum over a block is that of the codes, less the zero point times the sum of the row, times the scale. Codes of 8 bits would lose
+    too many digits, so that zero points are subtracted from them first; if it `is_exact`, weights are restored.
+    """
+    subtracts = is_exact or form.bits == 8
+    vectors, vector_bytes = form.tiling.last_vectors if is_last else form.tiling.vectors, code.width * FLOAT_BYTES
+    step, full_step = vectors * vector_bytes, form.tiling.vectors * vector_bytes
     factors_at = block * p["blocks"] * full_step
     words = code.variable(p["w"] + factors_at * p["words"])
-    row = code.variable(p["plain"] if is_exact else p["scaled"])
+    row = code.variable(p["plain"] if subtracts else p["scaled"])
     columns_at = block * full_step
     totals = [code.variable(code.load(p["bias"] + columns_at, j * vector_bytes)) for j in range(vectors)]
     sums = [[code.variable(code.constant(0)) for _ in range(2)] for _ in range(vectors)]
@@ -329,36 +284,38 @@ def _emit_row_block(code: Code, p: dict[str, Number], shape: RowShape, block: Nu
         for pair in sums:
             for total in pair:
                 total.set(code.constant(0))
-        zeros = _load_zeros(code, p, shape, here, vectors)
+        zeros = _load_zeros(code, p, form, here, vectors)
+        scales = [code.load(p["scales"] + here, j * vector_bytes) for j in range(vectors)] if is_exact else []
         with code.loop(0, p["words"]):
             place, x = words.get(), row.get()
             loaded = [code.load(place, j * vector_bytes) for j in range(vectors)]
             for j in range(vectors):
                 code.prefetch(place, j * vector_bytes + _STREAM_BYTES)
-            for position in range(shape.codes):
+            for position in range(form.codes):
                 scalar = code.spread(code.load_scalar(x, position * FLOAT_BYTES))
                 for j in range(vectors):
-                    number_of_code = code.read_bits(loaded[j], position * shape.bits, shape.bits, is_scaled=not is_exact)
-                    value = number_of_code - zeros[j] if is_exact else number_of_code
+                    value = code.read_bits(loaded[j], position * form.bits, form.bits, is_scaled=not subtracts)
+                    value = value - zeros[j] if subtracts else value
+                    value = value * scales[j] if is_exact else value
                     total = sums[j][position % 2]
                     total.set(code.multiply_add(scalar, value, total.get()))
             words.set(code.hide(place + step))
-            row.set(code.hide(x + shape.codes * FLOAT_BYTES))
-        share = None if is_exact else code.spread(code.load_scalar(p["sums"] + number * FLOAT_BYTES))
+            row.set(code.hide(x + form.codes * FLOAT_BYTES))
+        share = None if subtracts else code.spread(code.load_scalar(p["sums"] + number * FLOAT_BYTES))
         for j in range(vectors):
             total = sums[j][0].get() + sums[j][1].get()
-            if share is not None:
-                total = total - zeros[j] * share
-            totals[j].set(code.multiply_add(code.load(p["scales"] + here, j * vector_bytes), total, totals[j].get()))
+            total = total if share is None else total - zeros[j] * share
+            scale = code.constant(1) if is_exact else code.load(p["scales"] + here, j * vector_bytes)
+            totals[j].set(code.multiply_add(scale, total, totals[j].get()))
     for j in range(vectors):
-        mask = code.mask_first(p["last"]) if shape.is_masked and is_last and j == vectors - 1 else None
+        mask = code.mask_first(p["last"]) if form.tiling.is_masked and is_last and j == vectors - 1 else None
         code.store(p["y"] + columns_at, totals[j].get(), j * vector_bytes, mask=mask)
 
 
-def _load_zeros(code: Code, p: dict[str, Number], shape: RowShape, place: Number, vectors: int) -> list[Floats]:
+def _load_zeros(code: Code, p: dict[str, Number], form: BlockForm, place: Number, vectors: int) -> list[Floats]:
     """Returns the zero points of a block, a vector for each vector of columns."""
-    if not shape.has_zeros:
-        return [code.constant(shape.middle)] * vectors
+    if not form.has_zeros:
+        return [code.constant(1 << (form.bits - 1))] * vectors
     return [code.load(p["zeros"] + place, j * code.width * FLOAT_BYTES) for j in range(vectors)]
 
 
@@ -369,21 +326,16 @@ _ROWS_PARAMETERS = (
 """`panel`: memory of float32 of each worker, of `panel_depth` rows; the sums are made in so many `pieces`."""
 
 
-def _make_rows_kernel(shape: RowShape, pixels: int, *, has_short_tiles: bool) -> Kernel:
-    title = f"block_rows_{shape.name}_{pixels}{'s' * has_short_tiles}"
-    return Kernel(title, partial(_emit_rows, shape=shape, pixels=pixels, has_short_tiles=has_short_tiles))
-
-
-def _emit_rows(name: str, width: int, shape: RowShape, pixels: int, has_short_tiles: bool) -> Code:
+def _emit_rows(name: str, width: int, form: BlockForm, pixels: int, has_short_tiles: bool) -> Code:
     code, p, chunk, worker = begin_kernel(name, width, _ROWS_PARAMETERS)
     panel = p["panel"] + worker * p["panel_bytes"]
 
     def emit_block(block: Number, *, is_last: bool) -> None:
-        vectors = shape.last_vectors if is_last else shape.vectors
-        columns_at = block * (shape.vectors * width * FLOAT_BYTES)
+        vectors = form.tiling.last_vectors if is_last else form.tiling.vectors
+        columns_at = block * (form.tiling.vectors * width * FLOAT_BYTES)
         with code.loop(0, p["pieces"]) as piece:
             first = piece * p["blocks_of_panel"]
-            _emit_panel(code, p, shape, panel, columns_at, (first, (first + p["blocks_of_panel"]).at_most(p["blocks"])), vectors)
+            _emit_panel(code, p, form, panel, columns_at, (first, (first + p["blocks_of_panel"]).at_most(p["blocks"])), vectors)
             begin, is_first = piece * p["panel_depth"], piece.equals(0)
             with code.loop(0, p["tiles"]) as tile:
                 pixel = tile * pixels
@@ -400,7 +352,7 @@ def _emit_rows(name: str, width: int, shape: RowShape, pixels: int, has_short_ti
                 }  # fmt: skip
 
                 def call(count: int) -> None:
-                    own = Tile(count, vectors, is_masked=shape.is_masked and is_last, adds=True)
+                    own = Tile(count, vectors, is_masked=form.tiling.is_masked and is_last, adds=True)
                     call_tile(code, own, **arguments)  # called inside the loop
 
                 if has_short_tiles and pixels > 1:
@@ -408,14 +360,14 @@ def _emit_rows(name: str, width: int, shape: RowShape, pixels: int, has_short_ti
                 else:
                     call(pixels)
 
-    _visit_column_blocks(code, p, chunk, shape, emit_block)
+    _visit_column_blocks(code, p, chunk, form, emit_block)
     return code.finish()
 
 
 def _emit_panel(
     code: Code,
     p: dict[str, Number],
-    shape: RowShape,
+    form: BlockForm,
     panel: Number,
     columns_at: Number,
     blocks: tuple[Number, Number],
@@ -430,14 +382,14 @@ def _emit_panel(
     words = code.variable(words_at + blocks[0] * p["words"] * step)
     with code.loop(*blocks) as number:
         here = factors_at + number * step
-        zeros = _load_zeros(code, p, shape, here, vectors)
+        zeros = _load_zeros(code, p, form, here, vectors)
         scales = [code.load(p["scales"] + here, j * vector_bytes) for j in range(vectors)]
         with code.loop(0, p["words"]):
             place, row = words.get(), target.get()
             for j in range(vectors):
                 loaded = code.load(place, j * vector_bytes)
-                for position in range(shape.codes):
-                    value = (code.read_bits(loaded, position * shape.bits, shape.bits) - zeros[j]) * scales[j]
+                for position in range(form.codes):
+                    value = (code.read_bits(loaded, position * form.bits, form.bits) - zeros[j]) * scales[j]
                     code.store(row, value, position * step + j * vector_bytes)
             words.set(code.hide(place + step))
-            target.set(code.hide(row + shape.codes * step))
+            target.set(code.hide(row + form.codes * step))

@@ -42,8 +42,17 @@ def multiply_blocks(network: Network) -> Network:
                 constants[inputs[-1]] = part
         inputs += ["", *node.inputs[2:]]
         sizes = {"K": blocks.depth, "N": blocks.outputs, "bits": blocks.bits, "block_size": blocks.block}
-        changes = {"domain": "com.microsoft", "opset": 1, "since_version": 0, "attributes": MappingProxyType(sizes)}
-        nodes.append(replace(node, op_type="MatMulNBits", inputs=tuple(inputs), origins=(*blocks.origins, *node.origins), **changes))
+        nodes.append(
+            Node(
+                node.name,
+                "MatMulNBits",
+                tuple(inputs),
+                node.outputs,
+                "com.microsoft",
+                attributes=MappingProxyType(sizes),
+                origins=(*blocks.origins, *node.origins),
+            )
+        )
     if len(constants) == len(network.initializers):
         return network
     return drop_unread(replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants)))
@@ -122,7 +131,12 @@ def _read_product(node: Node, network: Network) -> _Blocks | None:
     origins: tuple[str, ...] = ()
     if maker is not None and maker.op_type == "Transpose" and not maker.domain and len(maker.inputs) == 1:
         is_turned, origins, maker = not is_turned, maker.origins, network.find_producer(maker.inputs[0])
-    if maker is None or maker.op_type != "DequantizeLinear" or maker.domain or maker.attributes.get("output_dtype", 0) not in (0, 1):
+    if (
+        maker is None
+        or maker.op_type != "DequantizeLinear"
+        or maker.domain
+        or maker.attributes.get("output_dtype", 0) not in (0, 1)
+    ):
         return None
     read = network.initializers.get
     codes, scales, zeros = (read(value) for value in (*maker.inputs, "")[:3])
@@ -130,6 +144,8 @@ def _read_product(node: Node, network: Network) -> _Blocks | None:
     if codes is None or scales is None or codes.dtype not in _BITS or scales.dtype != "float32" or len(codes.shape) != 2:
         return None
     if block <= 0 or block % _BLOCK_UNIT or axis % 2 != is_turned or (zeros is None and any(maker.inputs[2:])):
+        return None
+    if scales.shape != tuple(-(-size // block) if place == is_turned else size for place, size in enumerate(codes.shape)):
         return None
     bias = read(node.inputs[2]) if is_gemm and any(node.inputs[2:]) else None
     outputs = codes.shape[0 if is_turned else 1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_tests.block_models import Blocks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,60 +14,29 @@ from hetero_core.network.graph import Node
 
 from ..conftest import NativeRun
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HALF_ULP = 2.0**-24
 
 
-def pack_codes(codes: Any, bits: int) -> Any:
-    """Packs codes along the last axis into bytes, the first in the lowest bits; a byte is filled up with the largest codes."""
-    count = 8 // bits
-    filled = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % count)], constant_values=2**bits - 1)
-    parts = filled.reshape((*codes.shape[:-1], -1, count)).astype(np.int64) << (np.arange(count) * bits)
-    return parts.sum(-1).astype(np.uint8)
+def run(native: NativeRun, blocks: Blocks, x: Any, bias: Any = None) -> Any:
+    from hetero_cpu.operators.blocks import plan_block_product
+
+    arrays = {"w": blocks.codes, "s": blocks.scales, "z": blocks.zeros, "": None, "b": bias}
+    constants = {name: array for name, array in arrays.items() if array is not None}
+    columns, depth = blocks.weights.shape
+    inputs = ("x", *[name if name in constants else "" for name in arrays])
+    attributes = {"K": depth, "N": columns, **blocks.attributes}
+    node = Node("m", "MatMulNBits", inputs, ("y",), domain="com.microsoft", attributes=attributes)
+    y = np.full((len(x), columns), np.nan, np.float32)
+    recipe = plan_block_product(native.make_site([node], {"x": x}, constants, y.shape))
+    assert recipe is not None
+    native.run(recipe, {"x": x}, y)
+    return y
 
 
-class Blocks:
-    """Drawn weights (outputs, depth) in blocks, as inputs of MatMulNBits and as `numbers` (codes - zero points, scales)."""
-
-    def __init__(self, seed: int, depth: int, outputs: int, bits: int, block: int, zeros: str) -> None:
-        rng = np.random.default_rng([seed, depth, outputs, bits, block])
-        blocks, top = -(-depth // block), 2**bits - 1
-        codes = rng.integers(0, top + 1, (outputs, blocks, block))
-        scales = (rng.random((outputs, blocks)) + 0.5).astype(np.float32) * rng.choice([-1, 1], (outputs, blocks)).astype(np.float32)
-        points = {
-            "none": np.full((outputs, blocks), 2.0 ** (bits - 1)),
-            "least": np.zeros((outputs, blocks)),
-            "largest": np.full((outputs, blocks), float(top)),
-            "drawn": rng.integers(0, top + 1, (outputs, blocks)).astype(np.float64),
-            "floats": rng.uniform(-3, top, (outputs, blocks)).astype(np.float32).astype(np.float64),
-        }[zeros]
-        self.attributes = {"K": depth, "N": outputs, "bits": bits, "block_size": block}
-        self.constants = {"w": pack_codes(codes, bits), "s": scales, "b": rng.standard_normal(outputs).astype(np.float32)}
-        if zeros != "none":
-            self.constants["z"] = points.astype(np.float32) if zeros == "floats" else pack_codes(points, bits)
-        self.codes = codes.reshape(outputs, -1)[:, :depth]
-        self.points, self.scales = (np.repeat(array, block, axis=1)[:, :depth] for array in (points, scales.astype(np.float64)))
-
-    def run(self, native: NativeRun, x: Any, *, has_bias: bool = True) -> Any:
-        from hetero_cpu.operators.blocks import plan_block_product
-
-        inputs = ("x", "w", "s", "z" * ("z" in self.constants), "", "b" * has_bias)
-        node = Node("m", "MatMulNBits", inputs, ("y",), domain="com.microsoft", since_version=1, attributes=self.attributes)
-        shape = (*x.shape[:-1], self.attributes["N"])
-        recipe = plan_block_product(native.make_site([node], {"x": x}, self.constants, shape))
-        assert recipe is not None
-        y = np.full(shape, np.nan, np.float32)
-        native.run(recipe, {"x": x}, y)
-        return y
-
-    def evaluate(self, x: Any) -> Any:
-        with np.errstate(all="ignore"):
-            terms = x[:, None, :].astype(np.float64) * ((self.codes - self.points) * self.scales)
-            return terms.sum(-1)
-
-    def bound(self, x: Any) -> Any:
-        longest = self.attributes["block_size"] + self.codes.shape[1] // self.attributes["block_size"] + 16
-        return longest * HALF_ULP * (abs(x).astype(np.float64) @ ((self.codes + abs(self.points)) * abs(self.scales)).T + 10)
+def bound(blocks: Blocks, x: Any) -> Any:
+    length = blocks.attributes["block_size"] + x.shape[1] // blocks.attributes["block_size"] + 16
+    return length * HALF_ULP * (abs(x).astype(np.float64) @ blocks.sizes.T + 10)
 
 
 @SETTINGS
@@ -82,36 +52,33 @@ class Blocks:
 def test_products_equal_float64_of_the_codes(
     native: NativeRun, bits: int, block: int, depth: int, outputs: int, rows: int, zeros: str, has_bias: bool
 ) -> None:
-    blocks = Blocks(1, depth, outputs, bits, block, zeros)
-    x = np.random.default_rng([rows, depth]).standard_normal((rows, depth)).astype(np.float32)
-    exact = blocks.evaluate(x) + (blocks.constants["b"] if has_bias else 0)
-    assert np.all(abs(blocks.run(native, x, has_bias=has_bias) - exact) <= blocks.bound(x))
+    rng = np.random.default_rng([bits, block, depth, outputs, rows])
+    blocks = Blocks(rng, outputs, depth, bits=bits, block=block, zeros=zeros)
+    x, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((rows, depth), (outputs,)))
+    exact = x.astype(np.float64) @ blocks.weights.T + b * has_bias
+    assert np.all(abs(run(native, blocks, x, b if has_bias else None) - exact) <= bound(blocks, x))
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan, 3e38, 1e-44])
 def test_special_numbers_equal_float64_of_the_codes(native: NativeRun, rows: int, bits: int, special: float) -> None:
-    blocks = Blocks(2, 70, 50, bits, 32, "drawn")
-    x = np.random.default_rng(3).standard_normal((rows, 70)).astype(np.float32)
+    rng = np.random.default_rng(bits)
+    blocks = Blocks(rng, 50, 70, bits=bits, block=32, zeros="drawn")
+    x = rng.standard_normal((rows, 70)).astype(np.float32)
     x[-1, 17] = special
-    output, exact = blocks.run(native, x, has_bias=False), blocks.evaluate(x)
-    with np.errstate(over="ignore"):
-        rounded = exact.astype(np.float32)
-    # A sum near the largest float32 may overflow on the way.
-    near = abs(exact) > 3e37
-    np.testing.assert_array_equal(output[~np.isfinite(exact)], rounded[~np.isfinite(exact)])
-    bound = blocks.bound(np.where(np.isfinite(x), x, 0))
-    whole = np.isfinite(exact) & ~near
-    assert np.all(abs(output[whole] - exact[whole]) <= bound[whole])
-    assert not np.isnan(output[np.isfinite(exact)]).any()
+    with np.errstate(all="ignore"):
+        exact = (x[:, None].astype(np.float64) * blocks.weights).sum(-1)
+    output, is_finite = run(native, blocks, x), np.isfinite(exact)
+    np.testing.assert_array_equal(output[~is_finite], exact[~is_finite])
+    assert np.all(abs(output[is_finite] - exact[is_finite]) <= bound(blocks, np.where(np.isfinite(x), x, 0))[is_finite])
 
 
 def test_digits_of_8_bits_do_not_depend_on_zero_points(native: NativeRun) -> None:
     """Small weights around a zero point of 128, which is a hundred times as large, keep their digits."""
-    blocks = Blocks(4, 512, 40, 8, 64, "none")
-    codes = 127 + np.random.default_rng(5).integers(0, 3, (40, 512))
-    blocks.codes, blocks.constants["w"] = codes, codes.reshape(40, 8, 64).astype(np.uint8)
-    x = np.random.default_rng(6).standard_normal((1, 512)).astype(np.float32)
-    sizes = abs(x).astype(np.float64) @ (abs(codes - 128) * abs(blocks.scales)).T
-    assert np.all(abs(blocks.run(native, x, has_bias=False) - blocks.evaluate(x)) <= 100 * HALF_ULP * sizes)
+    rng = np.random.default_rng(4)
+    blocks, codes = Blocks(rng, 40, 512, bits=8, block=64), rng.integers(127, 130, (40, 512))
+    blocks.codes = codes.reshape(40, 8, 64).astype(np.uint8)
+    weights = (codes - 128) * np.repeat(blocks.scales.astype(np.float64), 64, axis=1)
+    x = rng.standard_normal((1, 512)).astype(np.float32)
+    assert np.all(abs(run(native, blocks, x) - x @ weights.T) <= 100 * HALF_ULP * (abs(x) @ abs(weights).T))
