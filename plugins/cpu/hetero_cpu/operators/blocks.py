@@ -70,26 +70,17 @@ class BlockForm:
 
 
 @dataclass(frozen=True, slots=True)
-class CodePacking:
-    """Packs codes (outputs, blocks, bytes) as words in blocks of columns."""
-
-    tiling: Tiling
-
-    def __call__(self, codes: Array) -> Array:
-        """Returns the words, as float32 of the same bits."""
-        words = np.ascontiguousarray(codes.reshape(len(codes), -1)).view(np.float32)
-        return pack_columns(words.T, self.tiling)
-
-
-@dataclass(frozen=True, slots=True)
-class FactorPacking:
-    """Packs scales, or zero points as floats or as codes of `bits`, of each column and block, in blocks of columns."""
+class BlockPacking:
+    """Packs codes of each output, or else scales or zero points, in blocks of columns; zero points are floats or packed codes."""
 
     form: BlockForm
+    is_codes: bool = False
 
-    def __call__(self, factors: Array) -> Array:
-        """Returns them as float32."""
-        rows = factors.reshape(self.form.outputs, -1)
+    def __call__(self, constant: Array) -> Array:
+        """Returns float32 numbers; of codes, words with the same bits."""
+        rows = constant.reshape(self.form.outputs, -1)
+        if self.is_codes:
+            return pack_columns(np.ascontiguousarray(rows).view(np.float32).T, self.form.tiling)
         if rows.dtype == np.uint8:
             rows = unpack_bits(np, rows, self.form.bits)[:, : self.form.blocks]
         return pack_columns(rows.astype(np.float32).T, self.form.tiling)
@@ -140,10 +131,10 @@ def plan_block_product(site: Site) -> Recipe | None:
     if codes.size * 8 != outputs * form.blocks * block * bits or scales.size != outputs * form.blocks:
         return None
     purpose = (bits, block, depth, outputs, tiling.vectors, tiling.width)
-    pack, packing = site.weights.pack_lazily, FactorPacking(form)
+    pack, packing = site.weights.pack_lazily, BlockPacking(form)
     weights = BlockWeights(
         form,
-        pack((codes,), ("block codes", *purpose), CodePacking(form.tiling)),
+        pack((codes,), ("block codes", *purpose), BlockPacking(form, is_codes=True)),
         pack((scales,), ("block scales", *purpose), packing),
         None if zeros is None else pack((zeros,), ("block zeros", *purpose), packing),
         pad_vector(bias, outputs, tiling.padded_outputs),

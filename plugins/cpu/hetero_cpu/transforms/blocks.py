@@ -42,17 +42,9 @@ def multiply_blocks(network: Network) -> Network:
                 constants[inputs[-1]] = part
         inputs += ["", *node.inputs[2:]]
         sizes = {"K": blocks.depth, "N": blocks.outputs, "bits": blocks.bits, "block_size": blocks.block}
-        nodes.append(
-            Node(
-                node.name,
-                "MatMulNBits",
-                tuple(inputs),
-                node.outputs,
-                "com.microsoft",
-                attributes=MappingProxyType(sizes),
-                origins=(*blocks.origins, *node.origins),
-            )
-        )
+        attributes, origins = MappingProxyType(sizes), (*blocks.origins, *node.origins)
+        fields: Any = {"inputs": tuple(inputs), "attributes": attributes, "origins": origins}
+        nodes.append(replace(node, op_type="MatMulNBits", domain="com.microsoft", opset=1, since_version=0, **fields))
     if len(constants) == len(network.initializers):
         return network
     return drop_unread(replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants)))
