@@ -63,9 +63,9 @@ class BackgroundCompiler:
     ) -> None:
         """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
 
-        `is_wanted` is asked before each kernel; OrderDroppedError is the error if they are not wanted. Nothing begins before `begin` is
-        set, or LONGEST_DELAY seconds have passed since the order, but the start of LLVM's process. So `kernels` is gone through in the compiling thread,
-        and may take its time to find out which they are.
+        `is_wanted` is asked before each kernel; OrderDroppedError is the error if they are not wanted. Until `begin` is set, or
+        LONGEST_DELAY seconds have passed since the order, only LLVM's process is started. So `kernels` is gone through in the
+        compiling thread, and may take its time to find out which they are.
         """
         self._orders.put(Order(kernels, done, is_wanted, begin, monotonic() + LONGEST_DELAY))
         with self._lock:
