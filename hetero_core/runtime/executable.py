@@ -56,7 +56,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
 from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child
-from hetero_core.runtime.inputs import name_inputs, order_inputs
+from hetero_core.runtime.inputs import DeviceTensor, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
 from hetero_core.runtime.transfers import bring_in, take_home
@@ -144,6 +144,8 @@ class ExecutableNetwork:
         self._process = os.getpid()
         keep_in_child(self)
         is_bare = binding.run == executable.run
+        # A wrapper sees each run, and a network that waits for its turn is not passed over.
+        self._may_delegate = is_bare and not border.states and not binding.config[EXCLUSIVE_KEY]
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
@@ -232,6 +234,13 @@ class ExecutableNetwork:
                 network, named = computing
                 return network, network.order_inputs(named)
         return self, self.order_inputs(inputs)
+
+    def find_delegate(self, inputs: tuple[Any, ...] = ()) -> ExecutableNetwork | None:
+        """Returns the network that computes a run in place of this one; None if this network computes."""
+        delegate: ExecutableNetwork | None = self.executable.delegate
+        if delegate is None or not self._may_delegate or self.measures or self.deadline is not None or self.memory_limit is not None:
+            return None
+        return None if DeviceTensor in map(type, inputs) else delegate
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
@@ -419,6 +428,7 @@ class ExecutableNetwork:
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
             "REFERENCE_NODES": (),
+            "SLOW_NODES": (),
             **read_mapping(
                 call_named(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
             ),

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,10 @@ class Package:
         return self.device
 
 
-def test_auto_without_a_list_creates_devices_one_by_one(core: Core, network: Network, feed: Feed) -> None:
+def test_auto_without_a_list_creates_devices_one_by_one(
+    core: Core, network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in core.device_names:
         if name not in ("AUTO", "HETERO"):
             core.unregister_plugin(name)
@@ -123,10 +127,13 @@ def test_auto_without_a_list_creates_devices_one_by_one(core: Core, network: Net
         core.register_plugin(name, package)
     assert core.load_network(network, config=AT_ONCE).infer(feed(1))["y"].tolist() == [3]
     assert {name: package.created for name, package in packages.items() if package.created} == {"CARD": 1, "ENGINE1": 1}
-    loaded = core.load_network(network)
+    loaded = core.load_network(network, config={"AUTO_MEASURE": False})
     loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
     assert loaded.get_metric("EXECUTION_DEVICES") == ("ENGINE1",)
     assert (host.created, second.created, slow.created) == (1, 0, 0)
+    measured = core.load_network(network)
+    measured.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert (host.created, second.created, slow.created) == (1, 1, 0)
     excluded = core.load_network(network, "AUTO:-ENGINE1,-CARD", AT_ONCE)
     assert excluded.get_metric("EXECUTION_DEVICES") == ("ENGINE2",)
     with pytest.raises(ConfigKeyError, match="SCRIPT_LEVEL"):
@@ -463,7 +470,7 @@ def test_fastest_device_is_chosen_by_measurement(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("hetero_auto.candidates.perf_counter", lambda: now)
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
     for name, seconds in (("A", 3e-3), ("B", 1e-3), ("C", 2e-3)):
         add_device(name).work = lambda seconds=seconds: work(seconds)
     config = {"AUTO_MEASURE": "YES", "ENABLE_STARTUP_FALLBACK": starts_early}
@@ -484,7 +491,7 @@ def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("hetero_auto.candidates.perf_counter", lambda: now)
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
     first.work = lambda: work(9e-3 if len(first.runs) <= first.compiles_until else 1e-3)
     second.work = lambda: work(2e-3)
     loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
