@@ -488,7 +488,7 @@ class _Loader:
                     break
                 began = perf_counter()
                 try:
-                    challenger = next(self.load_each([name]))
+                    challenger = self._find_present(name) or next(self.load_each([name]))
                 except ClosedError:
                     raise
                 except HeteroError as error:
@@ -519,6 +519,9 @@ class _Loader:
         finally:
             for member in unready:
                 self.close_member(member)
+        if len(self.pool.members) > 1:
+            # A failed run has brought a further device.
+            self._take_over(best)
         for member in self.pool.members:
             seconds.setdefault(member.name, self._seconds.get(member.name, 0.0) + member.first)
         if self._way.entry and best.least:
@@ -528,13 +531,17 @@ class _Loader:
         """Yields the devices to measure, in order; devices that hold the interpreter's lock only if there is no other."""
         has_other = best is not None
         for name in self._candidates.names:
-            if (best is not None and name == best.name) or name in self._used:
+            if (best is not None and name == best.name) or (name in self._used and self._find_present(name) is None):
                 continue
             if self._way.entry and has_other and self._candidates.holds_lock(name):
                 continue
             if self._candidates.takes_all(name):
                 has_other = True
                 yield name
+
+    def _find_present(self, name: str) -> Member | None:
+        """Returns the member of a device in the pool."""
+        return next((member for member in self.pool.members if member.name == name), None)
 
     def _has_room(self) -> bool:
         """Says whether the constants of the network fit into memory a few times."""

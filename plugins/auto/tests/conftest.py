@@ -41,7 +41,8 @@ class ScriptedDevice(PlainDevice):
         self.streams = 4
         self.memory: int | None = None
         self.compiles_until = 0
-        self.work: Callable[[], None] = lambda: None
+        self.before_load: Callable[[], object] = lambda: None
+        self.work: Callable[[], object] = lambda: None
         self.lock = threading.Lock()
 
     @hookimpl
@@ -57,6 +58,7 @@ class ScriptedDevice(PlainDevice):
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         self.load_entered.set()
         assert self.load_gate.wait(LIMIT), "the test never let the device load"
+        self.before_load()
         if self.load_error is not None:
             raise self.load_error
         self.loads += 1

@@ -19,10 +19,12 @@ from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.errors import (
+    ClosedError,
     ConfigKeyError,
     DeviceNameError,
     DeviceUnavailableError,
     InferenceError,
+    InputNameError,
     LoadError,
     RequestCancelledError,
     UnsupportedNodesError,
@@ -539,3 +541,71 @@ def test_closed_core_has_waited_for_the_device_that_was_loading(add_device: Any,
     chosen.load_gate.set()
     closing.join(LIMIT)
     assert loads_when_closed == [1]
+
+
+def test_chosen_device_gets_runs_without_the_pool(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    device = add_device("A")
+    add_device("B")
+    loaded = core.load_network(network, "AUTO:A,B", AT_ONCE)
+    pool: Any = loaded.executable.pool  # type: ignore[attr-defined]  # AUTO's own
+    request = loaded.create_infer_request()
+    queue = AsyncInferQueue(loaded, 2)
+    for number in range(4):
+        assert loaded.infer(feed(number))["y"].tolist() == [3 * number]
+        assert request.infer(feed(number))["y"].tolist() == [3 * number]
+        queue.start_async(feed(number))
+    queue.wait_all()
+    assert loaded.get_metric("REQUESTS_OF_DEVICES") == {"A": 12}
+    assert pool.served == {"A": 0}
+    device.poison = 5
+    request.start_async(feed(5))
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [15]
+    assert loaded.get_metric("REQUESTS_OF_DEVICES") == {"A": 12, "B": 1}
+    with pytest.raises(InputNameError, match="'z'"):
+        loaded.infer({"z": np.zeros(1, np.float32)})
+    loaded.close()
+    with pytest.raises(ClosedError, match="is closed; load it again"):
+        loaded.infer(feed(1))
+
+
+STEPS = ("load of the first", "run on the first", "load of the second", "run on the second", "load of the third", "run on the third")
+
+
+@pytest.mark.parametrize("error", [None, OSError("the driver fell over"), MemoryError("no room"), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("step", STEPS)
+def test_no_take_over_is_lost_by_a_fault_of_a_device(
+    core: Core, add_device: Any, network: Network, feed: Feed, step: str, error: BaseException | None
+) -> None:
+    """At each step a device is late (None) or raises, once; every request is answered, and a device that works has the last."""
+    faults = threading.Semaphore(1)
+    devices = {"third": add_device("C"), "second": add_device("B"), "first": add_device("A")}
+    slow, late = threading.Event(), threading.Event()
+    # By order of speed the third is the best device, and the first the worst.
+    devices["first"].work = lambda: slow.wait(0.02)
+    devices["second"].work = lambda: slow.wait(0.005)
+    kind, _, name = step.partition(" of the " if "load" in step else " on the ")
+    device = devices[name]
+
+    def fail() -> None:
+        if faults.acquire(blocking=False):
+            if error is not None:
+                raise error
+            late.wait(0.3)
+
+    work = device.work
+    if kind == "run":
+        device.work = lambda: (work(), fail())
+    else:
+        device.before_load = fail
+    loaded = core.load_network(network, "AUTO:C,B,A", {"AUTO_MEASURE": True})
+    requests = [loaded.create_infer_request() for _ in range(6)]
+    for number, request in enumerate(requests):
+        request.start_async(feed(number))
+    for number, request in enumerate(requests):
+        assert request.wait(LIMIT), "a request was lost"
+        assert request.get_tensor("y").tolist() == [3 * number]
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.infer(feed(7))["y"].tolist() == [21]
+    (serving,) = loaded.get_metric("EXECUTION_DEVICES")
+    assert serving == "C" or (error is not None and name == "third" and serving == "B")
