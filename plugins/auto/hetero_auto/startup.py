@@ -41,8 +41,8 @@ from hetero_auto.measuring import (
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool
 from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext
-from hetero_core.devices.threads import HINT_KEY
 from hetero_core.devices.processors import read_host_memory
+from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, DeadlineExceededError, HeteroError, MemoryLimitError, RequestCancelledError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec

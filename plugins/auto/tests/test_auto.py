@@ -569,7 +569,14 @@ def test_chosen_device_gets_runs_without_the_pool(core: Core, add_device: Any, n
         loaded.infer(feed(1))
 
 
-STEPS = ("load of the first", "run on the first", "load of the second", "run on the second", "load of the third", "run on the third")
+STEPS = (
+    "load of the first",
+    "run on the first",
+    "load of the second",
+    "run on the second",
+    "load of the third",
+    "run on the third",
+)
 
 
 @pytest.mark.parametrize("error", [None, OSError("the driver fell over"), MemoryError("no room"), SystemExit(3)], ids=repr)
