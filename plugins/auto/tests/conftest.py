@@ -39,6 +39,7 @@ class ScriptedDevice(PlainDevice):
         self.refused: tuple[str, ...] = ()
         self.capabilities = ("FP32",)
         self.streams = 4
+        self.slow_nodes: tuple[str, ...] = ()
         self.memory: int | None = None
         self.compiles_until = 0
         self.before_load: Callable[[], object] = lambda: None
@@ -91,7 +92,7 @@ class ScriptedExecutable(PlainExecutable):
         return super().run(inputs, context)
 
     def metrics(self) -> Mapping[str, Any]:
-        return {**super().metrics(), "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until}
+        return {**super().metrics(), "SLOW_NODES": self._device.slow_nodes, "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until}
 
     def close(self) -> None:
         with self._device.lock:

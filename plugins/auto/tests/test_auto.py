@@ -616,3 +616,40 @@ def test_no_take_over_is_lost_by_a_fault_of_a_device(
     assert loaded.infer(feed(7))["y"].tolist() == [21]
     (serving,) = loaded.get_metric("EXECUTION_DEVICES")
     assert serving == "C" or (error is not None and name == "third" and serving == "B")
+
+
+def test_kept_choice_serves_the_next_process(
+    core: Core, add_device: Any, network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in core.device_names:
+        if name != "AUTO":
+            core.unregister_plugin(name)
+    fast, slow = add_device("A"), add_device("B")
+    pause = threading.Event()
+    slow.work = lambda: pause.wait(0.01)
+
+    def load_and_run() -> tuple[int, int]:
+        before = fast.loads, slow.loads
+        with core.load_network(network) as loaded:
+            assert loaded.infer(feed(2))["y"].tolist() == [6]
+            loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+            assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+            assert loaded.infer(feed(3))["y"].tolist() == [9]
+        return fast.loads - before[0], slow.loads - before[1]
+
+    assert load_and_run() == (1, 1)
+    (entry,) = (tmp_path / "hetero" / "store").glob("choice-*")
+    assert load_and_run() == (1, 0)
+    entry.write_bytes(b"damaged")
+    assert load_and_run() == (1, 1)
+
+
+def test_first_answer_comes_from_a_device_without_slow_nodes(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    add_device("A")
+    add_device("B").slow_nodes = ("Add_0",)
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+    assert loaded.infer(feed(2))["y"].tolist() == [6]
+    served = loaded.get_metric("REQUESTS_OF_DEVICES")
+    assert served["A"] == 1
+    assert loaded.get_metric("SLOW_NODES") in ((), ("Add_0",))
