@@ -124,17 +124,18 @@ def _make_input(spec: ValueSpec) -> Any:
     return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
 
 
-_FORMAT = 1
+_FORMAT = 2
 _MOST_ELEMENTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A measured choice: the fastest device with its identity, and the device to answer first."""
+    """A measured choice: the fastest device with its identity, the device to answer first, and the elements of the inputs."""
 
     device: str
     identity: str
     quick: str
+    elements: int
 
 
 def describe_device(core: Core, name: str) -> str:
@@ -174,9 +175,9 @@ def read_choice(name: str) -> Choice | None:
         return None
 
 
-def write_choice(name: str, core: Core, best: Member, seconds_until_answer: Mapping[str, float]) -> None:
+def write_choice(name: str, core: Core, best: Member, seconds_until_answer: Mapping[str, float], elements: int) -> None:
     """Stores a choice; `seconds_until_answer` is the load and the first run of each device that was measured."""
     quick = min(seconds_until_answer, key=lambda device: seconds_until_answer[device], default=best.name)
     if seconds_until_answer.get(best.name, 0.0) <= _FIRST_MARGIN * seconds_until_answer.get(quick, 0.0):
         quick = best.name
-    STORE.write(name, json.dumps(asdict(Choice(best.name, describe_device(core, best.name), quick))).encode())
+    STORE.write(name, json.dumps(asdict(Choice(best.name, describe_device(core, best.name), quick, elements))).encode())

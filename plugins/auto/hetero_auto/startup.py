@@ -194,6 +194,8 @@ MEASURE_KEY, RUNTIME_KEY = "AUTO_MEASURE", "ENABLE_RUNTIME_FALLBACK"
 CUMULATIVE = "CUMULATIVE_THROUGHPUT"
 _UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 1.0
 """Seconds that the further devices wait for a first request, and for its answer."""
+_SIZE_RATIO = 4
+"""A choice for open sizes holds for inputs of up to so many times more or fewer elements."""
 _MEMORY_SHARE = 4
 """A device is measured only if the constants of the network fit this many times into the free memory."""
 
@@ -262,8 +264,7 @@ class AutoExecutable(PoolExecutable):
 
         executable._begin = begin
         # Open sizes are those of the first request, so the measurement waits for it.
-        is_open = any(not isinstance(size, int) for spec in source.network.inputs for size in spec.shape or (None,))
-        if not (way.measures and way.choice is None and is_open):
+        if not (way.measures and loader.is_open):
             executable._open_settling()
         return executable
 
@@ -362,6 +363,7 @@ class _Loader:
         self._candidates = candidates
         self._seconds = seconds_of_device
         self._way = way
+        self.is_open = any(not isinstance(size, int) for spec in source.network.inputs for size in spec.shape or (None,))
         self._lock = threading.RLock()
         self._used: set[str] = set()
 
@@ -411,7 +413,7 @@ class _Loader:
         """Says whether the device that was loaded first is the chosen device."""
         name, way = self.pool.members[0].name, self._way
         if way.choice is not None:
-            return name == way.choice.device and self._is_current(way.choice)
+            return name == way.choice.device and not self.is_open and self._is_current(way.choice)
         if way.measures:
             return next((other for other in self._candidates.names if other != name), None) is None
         return name == self._candidates.names[0]
@@ -462,6 +464,10 @@ class _Loader:
         return True
 
     def _is_current(self, choice: Choice) -> bool:
+        """Says whether a kept choice is of this version of its device, and of inputs of a similar size."""
+        elements = self._count_elements()
+        if not choice.elements <= _SIZE_RATIO * elements <= _SIZE_RATIO**2 * choice.elements and self.is_open:
+            return False
         return describe_device(self._source.core, choice.device) == choice.identity
 
     def _take_over(self, member: Member) -> None:
@@ -525,7 +531,7 @@ class _Loader:
         for member in self.pool.members:
             seconds.setdefault(member.name, self._seconds.get(member.name, 0.0) + member.first)
         if self._way.entry and best.least:
-            write_choice(self._way.entry, self._source.core, best, seconds)
+            write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
 
     def _list_challengers(self, best: Member | None) -> Iterator[str]:
         """Yields the devices to measure, in order; devices that hold the interpreter's lock only if there is no other."""
@@ -538,6 +544,10 @@ class _Loader:
             if self._candidates.takes_all(name):
                 has_other = True
                 yield name
+
+    def _count_elements(self) -> int:
+        """Returns the elements of the inputs of the request that is measured."""
+        return sum(array.size for array in self.pool.sample or ())
 
     def _find_present(self, name: str) -> Member | None:
         """Returns the member of a device in the pool."""
