@@ -92,7 +92,11 @@ class ScriptedExecutable(PlainExecutable):
         return super().run(inputs, context)
 
     def metrics(self) -> Mapping[str, Any]:
-        return {**super().metrics(), "SLOW_NODES": self._device.slow_nodes, "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until}
+        return {
+            **super().metrics(),
+            "SLOW_NODES": self._device.slow_nodes,
+            "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until,
+        }
 
     def close(self) -> None:
         with self._device.lock:
