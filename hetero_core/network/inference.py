@@ -29,7 +29,7 @@ from hetero_core.network.hints import (
 )
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
-from hetero_core.network.operators import KEPT_RANKS, REFUSALS, OpenSize, Shape, SizedNode, open_size
+from hetero_core.network.operators import KEPT_RANKS, REFUSALS, STANDARD_DOMAINS, OpenSize, Shape, SizedNode, open_size
 from hetero_core.network.soundness import check_axes
 from hetero_core.network.types import (
     LARGEST_RANK,
@@ -384,7 +384,9 @@ def _check_rank(node: Node, rank: int) -> None:
 def infer_fixed_node(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:
     """Returns the output types by `apply_rule` for inputs of known types; None also if a size of an output is open."""
     inputs = [constants[value].type if value in constants else types.get(value) for value in node.inputs]
-    outputs = None if node.domain else apply_rule(node, inputs, lambda value: read_numbers(constants, value))
+    outputs = (
+        None if node.domain not in STANDARD_DOMAINS else apply_rule(node, inputs, lambda value: read_numbers(constants, value))
+    )
     return None if outputs is None or not all(map(_is_complete, outputs.values())) else outputs
 
 

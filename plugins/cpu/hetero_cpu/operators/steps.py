@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 
+from hetero_core.network.operators import STANDARD_DOMAINS
 from hetero_cpu.operators.recipe import Choice, Site
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,10 @@ NATIVE_STEPS = (
     ("pooling", "plan_global_max", "GlobalMaxPool ReduceMax"),
     ("resize", "plan_resize", "Resize Upsample"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
+    ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
+    ("linear_models", "plan_linear_model", "LinearClassifier LinearRegressor"),
 )
-"""Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's own domain that it is asked about, in order.
+"""Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order.
 
 A network imports the modules that it needs.
 """
@@ -62,7 +65,7 @@ def list_native_steps(op_type: str) -> tuple[Callable[[Site], Choice | None], ..
 
 def choose_step(site: Site) -> Choice | None:
     """Returns the choice of the first step function that takes the group; None leaves it to the toolkit."""
-    if site.node.domain:
+    if site.node.domain not in STANDARD_DOMAINS:
         return None
     try:
         choices = (function(site) for function in list_native_steps(site.node.op_type))
