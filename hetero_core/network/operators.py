@@ -1036,6 +1036,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
     **dict.fromkeys(("LinearClassifier", "TreeEnsembleClassifier"), Operator(1, _classify, _classify_types)),
     "LinearRegressor": define(1, _score("targets"), "float32"),
+    **dict.fromkeys(("Normalizer", "Scaler"), define(1, _keep, "float32")),
     "TreeEnsemble": define(5, _score("n_targets"), 0),
     "TreeEnsembleRegressor": define(1, _score("n_targets"), "float32"),
 }

@@ -109,8 +109,8 @@ class Mask(Term):
 
     __slots__ = ()
 
-    def choose(self, yes: Floats, no: Floats) -> Floats:
-        """Returns for each element `yes` if the mask holds, else `no`."""
+    def choose(self, yes: Any, no: Any) -> Any:
+        """Returns for each element `yes` if the mask holds, else `no`; of a scalar, values of any kind."""
         return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
 
 

@@ -1,4 +1,4 @@
-"""Linear models of ai.onnx.ml by machine code: products of each row with the coefficients in float64, then scores and labels."""
+"""Linear models and normalizers of ai.onnx.ml by machine code: sums of each row in float64, then scores and labels, or quotients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_models import LinearModel
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -39,7 +38,6 @@ def plan_linear_model(site: Site) -> Recipe | None:
     if not reads_rows(site):
         return None
     model = prepare_model(site)
-    assert isinstance(model, LinearModel)
     features, targets = model.coefficients.shape
     has_label = len(site.node.outputs) > 1
     form = ScoreForm("", model.post_transform, has_label)
@@ -88,3 +86,43 @@ def _make_kernel(form: ScoreForm) -> Kernel:
         return code.finish()
 
     return Kernel(f"linear_{form.name}", emit)
+
+
+_NORM_PARAMETERS = ("x", "features", "y", "rows")
+
+
+def plan_normalizer(site: Site) -> Recipe | None:
+    """Returns the recipe of the quotients of rows of float32 by their L1 or L2 norm. Source: ONNX-ML Normalizer-1."""
+    value, norm = site.node.inputs[0], site.node.attributes.get("norm", "MAX")
+    x = site.prototypes[value]
+    if norm not in ("L1", "L2") or not reads_rows(site) or is_open(x.shape[1]):
+        return None
+    rows, features = x.shape
+    kernel = _make_normalizer(norm)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), features, address_of(writes[0]), rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_normalizer(norm: str) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, _NORM_PARAMETERS)
+        zero, one = (code.widen(code.constant(number, 1)) for number in (0.0, 1.0))
+        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
+            line, y = (p[key] + row * (p["features"] * FLOAT_BYTES) for key in ("x", "y"))
+            total = code.variable(zero)
+            with code.loop(0, p["features"]) as feature:
+                x = code.widen(code.load_scalar(line + feature * FLOAT_BYTES))
+                total.set(total.get() + (x * x if norm == "L2" else (x < zero).choose(-x, x)))
+            size = code.call_intrinsic("sqrt", code.narrow(total.get())) if norm == "L2" else code.narrow(total.get())
+            # A row of norm zero stays.
+            divisor = (size > 0.0).choose(size, size.is_nan().choose(size, code.narrow(one)))
+            with code.loop(0, p["features"]) as feature:
+                code.store(y + feature * FLOAT_BYTES, code.load_scalar(line + feature * FLOAT_BYTES) / divisor)
+        return code.finish()
+
+    return Kernel(f"normalize_rows_{norm.lower()}", emit)

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_trees import ClassifierForest, Forest
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import Code, Variable, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -68,10 +68,9 @@ def plan_trees(site: Site) -> Recipe | None:
         return None
     prepared = prepare_model(site)
     labels, opposite = np.zeros(1, np.int64), ""
-    if isinstance(prepared, ClassifierForest):
-        labels, opposite, prepared = prepared.labels, prepared.opposite, prepared.forest
-    assert isinstance(prepared, Forest)
     has_label = len(site.node.outputs) > 1
+    if has_label:
+        labels, opposite, prepared = prepared.labels, prepared.opposite, prepared.forest
     form = ScoreForm(opposite, prepared.post_transform, has_label, prepared.aggregate == "AVERAGE")
     tables = lay_trees(prepared) if form.is_supported and prepared.aggregate in ("SUM", "AVERAGE") else None
     features = x.shape[1]
@@ -98,8 +97,8 @@ def plan_trees(site: Site) -> Recipe | None:
     return Recipe((value,), bind, measure_sums(targets, site.workers), kernels=(kernel,))
 
 
-def lay_trees(forest: Forest) -> TreeTables | None:
-    """Returns the tables of a forest; None for modes, weights and sizes that the kernel does not have."""
+def lay_trees(forest: Any) -> TreeTables | None:
+    """Returns the tables of a forest (the toolkit's `Forest`); None for modes, weights and sizes that the kernel does not have."""
     if (
         not len(forest.roots)
         or not set(forest.modes_used) <= {_LEQ, _LT, _GTE, _GT}
@@ -132,7 +131,7 @@ def lay_trees(forest: Forest) -> TreeTables | None:
     return TreeTables(nodes, weights, roots, bool(missing[~is_leaf].any()))
 
 
-def _sort_places(forest: Forest) -> Array:
+def _sort_places(forest: Any) -> Array:
     """Returns the places that are reached, tree by tree, each tree level by level."""
     trees = np.full(len(forest.true_places), -1)
     levels = np.zeros(len(trees), np.int64)
@@ -148,7 +147,7 @@ def _sort_places(forest: Forest) -> Array:
     return order[trees[order] >= 0]
 
 
-def _as_limits(forest: Forest) -> tuple[Array, Array, Array]:
+def _as_limits(forest: Any) -> tuple[Array, Array, Array]:
     """Returns float32 t for x <= t in the place of each comparison, whether its ways change places, and whether a NaN is true then."""
     turns = (forest.modes == _GTE) | (forest.modes == _GT)
     # The greatest float32 up to a float64.

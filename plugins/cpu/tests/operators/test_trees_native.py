@@ -186,3 +186,61 @@ def test_linear_regressor_keeps_nan_and_infinity() -> None:
     x[1, 2], x[2, 4] = np.nan, -np.inf
     actual = run(make_model("LinearRegressor", list_outputs(1), attributes), x)
     np.testing.assert_array_equal(actual["y"], [[0.5], [np.nan], [-np.inf]])
+
+
+@pytest.mark.parametrize("norm", ["L1", "L2"])
+def test_normalizer_divides_rows_by_their_norms(norm: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70, FEATURES)).astype(np.float32)
+    x[3], x[5, 1], x[6, 2] = 0, np.nan, np.inf
+    sizes = np.abs(x.astype(np.float64)).sum(axis=1) if norm == "L1" else np.sqrt((x.astype(np.float64) ** 2).sum(axis=1))
+    with np.errstate(invalid="ignore"):
+        expected = x / np.where(sizes == 0, 1, sizes)[:, None]
+    actual = run(make_model("Normalizer", list_outputs(FEATURES), {"norm": norm}), x)
+    np.testing.assert_allclose(actual["y"], expected, rtol=1e-6)
+
+
+def test_scaler_is_two_steps_of_arithmetic() -> None:
+    offset, scale = np.arange(FEATURES, dtype=np.float32), np.full(1, 0.5, np.float32)
+    x = np.random.default_rng(0).standard_normal((9, FEATURES)).astype(np.float32)
+    actual = run(make_model("Scaler", list_outputs(FEATURES), {"offset": offset, "scale": scale}), x)
+    np.testing.assert_array_equal(actual["y"], (x - offset) * scale)
+
+
+def test_labels_that_are_texts_are_gathered() -> None:
+    coefficients = np.eye(3, FEATURES, dtype=np.float32)
+    labels = ["low", "mid", "high"]
+    attributes = {"coefficients": coefficients.reshape(-1), "classlabels_strings": labels}
+    x = np.random.default_rng(0).standard_normal((70, FEATURES)).astype(np.float32)
+    actual = run(make_model("LinearClassifier", list_outputs(3, label=TensorProto.STRING), attributes), x)
+    assert actual["label"].tolist() == [labels[index] for index in x[:, :3].argmax(axis=1)]
+
+
+def test_zip_map_leaves_the_forest_in_the_plan() -> None:
+    forest = draw_forest(np.random.default_rng(0), trees=4, depth=3, targets=3, modes=MODES, missing=False)
+    attributes = {**list_attributes(forest, "class"), "classlabels_int64s": [4, 5, 6]}
+    model = make_model("TreeEnsembleClassifier", list_outputs(3, label=TensorProto.INT64), attributes)
+    model.graph.node.append(helper.make_node("ZipMap", ["y"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[4, 5, 6]))
+    map_type = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    maps = helper.make_value_info("maps", helper.make_sequence_type_proto(map_type))
+    model.graph.output.pop()
+    model.graph.output.append(maps)
+    x = np.random.default_rng(1).choice(NUMBERS, (20, FEATURES))
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        for rows in (2, 20):
+            scores = walk(forest, x[:rows], 3).astype(np.float32)
+            expected = [dict(zip((4, 5, 6), row, strict=True)) for row in scores.tolist()]
+            assert network.infer({"x": x[:rows]})["maps"] == expected
+        (plan,) = network.executable._plans.plans
+        assert plan.opened.calls
+
+
+def test_no_rows_have_no_scores() -> None:
+    forest = draw_forest(np.random.default_rng(0), trees=4, depth=3, targets=1, modes=MODES, missing=False)
+    model = make_model("TreeEnsembleRegressor", list_outputs(1), list_attributes(forest, "target"))
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        for rows in (0, 1, 3, 0):
+            x = np.zeros((rows, FEATURES), np.float32)
+            np.testing.assert_array_equal(network.infer({"x": x})["y"], walk(forest, x, 1).astype(np.float32))
