@@ -45,8 +45,7 @@ NATIVE_STEPS = (
     ("resize", "plan_resize", "Resize Upsample"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
-    ("linear_models", "plan_linear_model", "LinearClassifier LinearRegressor"),
-    ("linear_models", "plan_normalizer", "Normalizer"),
+    ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order.
 

@@ -13,7 +13,6 @@ the order of the trees, as the toolkit sums them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -29,7 +28,8 @@ from hetero_cpu.operators.scores import (
     LARGEST,
     ROWS_OF_CHUNK,
     SCORE_PARAMETERS,
-    ScoreForm,
+    TRANSFORMS,
+    Ending,
     emit_scores,
     find_sums,
     list_scores,
@@ -47,16 +47,6 @@ _LEQ, _LT, _GTE, _GT = range(4)
 _LARGEST_PLACE = (1 << 31) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TreeTables:
-    """The arrays that a kernel reads."""
-
-    nodes: Array
-    weights: Array
-    roots: Array
-    has_missing: bool
-
-
 def plan_trees(site: Site) -> Recipe | None:
     """Returns the recipe of a forest over rows of float32 with sums or means. Sources: ONNX-ML TreeEnsemble-5, -Classifier-3, -Regressor-3.
 
@@ -71,34 +61,42 @@ def plan_trees(site: Site) -> Recipe | None:
     has_label = len(site.node.outputs) > 1
     if has_label:
         labels, opposite, prepared = prepared.labels, prepared.opposite, prepared.forest
-    form = ScoreForm(opposite, prepared.post_transform, has_label, prepared.aggregate == "AVERAGE")
-    tables = lay_trees(prepared) if form.is_supported and prepared.aggregate in ("SUM", "AVERAGE") else None
+    if prepared.aggregate not in ("SUM", "AVERAGE") or prepared.post_transform not in TRANSFORMS:
+        return None
+    weights, base = prepared.weights, prepared.base_values
+    if opposite:
+        # The score of the first class is the negative of the only score, or 1 less the score.
+        weights, base = np.concatenate([-weights, weights], axis=1), np.concatenate([-base, base])
+        base[0] += opposite == "complement"
+    tables = lay_trees(prepared, weights.shape[1])
     features = x.shape[1]
     # A feature that x does not have is an error, which the toolkit's kernel raises.
     if tables is None or labels.dtype != np.int64 or is_open(features) or features <= prepared.features.max():
         return None
-    if not np.abs(prepared.base_values).max() <= LARGEST:
+    # Subtracted from 1, a sum with a base value is rounded otherwise.
+    if not np.abs(base).max() <= LARGEST or (opposite == "complement" and base[1] != 0):
         return None
-    targets, rows, trees = prepared.weights.shape[1], x.shape[0], len(prepared.roots)
-    base, divisor = np.ascontiguousarray(prepared.base_values), np.full(1, float(trees))
-    labels = np.ascontiguousarray(labels)
-    kernel = _make_kernel(form, tables.has_missing, targets == 1)
+    nodes, roots, has_missing = tables
+    targets, rows, trees = weights.shape[1], x.shape[0], len(prepared.roots)
+    weights, base, labels = map(np.ascontiguousarray, (weights, base, labels))
+    divisor = np.full(1, float(trees) if prepared.aggregate == "AVERAGE" else 1.0)
+    kernel = _make_kernel((prepared.post_transform, has_label), has_missing, targets == 1)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, scores = reads[0], writes[-1]
         numbers = {
-            "x": address_of(x), "x_row": features * 4, "nodes": address_of(tables.nodes), "weights": address_of(tables.weights),
-            "roots": address_of(tables.roots), "trees": trees,
-            **list_scores((scores, writes[0] if has_label else None), labels, base, divisor, rows, scratch),
+            "x": address_of(reads[0]), "x_row": features * 4, "nodes": address_of(nodes), "weights": address_of(weights),
+            "roots": address_of(roots), "trees": trees,
+            **list_scores(writes, labels, base, divisor, rows, scratch),
         }  # fmt: skip
-        keep = (tables.nodes, tables.weights, tables.roots, labels, base, divisor, scratch, *reads, *writes)
+        keep = (nodes, weights, roots, labels, base, divisor, scratch, *reads, *writes)
         return [NativeCall(kernel, tuple(numbers[name] for name in _PARAMETERS), -(-rows // ROWS_OF_CHUNK), keep)]
 
     return Recipe((value,), bind, measure_sums(targets, site.workers), kernels=(kernel,))
 
 
-def lay_trees(forest: Any) -> TreeTables | None:
-    """Returns the tables of a forest (the toolkit's `Forest`); None for modes, weights and sizes that the kernel does not have."""
+def lay_trees(forest: Any, targets: int) -> tuple[Array, Array, bool] | None:
+    """Returns the nodes and the roots of a `Forest` of the toolkit, and whether a NaN may be true; None if no kernel has its modes,
+    weights and sizes."""
     if (
         not len(forest.roots)
         or not set(forest.modes_used) <= {_LEQ, _LT, _GTE, _GT}
@@ -107,8 +105,8 @@ def lay_trees(forest: Any) -> TreeTables | None:
         return None
     true_places, false_places = forest.true_places, forest.false_places
     places = _sort_places(forest)
-    target_bytes = forest.weights.shape[1] * DOUBLE_BYTES
-    if max((len(places) + 1) * _NODE_BYTES, forest.weights.nbytes) > _LARGEST_PLACE:
+    leaf_bytes = targets * DOUBLE_BYTES
+    if max((len(places) + 1) * _NODE_BYTES, len(forest.weights) * leaf_bytes) > _LARGEST_PLACE:
         return None
     new_place = np.zeros(len(true_places), np.int64)
     new_place[places] = (np.arange(len(places)) + 1) * _NODE_BYTES
@@ -117,7 +115,7 @@ def lay_trees(forest: Any) -> TreeTables | None:
     yes, no = np.where(turns, false_places, true_places), np.where(turns, true_places, false_places)
     nodes = np.zeros((len(places) + 1, 4), np.int32)
     limits = thresholds.view(np.int32)
-    nodes[1:, 0] = np.where(is_leaf, forest.weight_rows * target_bytes, limits)[places]
+    nodes[1:, 0] = np.where(is_leaf, forest.weight_rows * leaf_bytes, limits)[places]
     nodes[1:, 1] = np.where(is_leaf, 0, forest.features * 4 + missing)[places]
     nodes[1:, 2], nodes[1:, 3] = new_place[yes[places]], new_place[no[places]]
     inner = ~is_leaf[places]
@@ -127,8 +125,7 @@ def lay_trees(forest: Any) -> TreeTables | None:
         return None
     roots = np.zeros(-(-len(forest.roots) // _WALKS) * _WALKS, np.int64)
     roots[: len(forest.roots)] = new_place[forest.roots]
-    weights = np.ascontiguousarray(forest.weights)
-    return TreeTables(nodes, weights, roots, bool(missing[~is_leaf].any()))
+    return nodes, roots, bool(missing[~is_leaf].any())
 
 
 def _sort_places(forest: Any) -> Array:
@@ -164,7 +161,7 @@ def _as_limits(forest: Any) -> tuple[Array, Array, Array]:
 
 
 @cache
-def _make_kernel(form: ScoreForm, has_missing: bool, has_one_target: bool) -> Kernel:
+def _make_kernel(ending: Ending, has_missing: bool, has_one_target: bool) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, worker = begin_kernel(name, width, _PARAMETERS)
         begin = chunk * ROWS_OF_CHUNK
@@ -194,10 +191,10 @@ def _make_kernel(form: ScoreForm, has_missing: bool, has_one_target: bool) -> Ke
                 roots = [p["nodes"] + code.load_number(p["roots"] + (tree + walk) * 8) for walk in range(_WALKS)]
                 for leaf in _walk(code, p["nodes"], roots, [line] * _WALKS, has_missing):
                     add(leaf, sums + row * row_bytes)
-        emit_scores(code, p, form, sums, begin, end)
+        emit_scores(code, p, ending, sums, begin, end)
         return code.finish()
 
-    parts = ["trees", form.name, *["missing"] * has_missing, *["single"] * has_one_target]
+    parts = ["trees", ending[0].lower(), *["label"] * ending[1], *["missing"] * has_missing, *["single"] * has_one_target]
     return Kernel("_".join(parts), emit)
 
 

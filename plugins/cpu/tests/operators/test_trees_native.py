@@ -188,18 +188,6 @@ def test_linear_regressor_keeps_nan_and_infinity() -> None:
     np.testing.assert_array_equal(actual["y"], [[0.5], [np.nan], [-np.inf]])
 
 
-@pytest.mark.parametrize("norm", ["L1", "L2"])
-def test_normalizer_divides_rows_by_their_norms(norm: str) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((70, FEATURES)).astype(np.float32)
-    x[3], x[5, 1], x[6, 2] = 0, np.nan, np.inf
-    sizes = np.abs(x.astype(np.float64)).sum(axis=1) if norm == "L1" else np.sqrt((x.astype(np.float64) ** 2).sum(axis=1))
-    with np.errstate(invalid="ignore"):
-        expected = x / np.where(sizes == 0, 1, sizes)[:, None]
-    actual = run(make_model("Normalizer", list_outputs(FEATURES), {"norm": norm}), x)
-    np.testing.assert_allclose(actual["y"], expected, rtol=1e-6)
-
-
 def test_scaler_is_two_steps_of_arithmetic() -> None:
     offset, scale = np.arange(FEATURES, dtype=np.float32), np.full(1, 0.5, np.float32)
     x = np.random.default_rng(0).standard_normal((9, FEATURES)).astype(np.float32)
@@ -210,7 +198,7 @@ def test_scaler_is_two_steps_of_arithmetic() -> None:
 def test_labels_that_are_texts_are_gathered() -> None:
     coefficients = np.eye(3, FEATURES, dtype=np.float32)
     labels = ["low", "mid", "high"]
-    attributes = {"coefficients": coefficients.reshape(-1), "classlabels_strings": labels}
+    attributes = {"coefficients": coefficients.reshape(-1), "intercepts": [0.0] * 3, "classlabels_strings": labels}
     x = np.random.default_rng(0).standard_normal((70, FEATURES)).astype(np.float32)
     actual = run(make_model("LinearClassifier", list_outputs(3, label=TensorProto.STRING), attributes), x)
     assert actual["label"].tolist() == [labels[index] for index in x[:, :3].argmax(axis=1)]
