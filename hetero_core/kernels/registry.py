@@ -326,14 +326,20 @@ def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = Fa
     return refuse_type(value_type.element, allowed, takes_maps=takes_maps)
 
 
+def prepare_node(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> Any:
+    """Returns the result of the kernel's preparation, on the host for every device. Raises: the errors of `prepare`."""
+    import numpy as np
+
+    assert record.prepare is not None
+    return record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})
+
+
 def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Returns the reason why the kernel's preparation (computed once, before its runs) fails."""
     if record.prepare is None:
         return None
-    import numpy as np  # on the host for every device: the result is not used
-
     try:
-        record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})
+        prepare_node(node, record, input_types)
     except ValueError as error:
         return f"{node.operator} {error}"
     except (ArithmeticError, LookupError, TypeError) as error:

@@ -13,6 +13,7 @@ from hetero_core.dtypes import dtype_of_onnx
 from hetero_core.network.graph import Node
 from hetero_core.network.operators import (
     OPERATORS,
+    STANDARD_DOMAINS,
     DTypes,
     Operator,
     Rule,
@@ -46,7 +47,7 @@ def find_operator(node: Node) -> Operator | None:
     """Returns the rules of a node's operator, of ONNX or of ONNX Runtime; None without rules."""
     if node.since_version == 0:
         return _TABLES.get(node.domain, {}).get(node.op_type)
-    operator = None if node.domain else OPERATORS.get(node.op_type)
+    operator = OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
     return None if operator is None or node.since_version < operator.since else operator
 
 

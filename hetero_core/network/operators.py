@@ -245,7 +245,7 @@ def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
 
 def infer_sizes(node: SizedNode) -> Sequence[Shape]:
     """Returns the shapes of the outputs of a node. Raises: those of `REFUSALS`."""
-    operator = None if node.node.domain else OPERATORS.get(node.node.op_type)
+    operator = OPERATORS.get(node.node.op_type) if node.node.domain in STANDARD_DOMAINS else None
     if operator is None or node.node.since_version < operator.since:
         raise UnknownError(node.node.op_type)
     shapes = operator.sizes(node)
@@ -941,6 +941,26 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
 """The operators with an output of the rank of their first input."""
 
+STANDARD_DOMAINS = ("", "ai.onnx.ml")
+"""The domains of ONNX; no operator of one has the name of an operator of the other."""
+
+
+def _score(targets: str) -> Rule:
+    """Returns the rule of a model with so many scores for each row, the number in an attribute; a vector is a row."""
+    return lambda node: [(*node.shape()[:-1], node.get(targets, 1)) if len(node.shape()) > 1 else (1, node.get(targets, 1))]
+
+
+def _classify(node: SizedNode) -> list[Shape]:
+    rows = node.shape()[0] if len(node.shape()) > 1 else 1
+    return [(rows,), (rows, max(len(node.get(name, ())) for name in _CLASS_LABELS))]
+
+
+def _classify_types(node: Node, dtypes: DTypes) -> tuple[str, str]:
+    return "string" if node.attributes.get("classlabels_strings") else "int64", "float32"
+
+
+_CLASS_LABELS = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
+
 OPERATORS: Mapping[str, Operator] = {
     **{name: define(since, _keep, 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
     **dict.fromkeys(_KEPT_TYPES.split(), define(1, _keep, 0)),
@@ -1014,5 +1034,10 @@ OPERATORS: Mapping[str, Operator] = {
     "Unsqueeze": define(1, _unsqueeze, 0, along=_keep_apart),
     "Upsample": define(7, _resize, 0, along=_keep_first_apart),
     "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
+    **dict.fromkeys(("LinearClassifier", "TreeEnsembleClassifier"), Operator(1, _classify, _classify_types)),
+    "LinearRegressor": define(1, _score("targets"), "float32"),
+    **dict.fromkeys(("Normalizer", "Scaler"), define(1, _keep, "float32")),
+    "TreeEnsemble": define(5, _score("n_targets"), 0),
+    "TreeEnsembleRegressor": define(1, _score("n_targets"), "float32"),
 }
-"""The operators of ONNX's own domain that have a rule."""
+"""The operators of ONNX's two domains that have a rule."""

@@ -220,4 +220,6 @@ OTHERS: Mapping[str, Callable[[], Case]] = {
     "int4_products": make_int4_products,
     "int8_resnet": make_int8_resnet,
     "trees": make_trees,
+    "trees_of_one_row": lambda: make_trees(trees=100, rows=1),
+    "trees_of_many_rows": lambda: make_trees(trees=100, rows=10_000),
 }

@@ -136,6 +136,26 @@ class Code:
         """Returns the int64 at an address."""
         return Number(self, self.builder.load(self._point(address, offset), ir.I64, 8))
 
+    def load_short(self, address: Number, offset: int = 0) -> Number:
+        """Returns the int32 at an address."""
+        return Number(self, self.builder.convert("sext", self.builder.load(self._point(address, offset), ir.I32, 4), ir.I64))
+
+    def load_double(self, address: Number, offset: int = 0) -> Floats:
+        """Returns the float64 at an address, a scalar that is computed with other float64."""
+        return Floats(self, self.builder.load(self._point(address, offset), ir.DOUBLE, 8))
+
+    def store_double(self, address: Number, value: Floats, offset: int = 0) -> None:
+        """Writes a float64."""
+        self.builder.store(value.value, self._point(address, offset), 8)
+
+    def widen(self, value: Floats) -> Floats:
+        """Returns a float32 as float64."""
+        return Floats(self, self.builder.convert("fpext", value.value, ir.DOUBLE))
+
+    def narrow(self, value: Floats) -> Floats:
+        """Returns a float64 as float32, rounded to nearest, ties to even."""
+        return Floats(self, self.builder.convert("fptrunc", value.value, ir.FLOAT))
+
     def load_row(self, row: Number, names: Sequence[str]) -> dict[str, Number]:
         """Returns the numbers of a row by their names, in the order in which they stand there."""
         return {name: self.load_number(row, 8 * position) for position, name in enumerate(names)}

@@ -33,7 +33,7 @@ class VectorType(Type):
 
 
 I1, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 16, 32, 64))
-HALF, FLOAT, VOID, POINTER = Type("half"), Type("float"), Type("void"), Type("ptr")
+HALF, FLOAT, DOUBLE, VOID, POINTER = Type("half"), Type("float"), Type("double"), Type("void"), Type("ptr")
 
 
 class Value:

@@ -6,7 +6,7 @@ Operators on terms emit instructions into their `Code`. Both operands have the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hetero_cpu.machine import llvm as ir
 
@@ -104,13 +104,16 @@ class Truth(Term):
         return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
 
 
+_Chosen = TypeVar("_Chosen", bound=Term)
+
+
 class Mask(Term):
     """A truth value for each element of a vector."""
 
     __slots__ = ()
 
-    def choose(self, yes: Floats, no: Floats) -> Floats:
-        """Returns for each element `yes` if the mask holds, else `no`."""
+    def choose(self, yes: _Chosen, no: _Chosen) -> _Chosen:
+        """Returns for each element `yes` if the mask holds, else `no`; of a scalar, values of any kind."""
         return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 
+from hetero_core.network.operators import STANDARD_DOMAINS
 from hetero_cpu.operators.recipe import Choice, Site
 
 logger = logging.getLogger(__name__)
@@ -44,9 +45,11 @@ NATIVE_STEPS = (
     ("pooling", "plan_global_max", "GlobalMaxPool ReduceMax"),
     ("resize", "plan_resize", "Resize Upsample"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
+    ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
+    ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
 )
-"""Module, function Site -> Recipe (with `kernels`) or None, and the operators that it is asked about, in order; those of another
-domain are written `domain:operator`.
+"""Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
+those of another domain are written `domain:operator`.
 
 A network imports the modules that it needs.
 """
@@ -64,7 +67,8 @@ def list_native_steps(operator: str) -> tuple[Callable[[Site], Choice | None], .
 
 def choose_step(site: Site) -> Choice | None:
     """Returns the choice of the first step function that takes the group; None leaves it to the toolkit."""
-    operator = f"{site.node.domain}:{site.node.op_type}" if site.node.domain else site.node.op_type
+    is_standard = site.node.domain in STANDARD_DOMAINS
+    operator = site.node.op_type if is_standard else f"{site.node.domain}:{site.node.op_type}"
     try:
         choices = (function(site) for function in list_native_steps(operator))
         return next((choice for choice in choices if choice is not None), None)

@@ -23,6 +23,7 @@ from hetero_core.transforms.constants import drop_unread, fold_constants, fold_n
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
 from hetero_cpu.operators.groups import Group
+from hetero_cpu.symbols.network import find_map_types
 from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network
             constants.update(folded)
             types.update((value, constant.type) for value, constant in folded.items())
             continue
-        inferred = infer_fixed_node(node, types, constants)
+        inferred = find_map_types(node, network) or infer_fixed_node(node, types, constants)
         if inferred is None or not all(
             merge_types(network.types[name], value_type) == value_type
             for name, value_type in inferred.items()
@@ -190,6 +191,7 @@ PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
     *PASSES_OF_QUERY,
+    OperatorPass(f"{_OWN}.models", "rewrite_models", "LinearClassifier Scaler TreeEnsembleClassifier"),
     _fold,
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),

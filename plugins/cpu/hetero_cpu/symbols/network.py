@@ -18,7 +18,7 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
 from hetero_core.network.operators import REFUSALS, Shape, SizedNode, UnknownError, infer_sizes
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_cpu.symbols.size_class import Signature
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 from hetero_cpu.symbols.terms import NotOpenError
@@ -101,7 +101,8 @@ def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Ne
             if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
                 raise UnknownError(node.op_type)
             view = open_shapes.view(node)
-            shapes: Sequence[Shape | None] = infer_contrib_sizes(view) if node.domain else infer_sizes(view)
+            infer = infer_sizes if node.domain in STANDARD_DOMAINS else infer_contrib_sizes
+            shapes: Sequence[Shape | None] = () if find_map_types(node, network) is not None else infer(view)
         except REFUSALS:
             shapes = _pin_node(node, open_shapes, example)
         for value, shape in zip(node.outputs, shapes, strict=False):
@@ -119,6 +120,13 @@ def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Ne
         if known is not None and known != tuple(value_of(size) for size in shape):
             raise NotOpenError(f"value '{value}' is {known}, not {[value_of(size) for size in shape]}")
     return open_shapes
+
+
+def find_map_types(node: Node, network: Network) -> dict[str, ValueType] | None:
+    """Returns the types of the results of a ZipMap, which has no sizes; None for all other nodes."""
+    if node.op_type != "ZipMap" or node.domain != "ai.onnx.ml" or node.outputs[0] not in network.types:
+        return None
+    return {node.outputs[0]: network.types[node.outputs[0]]}
 
 
 def _read_example(example: Network, value: str) -> tuple[int, ...] | None:

@@ -1,0 +1,174 @@
+"""Linear models of ai.onnx.ml by machine code, and the end of all models of rows, forests as well.
+
+```text
+sums (float64) ── base values ──> scores ── greatest, the first of equals ──> label (int64)
+                                    └── rounded ──> float32 ── Sigmoid or softmax ──> y
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.registry import TOOLKIT, prepare_node
+from hetero_cpu.machine.arithmetic import EMITTERS, emit_exponential_of_negative
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Mask, Number
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.symbols.sizes import is_open
+
+DOUBLE_BYTES = 8
+ROWS_OF_CHUNK = 64
+LARGEST = 1e30
+"""Sums of numbers up to this size are finite in float32, too."""
+SCORE_PARAMETERS = ("y", "label", "labels", "targets", "base", "divisor", "rows", "sums")
+TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX")
+Ending = tuple[str, bool]
+"""The transform of a model, and whether it has labels."""
+
+
+def reads_rows(site: Site) -> bool:
+    """Says whether a node reads rows of float32, and all of its outputs are asked for."""
+    value, outputs = site.node.inputs[0], site.node.outputs
+    x, count = site.prototypes[value], 2 if site.node.op_type.endswith("Classifier") else 1
+    is_dense = site.is_float32(value) and x.ndim == 2 and bool(x.flags.c_contiguous)
+    return is_dense and len(outputs) == count and all(outputs) and not site.group.epilogue
+
+
+def prepare_model(site: Site) -> Any:
+    """Returns the model of a node as the toolkit's kernel prepares it. Raises: ValueError for attributes that make no model."""
+    record = TOOLKIT.find(site.node)
+    assert record is not None
+    return prepare_node(site.node, record, (site.types.get(site.node.inputs[0]),))
+
+
+def measure_sums(targets: int, workers: int) -> int:
+    """Returns the bytes of the sums of all workers."""
+    return ROWS_OF_CHUNK * targets * DOUBLE_BYTES * workers
+
+
+def list_scores(writes: Sequence[Array], labels: Array, base: Array, divisor: Array, rows: int, scratch: Array) -> dict[str, int]:
+    """Returns the numbers of a call; `writes`: the labels if there are any, and the scores."""
+    return {
+        "y": address_of(writes[-1]), "label": address_of(writes[0]), "labels": address_of(labels), "targets": len(base),
+        "base": address_of(base), "divisor": address_of(divisor), "rows": rows, "sums": address_of(scratch),
+    }  # fmt: skip
+
+
+def find_sums(p: dict[str, Number], worker: Number) -> Number:
+    """Returns the address of a worker's sums, float64 (ROWS_OF_CHUNK, targets)."""
+    return p["sums"] + worker * (p["targets"] * (ROWS_OF_CHUNK * DOUBLE_BYTES))
+
+
+def emit_scores(code: Code, p: dict[str, Number], ending: Ending, sums: Number, begin: Number, end: Number) -> None:
+    """Writes the scores and labels of rows `begin` to `end` - 1, whose sums are at `sums`."""
+    transform, has_label = ending
+    columns = p["targets"]
+    with code.loop(begin, end) as row:
+        source, y = sums + (row - begin) * (columns * DOUBLE_BYTES), p["y"] + row * (columns * FLOAT_BYTES)
+        position = _emit_row(code, p, source, y)
+        if has_label:
+            code.store_number(p["label"] + row * 8, code.load_number(p["labels"] + position * 8))
+        if transform == "SOFTMAX":
+            _emit_softmax(code, y, columns)
+    if transform == "LOGISTIC":
+        first = p["y"] + begin * (columns * FLOAT_BYTES)
+
+        def compute(element: Number, mask: Mask | None) -> None:
+            place = first + element * FLOAT_BYTES
+            code.store(place, EMITTERS["Sigmoid"](code, code.load(place, mask=mask)), mask=mask)
+
+        code.visit_vectors((end - begin) * columns, compute)
+
+
+def _emit_row(code: Code, p: dict[str, Number], source: Number, y: Number) -> Number:
+    """Writes the scores of a row; returns the position of the greatest, the first of equals and of NaN, as in NumPy."""
+    greatest, position = code.variable(code.widen(code.constant(-inf, 1))), code.variable(code.number(0))
+    with code.loop(0, p["targets"]) as target:
+        place = target * DOUBLE_BYTES
+        score = code.load_double(source + place) / code.load_double(p["divisor"]) + code.load_double(p["base"] + place)
+        code.store(y + target * FLOAT_BYTES, code.narrow(score))
+        best, before = greatest.get(), position.get()
+        is_greater, is_nan = score > best, score.is_nan()
+        first = best.is_nan().choose(before, target)
+        position.set(is_nan.choose(first, is_greater.choose(target, before)))
+        greatest.set(is_nan.choose(score, is_greater.choose(score, best)))
+    return Number(code, position.get().value)
+
+
+def _emit_softmax(code: Code, y: Number, columns: Number) -> None:
+    peak, total = code.variable(code.load_scalar(y)), code.variable(code.constant(0.0, 1))
+    with code.loop(1, columns) as column:
+        peak.set(peak.get().at_least(code.load_scalar(y + column * FLOAT_BYTES)))
+    with code.loop(0, columns) as column:
+        place = y + column * FLOAT_BYTES
+        part = emit_exponential_of_negative(code, code.load_scalar(place) - peak.get())
+        code.store(place, part)
+        total.set(total.get() + part)
+    with code.loop(0, columns) as column:
+        place = y + column * FLOAT_BYTES
+        code.store(place, code.load_scalar(place) / total.get())
+
+
+_LINEAR_PARAMETERS = ("x", "features", "coefficients", *SCORE_PARAMETERS)
+_MOST_COEFFICIENTS = 1 << 14
+"""Products of more are the toolkit's, that is BLAS's."""
+
+
+def plan_linear_model(site: Site) -> Recipe | None:
+    """Returns the recipe of a small linear model over rows of float32. Sources: ONNX-ML LinearClassifier-1, LinearRegressor-1."""
+    value = site.node.inputs[0]
+    x = site.prototypes[value]
+    if not reads_rows(site):
+        return None
+    model = prepare_model(site)
+    features, targets = model.coefficients.shape
+    has_label = len(site.node.outputs) > 1
+    numbers = np.abs(np.concatenate([model.coefficients.reshape(-1), model.intercepts]))
+    if is_open(x.shape[1]) or x.shape[1] != features or numbers.size > _MOST_COEFFICIENTS or not numbers.max() <= LARGEST:
+        return None
+    if model.post_transform not in TRANSFORMS:
+        return None
+    if has_label and model.labels.dtype != np.int64:
+        return None
+    labels = np.ascontiguousarray(model.labels) if has_label else np.zeros(1, np.int64)
+    coefficients = np.ascontiguousarray(model.coefficients, np.float64)
+    base, divisor = np.ascontiguousarray(model.intercepts, np.float64), np.ones(1)
+    rows, kernel = x.shape[0], _make_linear((model.post_transform, has_label))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = {
+            "x": address_of(reads[0]), "features": features, "coefficients": address_of(coefficients),
+            **list_scores(writes, labels, base, divisor, rows, scratch),
+        }  # fmt: skip
+        keep = (coefficients, labels, base, divisor, scratch, *reads, *writes)
+        return [NativeCall(kernel, tuple(numbers[name] for name in _LINEAR_PARAMETERS), -(-rows // ROWS_OF_CHUNK), keep)]
+
+    return Recipe((value,), bind, measure_sums(targets, site.workers), kernels=(kernel,))
+
+
+@cache
+def _make_linear(ending: Ending) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, worker = begin_kernel(name, width, _LINEAR_PARAMETERS)
+        begin = chunk * ROWS_OF_CHUNK
+        end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
+        sums, targets = find_sums(p, worker), p["targets"]
+        with code.loop(0, end - begin) as row, code.loop(0, targets) as target:
+            line, column = p["x"] + (begin + row) * (p["features"] * FLOAT_BYTES), p["coefficients"] + target * DOUBLE_BYTES
+            total = code.variable(code.widen(code.constant(0.0, 1)))
+            with code.loop(0, p["features"]) as feature:
+                x = code.widen(code.load_scalar(line + feature * FLOAT_BYTES))
+                total.set(total.get() + x * code.load_double(column + feature * (targets * DOUBLE_BYTES)))
+            code.store_double(sums + (row * targets + target) * DOUBLE_BYTES, total.get())
+        emit_scores(code, p, ending, sums, begin, end)
+        return code.finish()
+
+    return Kernel(f"linear_{ending[0].lower()}" + "_label" * ending[1], emit)

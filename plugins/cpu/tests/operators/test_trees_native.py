@@ -1,0 +1,234 @@
+"""Forests and linear models by machine code against plain walks and sums in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from hetero_core import Core
+
+from ..trial import WIDTHS
+
+pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
+
+FEATURES = 5
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT")
+COMPARE = dict(zip((*MODES, "BRANCH_EQ"), (np.less_equal, np.less, np.greater_equal, np.greater, np.equal), strict=True))
+NUMBERS = np.array([-np.inf, -1.0, -0.0, 0.0, 1e-45, 0.5, 1.0, 3e38, np.inf, np.nan], np.float32)
+
+
+def draw_forest(rng: Any, *, trees: int, depth: int, targets: int, modes: tuple[str, ...], missing: bool) -> dict[str, Any]:
+    """Returns the attributes of random trees, some of a single leaf; a leaf has a weight for one target, or none."""
+    nodes: dict[str, list[Any]] = {name: [] for name in ("tree", "id", "feature", "mode", "value", "yes", "no", "missing")}
+    leaves: dict[str, list[Any]] = {name: [] for name in ("tree", "id", "target", "weight")}
+    for tree in range(trees):
+        pending, count = [(0, 0)], 1
+        while pending:
+            node, level = pending.pop()
+            is_leaf = level == depth or (level and rng.random() < 0.3) or rng.random() < 0.1
+            ways = (0, 0) if is_leaf else (count, count + 1)
+            mode = "LEAF" if is_leaf else modes[rng.integers(len(modes))]
+            row = (tree, node, rng.integers(FEATURES), mode, rng.choice(NUMBERS), *ways, int(missing and rng.random() < 0.5))
+            for values, value in zip(nodes.values(), row, strict=True):
+                values.append(value)
+            if not is_leaf:
+                pending += [(way, level + 1) for way in ways]
+                count += 2
+            elif rng.random() < 0.9:
+                for values, value in zip(leaves.values(), (tree, node, rng.integers(targets), rng.standard_normal()), strict=True):
+                    values.append(value)
+    return {"nodes": nodes, "leaves": leaves}
+
+
+def walk(forest: dict[str, Any], x: Any, targets: int) -> Any:
+    """Returns the sums of the weights, float64, tree by tree."""
+    nodes, leaves = forest["nodes"], forest["leaves"]
+    entry = {pair: index for index, pair in enumerate(zip(nodes["tree"], nodes["id"], strict=True))}
+    weights = {
+        (tree, node): (target, float(np.float32(weight)))
+        for tree, node, target, weight in zip(*(leaves[name] for name in ("tree", "id", "target", "weight")), strict=True)
+    }
+    sums = np.zeros((len(x), targets))
+    for tree in sorted(set(nodes["tree"])):
+        for row, features in enumerate(x):
+            node = 0
+            while nodes["mode"][entry[tree, node]] != "LEAF":
+                place = entry[tree, node]
+                value = features[nodes["feature"][place]]
+                is_true = COMPARE[nodes["mode"][place]](value, nodes["value"][place]) or (
+                    nodes["missing"][place] and np.isnan(value)
+                )
+                node = nodes["yes" if is_true else "no"][place]
+            target, weight = weights.get((tree, node), (0, 0.0))
+            sums[row, target] += weight
+    return sums
+
+
+def make_model(op_type: str, outputs: list[Any], attributes: dict[str, Any], features: int = FEATURES) -> Any:
+    node = helper.make_node(op_type, ["x"], [output.name for output in outputs], domain="ai.onnx.ml", **attributes)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph([node], "model", [x], outputs), opset_imports=opsets, ir_version=8)
+
+
+def list_attributes(forest: dict[str, Any], leaf: str) -> dict[str, Any]:
+    nodes, leaves = forest["nodes"], forest["leaves"]
+    names = {"tree": "treeids", "id": "nodeids", "feature": "featureids", "mode": "modes", "value": "values", "yes": "truenodeids",
+             "no": "falsenodeids", "missing": "missing_value_tracks_true"}  # fmt: skip
+    ids = {"tree": "treeids", "id": "nodeids", "target": "ids", "weight": "weights"}
+    return {f"nodes_{names[name]}": values for name, values in nodes.items()} | {
+        f"{leaf}_{ids[name]}": values for name, values in leaves.items()
+    }
+
+
+def list_outputs(*columns: Any, label: int = 0) -> list[Any]:
+    scores = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", *columns])
+    return [helper.make_tensor_value_info("label", label, ["rows"]), scores] if label else [scores]
+
+
+def run(model: Any, x: Any, *, is_native: bool = True) -> dict[str, Any]:
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "PERF_COUNT": "YES", "INFERENCE_NUM_THREADS": 2})
+        request = network.create_infer_request()
+        # The first rows decide nothing for the class.
+        request.infer({"x": x[:2]})
+        outputs = {name: np.array(array) for name, array in request.infer({"x": x}).items()}
+        (plan,) = network.executable._plans.plans
+        assert bool(plan.opened.calls) == is_native
+        return outputs
+
+
+@pytest.mark.parametrize("rows", [2, 7, 8, 9, 63, 64, 65, 200])
+@pytest.mark.parametrize(
+    ("trees", "targets", "aggregate", "modes", "missing"),
+    [
+        (1, 1, "SUM", MODES[:1], False),
+        (9, 3, "AVERAGE", MODES, True),
+        (17, 1, "AVERAGE", MODES[2:], False),
+        (8, 2, "SUM", MODES[:1], True),
+    ],
+)
+def test_regressor_equals_plain_walks(rows: int, trees: int, targets: int, aggregate: str, modes: Any, missing: bool) -> None:
+    rng = np.random.default_rng([rows, trees])
+    forest = draw_forest(rng, trees=trees, depth=6, targets=targets, modes=modes, missing=missing)
+    base = rng.standard_normal(targets).astype(np.float32)
+    attributes = {**list_attributes(forest, "target"), "n_targets": targets, "aggregate_function": aggregate, "base_values": base}
+    x = rng.choice(NUMBERS, (rows, FEATURES))
+    expected = walk(forest, x, targets) / (trees if aggregate == "AVERAGE" else 1) + base
+    actual = run(make_model("TreeEnsembleRegressor", list_outputs(targets), attributes), x)
+    np.testing.assert_array_equal(actual["y"], expected.astype(np.float32))
+
+
+def transform(scores: Any, name: str) -> Any:
+    if name == "LOGISTIC":
+        return 1 / (1 + np.exp(-scores))
+    parts = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return parts / parts.sum(axis=1, keepdims=True) if name == "SOFTMAX" else scores
+
+
+@pytest.mark.parametrize("name", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("classes", [1, 2, 4])
+def test_classifier_gives_labels_and_scores(name: str, classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    forest = draw_forest(rng, trees=12, depth=4, targets=classes, modes=MODES, missing=True)
+    if classes == 1:
+        # Engines agree on two classes with one weight only in these forms.
+        name = "LOGISTIC" if name == "SOFTMAX" else name
+        forest["leaves"]["weight"] = [abs(weight) for weight in forest["leaves"]["weight"]]
+    labels = np.arange(max(classes, 2)) * 7 - 3
+    attributes = {**list_attributes(forest, "class"), "classlabels_int64s": labels, "post_transform": name}
+    x = rng.choice(NUMBERS, (75, FEATURES))
+    scores = walk(forest, x, classes)
+    if classes == 1:
+        scores = np.concatenate([-scores if name == "LOGISTIC" else 1 - scores, scores], axis=1)
+    outputs = list_outputs(len(labels), label=TensorProto.INT64)
+    actual = run(make_model("TreeEnsembleClassifier", outputs, attributes), x)
+    np.testing.assert_array_equal(actual["label"], labels[scores.argmax(axis=1)])
+    np.testing.assert_allclose(actual["y"], transform(scores, name), rtol=3e-6, atol=1e-7)
+
+
+def test_equality_of_a_forest_is_the_toolkits() -> None:
+    rng = np.random.default_rng(0)
+    forest = draw_forest(rng, trees=3, depth=3, targets=1, modes=("BRANCH_EQ", "BRANCH_LEQ"), missing=True)
+    x = rng.choice(NUMBERS, (20, FEATURES))
+    actual = run(make_model("TreeEnsembleRegressor", list_outputs(1), list_attributes(forest, "target")), x, is_native=False)
+    np.testing.assert_array_equal(actual["y"], walk(forest, x, 1).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("scores", [1, 2, 5])
+@pytest.mark.parametrize("rows", [2, 3, 64, 130])
+def test_linear_classifier_equals_float64(name: str, scores: int, rows: int) -> None:
+    rng = np.random.default_rng([scores, rows])
+    name = "LOGISTIC" if scores == 1 else name
+    coefficients, intercepts = (rng.integers(-8, 9, shape).astype(np.float32) / 4 for shape in ((scores, FEATURES), (scores,)))
+    labels = np.arange(max(scores, 2)) + 10
+    attributes = {
+        "coefficients": coefficients.reshape(-1),
+        "intercepts": intercepts,
+        "classlabels_ints": labels,
+        "post_transform": name,
+    }
+    x = rng.integers(-8, 9, (rows, FEATURES)).astype(np.float32)
+    sums = x.astype(np.float64) @ coefficients.T + intercepts
+    sums = np.concatenate([-sums, sums], axis=1) if scores == 1 else sums
+    actual = run(make_model("LinearClassifier", list_outputs(len(labels), label=TensorProto.INT64), attributes), x)
+    np.testing.assert_array_equal(actual["label"], labels[sums.argmax(axis=1)])
+    np.testing.assert_allclose(actual["y"], transform(sums, name), rtol=3e-6, atol=1e-7)
+
+
+def test_linear_regressor_keeps_nan_and_infinity() -> None:
+    attributes = {"coefficients": np.array([1, 2, 3, 4, 5], np.float32), "intercepts": np.array([0.5], np.float32)}
+    x = np.zeros((3, FEATURES), np.float32)
+    x[1, 2], x[2, 4] = np.nan, -np.inf
+    actual = run(make_model("LinearRegressor", list_outputs(1), attributes), x)
+    np.testing.assert_array_equal(actual["y"], [[0.5], [np.nan], [-np.inf]])
+
+
+def test_scaler_is_two_steps_of_arithmetic() -> None:
+    offset, scale = np.arange(FEATURES, dtype=np.float32), np.full(1, 0.5, np.float32)
+    x = np.random.default_rng(0).standard_normal((9, FEATURES)).astype(np.float32)
+    actual = run(make_model("Scaler", list_outputs(FEATURES), {"offset": offset, "scale": scale}), x)
+    np.testing.assert_array_equal(actual["y"], (x - offset) * scale)
+
+
+def test_labels_that_are_texts_are_gathered() -> None:
+    coefficients = np.eye(3, FEATURES, dtype=np.float32)
+    labels = ["low", "mid", "high"]
+    attributes = {"coefficients": coefficients.reshape(-1), "intercepts": [0.0] * 3, "classlabels_strings": labels}
+    x = np.random.default_rng(0).standard_normal((70, FEATURES)).astype(np.float32)
+    actual = run(make_model("LinearClassifier", list_outputs(3, label=TensorProto.STRING), attributes), x)
+    assert actual["label"].tolist() == [labels[index] for index in x[:, :3].argmax(axis=1)]
+
+
+def test_zip_map_leaves_the_forest_in_the_plan() -> None:
+    forest = draw_forest(np.random.default_rng(0), trees=4, depth=3, targets=3, modes=MODES, missing=False)
+    attributes = {**list_attributes(forest, "class"), "classlabels_int64s": [4, 5, 6]}
+    model = make_model("TreeEnsembleClassifier", list_outputs(3, label=TensorProto.INT64), attributes)
+    model.graph.node.append(helper.make_node("ZipMap", ["y"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[4, 5, 6]))
+    map_type = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    maps = helper.make_value_info("maps", helper.make_sequence_type_proto(map_type))
+    model.graph.output.pop()
+    model.graph.output.append(maps)
+    x = np.random.default_rng(1).choice(NUMBERS, (20, FEATURES))
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        for rows in (2, 20):
+            scores = walk(forest, x[:rows], 3).astype(np.float32)
+            expected = [dict(zip((4, 5, 6), row, strict=True)) for row in scores.tolist()]
+            assert network.infer({"x": x[:rows]})["maps"] == expected
+        (plan,) = network.executable._plans.plans
+        assert plan.opened.calls
+
+
+def test_no_rows_have_no_scores() -> None:
+    forest = draw_forest(np.random.default_rng(0), trees=4, depth=3, targets=1, modes=MODES, missing=False)
+    model = make_model("TreeEnsembleRegressor", list_outputs(1), list_attributes(forest, "target"))
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        for rows in (0, 1, 3, 0):
+            x = np.zeros((rows, FEATURES), np.float32)
+            np.testing.assert_array_equal(network.infer({"x": x})["y"], walk(forest, x, 1).astype(np.float32))
