@@ -384,7 +384,7 @@ def _check_rank(node: Node, rank: int) -> None:
 def infer_fixed_node(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:
     """Returns the output types by `apply_rule` for inputs of known types; None also if a size of an output is open."""
     inputs = [constants[value].type if value in constants else types.get(value) for value in node.inputs]
-    outputs = None if node.domain else apply_rule(node, inputs, lambda value: read_numbers(constants, value))
+    outputs = apply_rule(node, inputs, lambda value: read_numbers(constants, value))
     return None if outputs is None or not all(map(_is_complete, outputs.values())) else outputs
 
 

@@ -191,6 +191,11 @@ PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 PASSES = (
     *PASSES_OF_QUERY,
     _fold,
+    OperatorPass(
+        f"{_OWN}.microsoft",
+        "express_in_onnx",
+        "BiasGelu FastGelu Gelu MultiHeadAttention QuickGelu RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    ),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_softmax", "ReduceMax"),

@@ -13,6 +13,7 @@ import numpy as np
 
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
+from hetero_core.network.contrib_types import infer_contrib_sizes
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
@@ -99,7 +100,8 @@ def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Ne
         try:
             if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
                 raise UnknownError(node.op_type)
-            shapes: Sequence[Shape | None] = infer_sizes(open_shapes.view(node))
+            view = open_shapes.view(node)
+            shapes: Sequence[Shape | None] = infer_contrib_sizes(view) if node.domain else infer_sizes(view)
         except REFUSALS:
             shapes = _pin_node(node, open_shapes, example)
         for value, shape in zip(node.outputs, shapes, strict=False):

@@ -1,0 +1,261 @@
+"""GroupQueryAttention of ONNX Runtime as operators of ONNX, for runs in which all rows of a batch are equally long.
+
+```text
+inputs of a run ── do all rows have past + new keys? ── yes ──> Split, rotation, Concat with the caches, Attention (a class of sizes)
+                                                     └─ no ───> GroupQueryAttention as it is, by the toolkit
+```
+
+The operator reads the number of keys of each row as values (seqlens_k). New keys stand behind the counted ones, so a padded row has
+them at other places than its neighbours; a cache may also be a buffer that is longer than its contents. `EvenRows` tells the cases
+apart before a run. ONNX's operators append at the end of the past, which is what equally long rows need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.contrib_types import MICROSOFT
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.transforms.constants import drop_unread
+from hetero_core.transforms.matching import read_shape
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
+from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, widen_tables
+
+_COUNTING = frozenset({"Add", "Cast", "Gather", "Identity", "ReduceSum", "Reshape", "Shape", "Squeeze", "Sub", "Unsqueeze"})
+"""Operators that count the keys of each row, and their largest number."""
+_MOST_COUNTING = 24
+_KEEPING_STEPS = frozenset(
+    (
+        *("Add", "Cast", "Identity", "LayerNormalization", "MatMul", "MatMulNBits", "Mul", "RMSNormalization", "RotaryEmbedding"),
+        *("SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Split"),
+    )
+)
+"""Operators whose output has the first two axes of their first input that is no constant."""
+_LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
+_ATTRIBUTES = frozenset(
+    (
+        *("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "kv_num_heads", "local_window_size", "num_heads", "qk_output"),
+        *("rotary_interleaved", "scale", "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
+    )
+)
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True, slots=True)
+class EvenRows:
+    """The condition on the inputs of a run under which `append_evenly` keeps the results of a network.
+
+    `pasts`: the positions of the inputs with caches; `steps`: position and axis of the input that tells the number of new keys;
+    `most_keys`: the rows of the shortest table of angles. `counts` computes seqlens_k and total_sequence_length from its inputs,
+    which are at the positions `reads`.
+    """
+
+    pasts: tuple[int, ...]
+    steps: tuple[int, int]
+    most_keys: int
+    reads: tuple[int, ...]
+    counts: Program
+
+    def holds(self, inputs: Sequence[Any]) -> bool:
+        """Says whether each row of each cache is full before the run, and has all new keys."""
+        position, axis = self.steps
+        shape, pasts = getattr(inputs[position], "shape", ()), {getattr(inputs[index], "shape", ())[2:3] for index in self.pasts}
+        if len(pasts) > 1 or len(shape) <= axis or () in pasts:
+            return False
+        keys = shape[axis] + sum(past for (past,) in pasts)
+        last, total = self.counts.run(tuple(np.asarray(inputs[index]) for index in self.reads))
+        return bool(0 < keys <= self.most_keys and total.size == 1 and total.reshape(()) == keys and (last == keys - 1).all())
+
+
+def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
+    """Returns the network with each GroupQueryAttention as operators of ONNX, and the condition under which the results are the same.
+
+    The network itself and None if a node cannot be written so, or if the condition cannot be told from the inputs.
+    """
+    nodes = [node for node in network.nodes if node.op_type == "GroupQueryAttention" and node.domain == MICROSOFT]
+    if not nodes:
+        return network, None
+    rewriting = _Rewriting(network, nodes)
+    rows = rewriting.find_rows()
+    rewritten = None if rows is None else rewriting.rewrite()
+    return (network, None) if rewritten is None else (drop_unread(rewritten), rows)
+
+
+@dataclass(slots=True, eq=False)
+class _Rewriting:
+    network: Network
+    nodes: Sequence[Node]
+    derived: dict[Any, Any] = field(default_factory=dict)
+    """Values that the nodes share, by what they are: the end of the past, the tables of angles and the masks."""
+
+    def find_rows(self) -> EvenRows | None:
+        """Returns the condition; None if it cannot be told."""
+        first, network = self.nodes[0], self.network
+        if any(len(node.inputs) < 7 or node.inputs[5:7] != first.inputs[5:7] for node in self.nodes):
+            return None
+        if len({bool(node.inputs[3]) for node in self.nodes}) > 1:
+            return None
+        index_of_input = network.index_of_input
+        pasts = [value for node in self.nodes for value in node.inputs[3:5] if value]
+        steps, counting = self._find_steps(first.inputs[0]), self._list_counting(first.inputs[5:7])
+        if steps is None or counting is None or any(value not in index_of_input for value in pasts):
+            return None
+        reads = {value for node in counting for value in node.reads} | {*first.inputs[5:7]}
+        inputs = [spec for spec in network.inputs if spec.name in reads]
+        written = {value for node in counting for value in node.writes}
+        if any(value not in network.initializers for value in reads - written - {spec.name for spec in inputs}):
+            return None
+        constants = {value: network.initializers[value] for value in sorted(reads) if value in network.initializers}
+        specs = tuple(ValueSpec(spec.name, TensorType(spec.dtype, None)) for spec in inputs)
+        outputs = tuple(ValueSpec(value, TensorType("int32", None)) for value in first.inputs[5:7])
+        types = {spec.name: spec.type for spec in (*specs, *outputs)}
+        tables = [network.initializers[value].shape[0] for node in self.nodes for value in node.inputs[7:9] if value in network.initializers]
+        return EvenRows(
+            tuple(index_of_input[value] for value in dict.fromkeys(pasts)),
+            steps,
+            min(tables, default=1 << 31),
+            tuple(index_of_input[spec.name] for spec in inputs),
+            compile_program(Graph("counts of keys", specs, outputs, tuple(counting), constants, types)),
+        )
+
+    def _list_counting(self, values: Sequence[str]) -> list[Node] | None:
+        """Returns the nodes that compute values from inputs of the network, in order; None if they do more than count."""
+        needed, nodes = set(values), []
+        for node in reversed(self.network.nodes):
+            if needed.isdisjoint(node.writes):
+                continue
+            if node.domain or node.op_type not in _COUNTING or len(nodes) == _MOST_COUNTING:
+                return None
+            nodes.append(node)
+            # The sizes of a value that is computed with floats cannot be told before the run.
+            needed.update(node.reads)
+        return nodes[::-1]
+
+    def _find_steps(self, value: str) -> tuple[int, int] | None:
+        """Returns the position and the axis of the input that has the steps of a value (batch, steps, ...)."""
+        network = self.network
+        for _ in range(_MOST_COUNTING):
+            position = network.index_of_input.get(value)
+            if position is not None:
+                return position, 1
+            producer = network.index_of_producer.get(value)
+            node = None if producer is None else network.nodes[producer]
+            if node is None or node.op_type not in _KEEPING_STEPS | _LOOKUPS:
+                return None
+            candidates = [name for name in node.reads if name not in network.initializers]
+            if not candidates:
+                return None
+            value = candidates[0]
+        return None
+
+    def rewrite(self) -> Network | None:
+        """Returns the network with all nodes written as operators of ONNX."""
+        names = FreshNames(self.network)
+        replacements: dict[str, Replacement] = {}
+        for node in self.nodes:
+            writer = NodeWriter(names, node.name)
+            if not self._write(node, writer):
+                return None
+            replacements[node.name] = writer.finish()
+        return replace_nodes(self.network, lambda node: replacements.get(node.name))
+
+    def _write(self, node: Node, writer: NodeWriter) -> bool:
+        get = node.attributes.get
+        heads, groups, window = int(get("num_heads", 0)), int(get("kv_num_heads", 0)), int(get("local_window_size", -1))
+        shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
+        if not set(node.attributes) <= _ATTRIBUTES or any(node.inputs[9:]) or any(node.outputs[3:]) or not is_causal or window == 0:
+            return False
+        if get("softcap", 0.0) or get("smooth_softmax", -1) == 1 or get("rotary_interleaved", 0) or bool(past) != bool(read_input(node, 4)):
+            return False
+        if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or not groups or heads % groups:
+            return False
+        floats = [*filter(None, node.inputs[:5])]
+        if not all(is_float(self.network, value) for value in floats):
+            return False
+        is_packed = not node.inputs[1]
+        size, rest = divmod(shape[2], heads + 2 * groups if is_packed else heads)
+        if rest or not size:
+            return False
+        tables = None
+        if get("do_rotary", 0):
+            tables = self._find_tables(node, writer, size)
+            if tables is None:
+                return False
+        query, key, value = self._lay_heads(node, writer, (heads, groups, size), tables)
+        presents = [*node.outputs[1:3], "", ""][:2]
+        joined = []
+        for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
+            joined.append(writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present))
+        if heads != groups:
+            wide, axis = writer.add_integers(1, 1, heads // groups, 1, 1), writer.add_integers(2)
+            whole = writer.add_integers(0, heads, -1, size)
+            joined = [writer.add("Reshape", writer.add("Expand", writer.add("Unsqueeze", x, axis), wide), whole) for x in joined]
+        mask = self._find_mask(node, writer, window)
+        mixed = writer.add("Attention", query, *joined, mask, scale=float(get("scale", 0.0)) or 1 / sqrt(size))
+        writer.join_heads(mixed, heads * size, node.outputs[0])
+        return True
+
+    def _lay_heads(
+        self, node: Node, writer: NodeWriter, sizes: tuple[int, int, int], tables: tuple[str, str, int] | None
+    ) -> tuple[str, str, str]:
+        """Returns query, key and value by heads, query and key turned; together if they come so."""
+        heads, groups, size = sizes
+        if not node.inputs[1]:
+            both, value = writer.split(writer.lay_heads(node.inputs[0], heads + 2 * groups, size), (heads + groups, groups), 1)
+            if tables is not None:
+                both = writer.turn(both, tables[:2], tables[2], size)
+            query, key = writer.split(both, (heads, groups), 1)
+            return query, key, value
+        query, key, value = (writer.lay_heads(x, n, size) for x, n in zip(node.inputs[:3], (heads, groups, groups), strict=True))
+        if tables is not None:
+            query, key = (writer.turn(x, tables[:2], tables[2], size) for x in (query, key))
+        return query, key, value
+
+    def _find_places(self, node: Node, writer: NodeWriter) -> tuple[str, str, str]:
+        """Returns the places of the new keys, and of all keys, and the numbers that they end at."""
+        if "places" not in self.derived:
+            scalar, zero, step = (writer.add_constant(np.array(x, np.int64)) for x in (2, 0, 1))
+            past = read_input(node, 3)
+            begin = writer.add("Gather", writer.add("Shape", past), scalar, axis=0) if past else zero
+            total = writer.add("Reshape", writer.add("Cast", node.inputs[6], to=7), writer.add_integers())
+            self.derived["places"] = (writer.add("Range", begin, total, step), writer.add("Range", zero, total, step), total)
+        places: tuple[str, str, str] = self.derived["places"]
+        return places
+
+    def _find_tables(self, node: Node, writer: NodeWriter, size: int) -> tuple[str, str, int] | None:
+        """Returns cosines and sines of the new keys, and how many elements of a head they turn."""
+        names = read_input(node, 7), read_input(node, 8)
+        if names not in self.derived:
+            tables = widen_tables(self.network, *names)
+            if tables is None or not 0 < tables[0].shape[1] <= size:
+                return None
+            places, axes = self._find_places(node, writer)[0], writer.add_integers(0, 1)
+            turned = [
+                writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), places, axis=0), axes) for table in tables
+            ]
+            self.derived[names] = (*turned, tables[0].shape[1])
+        tables_of_node: tuple[str, str, int] = self.derived[names]
+        return tables_of_node
+
+    def _find_mask(self, node: Node, writer: NodeWriter, window: int) -> str:
+        """Returns 0 for each key that a query may see, and the lowest number for all others."""
+        if ("mask", window) not in self.derived:
+            new, keys, _ = self._find_places(node, writer)
+            queries = writer.add("Unsqueeze", new, writer.add_integers(1))
+            allowed = writer.add("LessOrEqual", keys, queries)
+            if window > 0:
+                first = writer.add("Sub", queries, writer.add_constant(np.array(window, np.int64)))
+                allowed = writer.add("And", allowed, writer.add("Greater", keys, first))
+            limits = (writer.add_constant(np.array(number, np.float32)) for number in (0.0, _LOWEST))
+            self.derived["mask", window] = writer.add("Where", allowed, *limits)
+        mask: str = self.derived["mask", window]
+        return mask
