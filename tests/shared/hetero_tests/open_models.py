@@ -60,7 +60,10 @@ class Builder:
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
             self._weights,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        opsets = [helper.make_opsetid("", 17)]
+        if any(node.domain for node in self._nodes):
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def _normalize(b: Builder, x: str, width: int) -> str:

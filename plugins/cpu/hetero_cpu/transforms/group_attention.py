@@ -14,25 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.execution import Program
-from hetero_core.kernels.program import compile_program
 from hetero_core.network.contrib_types import MICROSOFT
-from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, widen_tables
 
-_COUNTING = frozenset({"Add", "Cast", "Gather", "Identity", "ReduceSum", "Reshape", "Shape", "Squeeze", "Sub", "Unsqueeze"})
-"""Operators that count the keys of each row, and their largest number."""
-_MOST_COUNTING = 24
+_RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that keep the numbers of keys."""
+_MOST_STEPS_BACK = 24
 _KEEPING_STEPS = frozenset(
     (
         *("Add", "Cast", "Identity", "LayerNormalization", "MatMul", "MatMulNBits", "Mul", "RMSNormalization", "RotaryEmbedding"),
@@ -54,26 +51,23 @@ _LOWEST = float(np.finfo(np.float32).min)
 class EvenRows:
     """The condition on the inputs of a run under which `append_evenly` keeps the results of a network.
 
-    `pasts`: the positions of the inputs with caches; `steps`: position and axis of the input that tells the number of new keys;
-    `most_keys`: the rows of the shortest table of angles. `counts` computes seqlens_k and total_sequence_length from its inputs,
-    which are at the positions `reads`.
+    `mask`: the position of the input (batch, keys) whose rows are summed for the numbers of keys; `pasts`: those of the caches; `steps`:
+    position and axis of the input that tells the number of new keys; `most_keys`: the rows of the shortest table of angles.
     """
 
+    mask: int
     pasts: tuple[int, ...]
     steps: tuple[int, int]
     most_keys: int
-    reads: tuple[int, ...]
-    counts: Program
 
     def holds(self, inputs: Sequence[Any]) -> bool:
         """Says whether each row of each cache is full before the run, and has all new keys."""
-        position, axis = self.steps
+        mask, (position, axis) = np.asarray(inputs[self.mask]), self.steps
         shape, pasts = getattr(inputs[position], "shape", ()), {getattr(inputs[index], "shape", ())[2:3] for index in self.pasts}
-        if len(pasts) > 1 or len(shape) <= axis or () in pasts:
+        if len(pasts) > 1 or len(shape) <= axis or () in pasts or mask.ndim != 2:
             return False
         keys = shape[axis] + sum(past for (past,) in pasts)
-        last, total = self.counts.run(tuple(np.asarray(inputs[index]) for index in self.reads))
-        return bool(0 < keys <= self.most_keys and total.size == 1 and total.reshape(()) == keys and (last == keys - 1).all())
+        return bool(0 < keys <= self.most_keys and mask.shape[1] == keys and (mask == 1).all())
 
 
 def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
@@ -106,44 +100,51 @@ class _Rewriting:
             return None
         index_of_input = network.index_of_input
         pasts = [value for node in self.nodes for value in node.inputs[3:5] if value]
-        steps, counting = self._find_steps(first.inputs[0]), self._list_counting(first.inputs[5:7])
-        if steps is None or counting is None or any(value not in index_of_input for value in pasts):
+        steps, mask = self._find_steps(first.inputs[0]), self._find_mask_input(*first.inputs[5:7])
+        if steps is None or mask is None or any(value not in index_of_input for value in pasts):
             return None
-        reads = {value for node in counting for value in node.reads} | {*first.inputs[5:7]}
-        inputs = [spec for spec in network.inputs if spec.name in reads]
-        written = {value for node in counting for value in node.writes}
-        if any(value not in network.initializers for value in reads - written - {spec.name for spec in inputs}):
-            return None
-        constants = {value: network.initializers[value] for value in sorted(reads) if value in network.initializers}
-        specs = tuple(ValueSpec(spec.name, TensorType(spec.dtype, None)) for spec in inputs)
-        outputs = tuple(ValueSpec(value, TensorType("int32", None)) for value in first.inputs[5:7])
-        types = {spec.name: spec.type for spec in (*specs, *outputs)}
-        tables = [network.initializers[value].shape[0] for node in self.nodes for value in node.inputs[7:9] if value in network.initializers]
-        return EvenRows(
-            tuple(index_of_input[value] for value in dict.fromkeys(pasts)),
-            steps,
-            min(tables, default=1 << 31),
-            tuple(index_of_input[spec.name] for spec in inputs),
-            compile_program(Graph("counts of keys", specs, outputs, tuple(counting), constants, types)),
-        )
+        constants = network.initializers
+        tables = [constants[value].shape[0] for node in self.nodes for value in node.inputs[7:9] if value in constants]
+        positions = tuple(index_of_input[value] for value in dict.fromkeys(pasts))
+        return EvenRows(index_of_input[mask], positions, steps, min(tables, default=1 << 31))
 
-    def _list_counting(self, values: Sequence[str]) -> list[Node] | None:
-        """Returns the nodes that compute values from inputs of the network, in order; None if they do more than count."""
-        needed, nodes = set(values), []
-        for node in reversed(self.network.nodes):
-            if needed.isdisjoint(node.writes):
-                continue
-            if node.domain or node.op_type not in _COUNTING or len(nodes) == _MOST_COUNTING:
-                return None
-            nodes.append(node)
-            # The sizes of a value that is computed with floats cannot be told before the run.
-            needed.update(node.reads)
-        return nodes[::-1]
+    def _find_mask_input(self, last_keys: str, total: str) -> str | None:
+        """Returns the input whose rows are summed to `last_keys` + 1, and have the length `total`."""
+        less = self._find_producer(last_keys, "Sub")
+        summed = None if less is None or self._read_integers(less.inputs[1]) != (1,) else self._find_producer(less.inputs[0], "ReduceSum")
+        part = self._find_producer(total, "Gather")
+        shape = None if part is None or self._read_integers(part.inputs[1]) != (1,) else self._find_producer(part.inputs[0], "Shape")
+        if summed is None or shape is None or shape.attributes or summed.attributes.get("noop_with_empty_axes", 0):
+            return None
+        axes = self._read_integers(summed.inputs[1]) if len(summed.inputs) > 1 else tuple(summed.attributes.get("axes", ()))
+        mask = shape.inputs[0]
+        return mask if axes in ((1,), (-1,)) and self._skip(summed.inputs[0]) == mask and mask in self.network.index_of_input else None
+
+    def _find_producer(self, value: str, op_type: str) -> Node | None:
+        producer = self.network.index_of_producer.get(self._skip(value))
+        node = None if producer is None else self.network.nodes[producer]
+        return node if node is not None and node.op_type == op_type and not node.domain else None
+
+    def _skip(self, value: str) -> str:
+        """Returns the value whose numbers a value has."""
+        for _ in range(_MOST_STEPS_BACK):
+            producer = self.network.index_of_producer.get(value)
+            node = None if producer is None else self.network.nodes[producer]
+            if node is None or node.domain or node.op_type not in _RESHAPING:
+                break
+            value = node.inputs[0]
+        return value
+
+    def _read_integers(self, value: str) -> tuple[int, ...] | None:
+        constant = self.network.initializers.get(value)
+        if constant is None or constant.dtype not in ("int32", "int64") or prod(constant.shape) > 1:
+            return None
+        return tuple(constant.array.reshape(-1).tolist())
 
     def _find_steps(self, value: str) -> tuple[int, int] | None:
         """Returns the position and the axis of the input that has the steps of a value (batch, steps, ...)."""
         network = self.network
-        for _ in range(_MOST_COUNTING):
+        for _ in range(_MOST_STEPS_BACK):
             position = network.index_of_input.get(value)
             if position is not None:
                 return position, 1
