@@ -437,34 +437,42 @@ class CpuExecutable(Executable):
     def metrics(self) -> Mapping[str, Any]:
         """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
         return {
-            "CPU_PLANS": lambda: (self._plans.count, MOST_PLANS),
+            "CPU_PLANS": lambda: (sum(own._plans.count for own in self._list_executables()), MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
-            "CPU_WEIGHT_BYTES": lambda: self.native_weights.nbytes + sum(memory.nbytes for memory in self.source.packed),
+            "CPU_WEIGHT_BYTES": lambda: (
+                sum(own.native_weights.nbytes for own in self._list_executables())
+                + sum(memory.nbytes for memory in self.source.packed)
+            ),
             "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(
                 self._list_plans(), (*self.source.constants, *self._list_toolkit_constants()), packed=self.source.packed
             ),
-            "CPU_KERNELS_READY": lambda: not self._is_ordered,
+            "CPU_KERNELS_READY": lambda: not any(own._is_ordered for own in self._list_executables()),
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
-            "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
-            "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
-            "CPU_REFUTED": lambda: self._verifier.has_refuted,
+            "CPU_VERIFIED_PLANS": lambda: sum(own._verifier.plans for own in self._list_executables()),
+            "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
+            "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
 
     @property
     def calls_blas(self) -> bool:
         """True if a run without limits may call NumPy's BLAS, also if that depends on the shapes of the inputs."""
-        return self._may_call_blas(self._only_plan)
+        return self._even_rows is not None or self._may_call_blas(self._only_plan)
 
     def _may_call_blas(self, plan: PlanInUse | None) -> bool:
         return plan is None or plan.calls_blas or plan.needs_check or plan.is_refuted
 
     def _list_toolkit_constants(self) -> list[Any]:
-        program = self._program
-        return [] if program is None else [value for value in program.values if hasattr(value, "__array_interface__")]
+        programs = [own._program for own in self._list_executables()]
+        return [
+            value for program in programs if program is not None for value in program.values if hasattr(value, "__array_interface__")
+        ]
 
     def _list_plans(self) -> list[ExecutionPlan]:
-        return [plan.plan for plan in self._plans.plans.copy()]
+        return [plan.plan for own in self._list_executables() for plan in own._plans.plans.copy()]
+
+    def _list_executables(self) -> list[CpuExecutable]:
+        return [self] if self._uneven is None else [self, self._uneven]
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
         """Notes which outputs only the next run reads: a cache among them grows in place."""

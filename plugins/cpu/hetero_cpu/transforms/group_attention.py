@@ -22,6 +22,7 @@ import numpy as np
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import ValueType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
@@ -160,10 +161,10 @@ class _Rewriting:
 
     def rewrite(self) -> Network | None:
         """Returns the network with all nodes written as operators of ONNX."""
-        names = FreshNames(self.network)
+        names, types = FreshNames(self.network), dict[str, ValueType]()
         replacements: dict[str, Replacement] = {}
         for node in self.nodes:
-            writer = NodeWriter(names, node.name)
+            writer = NodeWriter(self.network, names, types, node.name)
             if not self._write(node, writer):
                 return None
             replacements[node.name] = writer.finish()

@@ -20,9 +20,10 @@ import numpy as np
 
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.inference import apply_rule, read_numbers
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
@@ -38,8 +39,9 @@ _BY_HEADS = (0, 2, 1, 3)
 class NodeWriter:
     """Nodes of ONNX and constants that replace a node; values without a name get new ones that begin with the node's name."""
 
-    def __init__(self, names: FreshNames, label: str) -> None:
-        self._names, self._label = names, label
+    def __init__(self, network: Network, names: FreshNames, types: dict[str, ValueType], label: str) -> None:
+        """`types`: of the values that other writers of the network have added, to which those of this writer are added."""
+        self._network, self._names, self._types, self._label = network, names, types, label
         self.nodes: list[Node] = []
         self.constants: dict[str, Initializer] = {}
 
@@ -50,7 +52,11 @@ class NodeWriter:
     def add_outputs(self, op_type: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
         """Adds a node, and returns its outputs."""
         version, name = _VERSIONS[op_type], self._names.node(f"{self._label}/{op_type}")
-        self.nodes.append(Node(name, op_type, inputs, outputs, "", version, version, MappingProxyType(attributes)))
+        node = Node(name, op_type, inputs, outputs, "", version, version, MappingProxyType(attributes))
+        self.nodes.append(node)
+        types = [self._network.type_of(value) or self._types.get(value) for value in inputs]
+        constants = {**self.constants, **{value: self._network.initializers[value] for value in inputs if value in self._network.initializers}}
+        self._types.update(apply_rule(node, types, lambda value: read_numbers(constants, value)) or {})
         return outputs
 
     def split(self, x: str, sizes: tuple[int, ...], axis: int) -> tuple[str, ...]:
@@ -62,6 +68,7 @@ class NodeWriter:
         """Adds a constant, and returns its name."""
         name = self._name("constant")
         self.constants[name] = Initializer.of_array(array)
+        self._types[name] = self.constants[name].type
         return name
 
     def add_integers(self, *numbers: int) -> str:
@@ -95,7 +102,9 @@ class NodeWriter:
 
     def finish(self) -> Replacement:
         """Returns what replaces the node."""
-        return Replacement(tuple(self.nodes), {}, self.constants)
+        written = [value for node in self.nodes for value in node.writes]
+        types = {value: self._types[value] for value in written if value in self._types and self._network.type_of(value) is None}
+        return Replacement(tuple(self.nodes), types, self.constants)
 
     def _name(self, proposal: str) -> str:
         return self._names.value(f"{self._label}/{proposal}")
@@ -112,14 +121,14 @@ def widen_tables(network: Network, cosines: str, sines: str) -> tuple[Any, Any] 
 
 def express_in_onnx(network: Network) -> Network:
     """Returns the network with the listed operators as operators of ONNX."""
-    names = FreshNames(network)
+    names, types = FreshNames(network), dict[str, ValueType]()
 
     def rewrite(node: Node) -> Replacement | None:
         find = _REWRITERS.get(node.op_type) if node.domain == MICROSOFT else None
         integers = node.inputs[1:2] if node.op_type == "RotaryEmbedding" else ()
         if find is None or not all(is_float(network, value) for value in node.reads if value not in integers):
             return None
-        writer = NodeWriter(names, node.name)
+        writer = NodeWriter(network, names, types, node.name)
         return writer.finish() if find(network, node, writer) else None
 
     return replace_nodes(network, rewrite)
