@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload, RunContext
@@ -144,8 +145,16 @@ class CpuExecutable(Executable):
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._planned, self._even_rows = (source, None) if keeps_groups or kernels == NUMPY else assume_even_rows(source)
         # For runs whose rows are not equally long.
-        self._open_uneven = lambda: CpuExecutable(
-            source, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies, is_once=is_once, keeps_groups=True
+        self._open_uneven = partial(
+            CpuExecutable,
+            source,
+            extensions,
+            kernels=kernels,
+            workers=workers,
+            streams=streams,
+            verifies=verifies,
+            is_once=is_once,
+            keeps_groups=True,
         )
         self._uneven: CpuExecutable | None = None
         self._extensions = dict(extensions)
@@ -465,7 +474,11 @@ class CpuExecutable(Executable):
     def _list_toolkit_constants(self) -> list[Any]:
         programs = [own._program for own in self._list_executables()]
         return [
-            value for program in programs if program is not None for value in program.values if hasattr(value, "__array_interface__")
+            value
+            for program in programs
+            if program is not None
+            for value in program.values
+            if hasattr(value, "__array_interface__")
         ]
 
     def _list_plans(self) -> list[ExecutionPlan]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from hetero_tests.open_models import VOCABULARY, Builder
 from onnx import TensorProto, helper
+
+from hetero_tests.open_models import VOCABULARY, Builder
 
 _BLOCK = 32
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ import numpy as np
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import ValueType
+from hetero_core.network.types import ValueType, rank_of
 from hetero_core.transforms.constants import drop_unread
-from hetero_core.transforms.matching import read_shape
+from hetero_core.transforms.matching import read_integers, read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, widen_tables
 
@@ -37,14 +37,24 @@ _KEEPING_STEPS = frozenset(
         *("SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Split"),
     )
 )
-"""Operators whose output has the first two axes of their first input that is no constant."""
+"""Operators whose output has the first two axes of their first input."""
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 _ATTRIBUTES = frozenset(
     (
-        *("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "kv_num_heads", "local_window_size", "num_heads", "qk_output"),
+        *(
+            "causal",
+            "do_rotary",
+            "k_quant_type",
+            "kv_cache_bit_width",
+            "kv_num_heads",
+            "local_window_size",
+            "num_heads",
+            "qk_output",
+        ),
         *("rotary_interleaved", "scale", "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
     )
 )
+_RANK = 4
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -64,11 +74,11 @@ class EvenRows:
     def holds(self, inputs: Sequence[Any]) -> bool:
         """Says whether each row of each cache is full before the run, and has all new keys."""
         mask, (position, axis) = np.asarray(inputs[self.mask]), self.steps
-        shape, pasts = getattr(inputs[position], "shape", ()), {getattr(inputs[index], "shape", ())[2:3] for index in self.pasts}
-        if len(pasts) > 1 or len(shape) <= axis or () in pasts or mask.ndim != 2:
+        steps, *pasts = (np.shape(inputs[index]) for index in (position, *self.pasts))
+        if len(steps) <= axis or any(len(past) != _RANK or past[2] != pasts[0][2] for past in pasts):
             return False
-        keys = shape[axis] + sum(past for (past,) in pasts)
-        return bool(0 < keys <= self.most_keys and mask.shape[1] == keys and (mask == 1).all())
+        keys = steps[axis] + (pasts[0][2] if pasts else 0)
+        return bool(0 < keys <= self.most_keys and mask.shape[1:] == (keys,) and (mask == 1).all())
 
 
 def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
@@ -111,15 +121,19 @@ class _Rewriting:
 
     def _find_mask_input(self, last_keys: str, total: str) -> str | None:
         """Returns the input whose rows are summed to `last_keys` + 1, and have the length `total`."""
-        less = self._find_producer(last_keys, "Sub")
-        summed = None if less is None or self._read_integers(less.inputs[1]) != (1,) else self._find_producer(less.inputs[0], "ReduceSum")
-        part = self._find_producer(total, "Gather")
-        shape = None if part is None or self._read_integers(part.inputs[1]) != (1,) else self._find_producer(part.inputs[0], "Shape")
+        less, part = self._find_producer(last_keys, "Sub"), self._find_producer(total, "Gather")
+        if less is None or part is None:
+            return None
+        if any(read_integers(self.network, node.inputs[1]) != (1,) for node in (less, part)):
+            return None
+        summed, shape = self._find_producer(less.inputs[0], "ReduceSum"), self._find_producer(part.inputs[0], "Shape")
         if summed is None or shape is None or shape.attributes or summed.attributes.get("noop_with_empty_axes", 0):
             return None
-        axes = self._read_integers(summed.inputs[1]) if len(summed.inputs) > 1 else tuple(summed.attributes.get("axes", ()))
+        axes = read_integers(self.network, summed.inputs[1]) if len(summed.inputs) > 1 else tuple(summed.attributes.get("axes", ()))
         mask = shape.inputs[0]
-        return mask if axes in ((1,), (-1,)) and self._skip(summed.inputs[0]) == mask and mask in self.network.index_of_input else None
+        return (
+            mask if axes in ((1,), (-1,)) and self._skip(summed.inputs[0]) == mask and mask in self.network.index_of_input else None
+        )
 
     def _find_producer(self, value: str, op_type: str) -> Node | None:
         producer = self.network.index_of_producer.get(self._skip(value))
@@ -136,12 +150,6 @@ class _Rewriting:
             value = node.inputs[0]
         return value
 
-    def _read_integers(self, value: str) -> tuple[int, ...] | None:
-        constant = self.network.initializers.get(value)
-        if constant is None or constant.dtype not in ("int32", "int64") or prod(constant.shape) > 1:
-            return None
-        return tuple(constant.array.reshape(-1).tolist())
-
     def _find_steps(self, value: str) -> tuple[int, int] | None:
         """Returns the position and the axis of the input that has the steps of a value (batch, steps, ...)."""
         network = self.network
@@ -153,10 +161,14 @@ class _Rewriting:
             node = None if producer is None else network.nodes[producer]
             if node is None or node.op_type not in _KEEPING_STEPS | _LOOKUPS:
                 return None
-            candidates = [name for name in node.reads if name not in network.initializers]
-            if not candidates:
+            is_lookup, others = node.op_type in _LOOKUPS, [network.initializers.get(name) for name in node.inputs]
+            if is_lookup:
+                rank = rank_of(network.type_of(node.inputs[1]))
+                if others[0] is None or rank != 2 or node.attributes.get("axis", node.attributes.get("gather_axis", 0)) != 0:
+                    return None
+            elif node.op_type in ("Add", "Mul") and (others[1] is None or len(others[1].shape) > 1):
                 return None
-            value = candidates[0]
+            value = node.inputs[is_lookup]
         return None
 
     def rewrite(self) -> Network | None:
@@ -176,7 +188,12 @@ class _Rewriting:
         shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
         if not set(node.attributes) <= _ATTRIBUTES or any(node.inputs[9:]) or any(node.outputs[3:]) or not is_causal or window == 0:
             return False
-        if get("softcap", 0.0) or get("smooth_softmax", -1) == 1 or get("rotary_interleaved", 0) or bool(past) != bool(read_input(node, 4)):
+        if (
+            get("softcap", 0.0)
+            or get("smooth_softmax", -1) == 1
+            or get("rotary_interleaved", 0)
+            or bool(past) != bool(read_input(node, 4))
+        ):
             return False
         if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or not groups or heads % groups:
             return False
@@ -196,7 +213,9 @@ class _Rewriting:
         presents = [*node.outputs[1:3], "", ""][:2]
         joined = []
         for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
-            joined.append(writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present))
+            joined.append(
+                writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present)
+            )
         if heads != groups:
             wide, axis = writer.add_integers(1, 1, heads // groups, 1, 1), writer.add_integers(2)
             whole = writer.add_integers(0, heads, -1, size)

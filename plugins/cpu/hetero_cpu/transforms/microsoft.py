@@ -12,6 +12,7 @@ A node stays if it is not float32, or has an input, output or attribute that is 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from math import sqrt
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +24,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import apply_rule, read_numbers
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, shape_of
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
@@ -44,6 +45,7 @@ class NodeWriter:
         self._network, self._names, self._types, self._label = network, names, types, label
         self.nodes: list[Node] = []
         self.constants: dict[str, Initializer] = {}
+        self._known = ChainMap(self.constants, dict(network.initializers))
 
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Adds a node with a single output, and returns the output."""
@@ -55,8 +57,7 @@ class NodeWriter:
         node = Node(name, op_type, inputs, outputs, "", version, version, MappingProxyType(attributes))
         self.nodes.append(node)
         types = [self._network.type_of(value) or self._types.get(value) for value in inputs]
-        constants = {**self.constants, **{value: self._network.initializers[value] for value in inputs if value in self._network.initializers}}
-        self._types.update(apply_rule(node, types, lambda value: read_numbers(constants, value)) or {})
+        self._types.update(apply_rule(node, types, lambda value: read_numbers(self._known, value)) or {})
         return outputs
 
     def split(self, x: str, sizes: tuple[int, ...], axis: int) -> tuple[str, ...]:
@@ -141,6 +142,7 @@ def is_float(network: Network, value: str) -> bool:
 
 
 def read_input(node: Node, index: int) -> str:
+    """Returns an input of a node; an empty name if it is absent."""
     return node.inputs[index] if index < len(node.inputs) else ""
 
 
@@ -175,7 +177,7 @@ def _activate(network: Network, node: Node, writer: NodeWriter) -> bool:
 
 
 def _rotate(network: Network, node: Node, writer: NodeWriter) -> bool:
-    attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), read_shape(network, node.inputs[1])
+    attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), shape_of(network.type_of(node.inputs[1]))
     tables = widen_tables(network, *node.inputs[2:4])
     if attributes.get("interleaved", 0) or shape is None or positions is None or len(positions) != 2 or tables is None:
         return False
