@@ -526,8 +526,10 @@ def assume_even_rows(source: NetworkSource) -> tuple[NetworkSource, EvenRows | N
         return source, None
     from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it
 
-    planned, even_rows = append_evenly(source.open())
-    return (source, None) if even_rows is None else (replace(source, read=lambda: planned), even_rows)
+    (planned, even_rows), signature = append_evenly(source.open()), read_static_signature(source.inputs)
+    if even_rows is None or not (signature is None or even_rows.fits(signature)):
+        return source, None
+    return replace(source, read=lambda: planned), even_rows
 
 
 def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits | None) -> bool:

@@ -167,6 +167,23 @@ def test_blob_of_a_decoder_answers_as_before(core: Core) -> None:
         require_close(imported.infer(own), outputs)
 
 
+@pytest.mark.parametrize(("length", "steps", "past"), [(6, 1, 5), (6, 1, 20), (6, 6, 0), (6, 2, 4)])
+def test_fixed_sizes_equal_the_toolkit(core: Core, length: int, steps: int, past: int) -> None:
+    model = make_decoder()
+    sizes = {"batch": 2, "steps": steps, "past": past, "total": length}
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = (
+                    max(past, length) if value.name.startswith("present") and dim.dim_param == "total" else sizes[dim.dim_param]
+                )
+    network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    toolkit = core.load_network(model, "CPU", {"CPU_KERNELS": "NUMPY"})
+    for mask in (np.ones((2, length), np.int64), cut(length, slice(0, 1), ALL)):
+        feeds = draw_feeds(mask, steps, past)
+        require_close(network.infer(feeds), toolkit.infer(feeds))
+
+
 # Single operators.
 
 

@@ -73,12 +73,16 @@ class EvenRows:
 
     def holds(self, inputs: Sequence[Any]) -> bool:
         """Says whether each row of each cache is full before the run, and has all new keys."""
-        mask, (position, axis) = np.asarray(inputs[self.mask]), self.steps
-        steps, *pasts = (np.shape(inputs[index]) for index in (position, *self.pasts))
+        return self.fits(tuple([getattr(x, "shape", ()) for x in inputs])) and bool((np.asarray(inputs[self.mask]) == 1).all())
+
+    def fits(self, shapes: Sequence[Any]) -> bool:
+        """Says whether the mask is as long as past and new keys together."""
+        (position, axis), mask = self.steps, shapes[self.mask]
+        steps, *pasts = (shapes[index] for index in (position, *self.pasts))
         if len(steps) <= axis or any(len(past) != _RANK or past[2] != pasts[0][2] for past in pasts):
             return False
         keys = steps[axis] + (pasts[0][2] if pasts else 0)
-        return bool(0 < keys <= self.most_keys and mask.shape[1:] == (keys,) and (mask == 1).all())
+        return 0 < keys <= self.most_keys and mask[1:] == (keys,)
 
 
 def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
