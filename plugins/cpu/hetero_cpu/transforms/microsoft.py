@@ -165,8 +165,8 @@ def _normalize_skip(network: Network, node: Node, writer: NodeWriter) -> bool:
 def _activate(network: Network, node: Node, writer: NodeWriter) -> bool:
     bias, x = read_input(node, 1), node.inputs[0]
     if bias:
-        shape = read_shape(network, bias)
-        if shape is None or len(shape) != 1:
+        shape, bias_shape = read_shape(network, x), read_shape(network, bias)
+        if not shape or not isinstance(shape[-1], int) or bias_shape != shape[-1:]:
             return False
         x = writer.add("Add", x, bias)
     if node.op_type == "QuickGelu":
@@ -221,6 +221,8 @@ def _attend(network: Network, node: Node, writer: NodeWriter) -> bool:
     sizes = [int(width) // heads for width in widths]  # type: ignore[arg-type]  # they are integers, as was asked
     parts: list[str] = list(node.inputs[:3])
     if bias:
+        if read_shape(network, bias) != (sum(sizes) * heads,):
+            return False
         pieces = writer.split(bias, tuple(size * heads for size in sizes), 0)
         parts = [writer.add("Add", part, piece) for part, piece in zip(parts, pieces, strict=True)]
     query, *joined = (writer.lay_heads(part, heads, size) for part, size in zip(parts, sizes, strict=True))
