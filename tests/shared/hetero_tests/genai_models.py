@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from hetero_tests.open_models import VOCABULARY, Builder
 
@@ -12,27 +15,29 @@ _BLOCK = 32
 
 
 def make_genai_decoder(
-    *, layers: int = 4, width: int = 512, heads: int = 8, groups: int = 2, longest: int = 1024, bits: int = 32, **attributes: int
+    *, layers: int = 4, width: int = 512, heads: int = 8, groups: int = 2, longest: int = 1024, bits: int = 32, **attributes: float
 ) -> onnx.ModelProto:
     """Returns a decoder. Inputs: tokens, attention_mask, past keys and values. Outputs: logits, present keys and values.
 
     With 4 `bits` all products are MatMulNBits. `attributes` are further ones of GroupQueryAttention.
     """
-    b, size = Builder(), width // heads
-    rng = np.random.default_rng(7)
+    b, size, rng = Builder(), width // heads, np.random.default_rng(7)
+    add_microsoft = partial(b.add, domain="com.microsoft")
 
     def multiply(x: str, depth: int, columns: int, name: str = "") -> str:
         if bits == 32:
             return b.add("MatMul", x, b.weight(depth, columns), name=name)
-        codes = rng.integers(0, 256, (columns, depth // _BLOCK, _BLOCK * bits // 8)).astype(np.uint8)
-        scales = (rng.uniform(0.5, 1.5, columns * depth // _BLOCK) / (4.6 * np.sqrt(depth))).astype(np.float32)
-        return b.add(
-            "MatMulNBits", x, b.constant(codes), b.constant(scales), name=name, domain="com.microsoft", K=depth, N=columns, bits=bits,
-            block_size=_BLOCK,
-        )  # fmt: skip
+        codes = b.constant(rng.integers(0, 256, (columns, depth // _BLOCK, _BLOCK * bits // 8)).astype(np.uint8))
+        scales = b.constant((rng.uniform(0.5, 1.5, columns * depth // _BLOCK) / (4.6 * np.sqrt(depth))).astype(np.float32))
+        return add_microsoft("MatMulNBits", x, codes, scales, name=name, K=depth, N=columns, bits=bits, block_size=_BLOCK)
 
     def scale() -> str:
         return b.constant((1 + 0.1 * rng.standard_normal(width)).astype(np.float32))
+
+    def add_skip(x: str, other: str, label: str) -> tuple[str, str]:
+        total = f"sum_{label}"
+        normed = add_microsoft("SkipSimplifiedLayerNormalization", x, other, scale(), others=("", "", total), epsilon=1e-6)
+        return normed, total
 
     one = b.constant([1])
     ends = b.add("Cast", b.add("Sub", b.add("ReduceSum", "attention_mask", one, keepdims=0), one), to=TensorProto.INT32)
@@ -47,33 +52,17 @@ def make_genai_decoder(
     }
     outputs: dict[str, list[object]] = {"logits": ["batch", "steps", VOCABULARY]}
     inner = width * 11 // 4 // _BLOCK * _BLOCK
-
-    def add_skip(x: str, other: str, label: str, *, is_last: bool = False) -> tuple[str, str]:
-        names = (f"normed_{label}", "", "", "" if is_last else f"sum_{label}")
-        b.add_node(
-            helper.make_node(
-                "SkipSimplifiedLayerNormalization", [x, other, scale()], names[: 1 if is_last else 4], name=f"skip_{label}",
-                domain="com.microsoft", epsilon=1e-6,
-            )
-        )  # fmt: skip
-        return names[0], names[3]
-
     for layer in range(layers):
-        packed = multiply(normed, width, (heads + 2 * groups) * size)
-        caches = [f"past_{part}_{layer}" for part in ("key", "value")]
-        presents = [f"present_{part}_{layer}" for part in ("key", "value")]
+        caches, presents = ([f"{kind}_{part}_{layer}" for part in ("key", "value")] for kind in ("past", "present"))
         inputs.update((name, (TensorProto.FLOAT, ["batch", groups, "past", size])) for name in caches)
         outputs.update((name, ["batch", groups, "total", size]) for name in presents)
-        b.add_node(
-            helper.make_node(
-                "GroupQueryAttention", [packed, "", "", *caches, ends, total, cos, sin], [f"mixed_{layer}", *presents],
-                name=f"attention_{layer}", domain="com.microsoft", num_heads=heads, kv_num_heads=groups, do_rotary=1, **attributes,
-            )
-        )  # fmt: skip
-        normed, x = add_skip(x, multiply(f"mixed_{layer}", heads * size, width), f"attention_{layer}")
+        packed = multiply(normed, width, (heads + 2 * groups) * size)
+        own: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "do_rotary": 1, **attributes}
+        mixed = add_microsoft("GroupQueryAttention", packed, "", "", *caches, ends, total, cos, sin, others=presents, **own)
+        normed, x = add_skip(x, multiply(mixed, heads * size, width), f"attention_{layer}")
         gate = multiply(normed, width, inner)
         active = b.add("Mul", gate, b.add("Sigmoid", gate))
         wide = b.add("Mul", active, multiply(normed, width, inner))
-        normed, x = add_skip(x, multiply(wide, inner, width), f"feed_forward_{layer}", is_last=layer == layers - 1)
+        normed, x = add_skip(x, multiply(wide, inner, width), f"feed_forward_{layer}")
     multiply(normed, width, VOCABULARY, "logits")
     return b.finish(inputs, outputs)

@@ -82,7 +82,7 @@ class EvenRows:
         if len(steps) <= axis or any(len(past) != _RANK or past[2] != pasts[0][2] for past in pasts):
             return False
         keys = steps[axis] + (pasts[0][2] if pasts else 0)
-        return 0 < keys <= self.most_keys and mask[1:] == (keys,)
+        return bool(0 < keys <= self.most_keys and mask[1:] == (keys,))
 
 
 def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
