@@ -416,7 +416,7 @@ class CpuExecutable(Executable):
 
         if self.source.payload is not None:
             return self.source.payload
-        # A blob has plans for the network as it is.
+        # A blob has plans of its own network alone, which keeps GroupQueryAttention.
         plan = None if self._even_rows is not None else self._find_native_plan()
         return export_network(self.source, self.native_weights, plan, self.workers)
 
@@ -521,7 +521,7 @@ class CpuExecutable(Executable):
 
 
 def assume_even_rows(source: NetworkSource) -> tuple[NetworkSource, EvenRows | None]:
-    """Returns the network for runs whose rows are equally long, and the condition; the network itself and None if that is no matter."""
+    """Returns the network for runs whose rows are equally long, and their condition; the network itself and None if it serves all runs."""
     if source.plan is not None or GROUP_ATTENTION not in source.open().op_types:
         return source, None
     from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it

@@ -41,17 +41,8 @@ _KEEPING_STEPS = frozenset(
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 _ATTRIBUTES = frozenset(
     (
-        *(
-            "causal",
-            "do_rotary",
-            "k_quant_type",
-            "kv_cache_bit_width",
-            "kv_num_heads",
-            "local_window_size",
-            "num_heads",
-            "qk_output",
-        ),
-        *("rotary_interleaved", "scale", "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
+        *("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "kv_num_heads", "local_window_size", "num_heads"),
+        *("qk_output", "rotary_interleaved", "scale", "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
     )
 )
 _RANK = 4
