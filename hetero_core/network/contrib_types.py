@@ -135,12 +135,23 @@ def _embed(node: SizedNode) -> Sequence[Shape]:
 
 
 def _gather_blocks(node: SizedNode) -> Sequence[Shape]:
-    table, dtype_bits = node.shape(0), _integer(node, "bits", 4)
-    axis = _integer(node, "gather_axis") % len(table)
-    # Codes of less than a byte are packed; their number in an element follows from the type of the table, which is not known here.
-    last = table[-1] if dtype_bits >= 8 else open_size()
-    sizes = (*table[:-1], last)
+    table, axis = node.shape(0), _integer(node, "gather_axis", 0)
+    sizes = (*table[:-1], _count_codes(node, table, _integer(node, "bits", 4)))
+    axis %= len(table)
     return [(*sizes[:axis], *node.shape(1), *sizes[axis + 1 :])]
+
+
+def _count_codes(node: SizedNode, table: Shape, bits: int) -> Any:
+    """Returns the codes along the last axis of a table, whose type is not known here: several in an element if it is of bytes."""
+    scales, block, last = node.shapes[2], _integer(node, "block_size", 128), table[-1]
+    if bits == 8:
+        return last
+    if scales is None or any(map(is_unknown, (*scales, last))):
+        return open_size()
+    if _integer(node, "quantize_axis", 1) % len(table) != len(table) - 1:
+        return scales[-1]
+    counts = [count for count in (last, last * (8 // bits)) if block > 0 and -(-count // block) == scales[-1]]
+    return counts[0] if len(counts) == 1 else open_size()
 
 
 # Attention.

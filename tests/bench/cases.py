@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
-from hetero_tests.genai_models import make_genai_decoder  # the path is set above
+from hetero_tests.block_models import BlockNetwork  # the path is set above
+from hetero_tests.genai_models import make_genai_decoder
 from hetero_tests.half_models import set_float_type
 from hetero_tests.larger_models import larger_model
 from hetero_tests.network_writer import NetworkWriter
@@ -210,6 +211,12 @@ def make_trees(*, trees: int = 200, depth: int = 6, features: int = 30, rows: in
     return Case(model, [{"x": rng.standard_normal((rows, features), np.float32)}])
 
 
+def make_int4_products() -> Case:
+    """Returns six products of 1024 x 4096 weights of 4 bits behind a table: a prompt, then single rows as a decoder reads them."""
+    model = BlockNetwork(1024, 4096, 3, vocabulary=1000, zeros="drawn").make()
+    return Case(model, [{"tokens": np.arange(rows)[None]} for rows in (PROMPT, *(1,) * TOKENS)])
+
+
 OTHERS: Mapping[str, Callable[[], Case]] = {
     "encoder": _make_encoder,
     "detector": lambda: _make_images(make_detector(), 3, 1),
@@ -219,6 +226,7 @@ OTHERS: Mapping[str, Callable[[], Case]] = {
     "gpt": lambda: _make_generation(make_gpt),
     "genai_decoder": lambda: _make_genai(32),
     "int4_decoder": lambda: _make_genai(4),
+    "int4_products": make_int4_products,
     "int8_resnet": make_int8_resnet,
     "trees": make_trees,
 }

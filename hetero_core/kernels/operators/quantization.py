@@ -680,6 +680,7 @@ def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: Sizes, **geometry: A
 
 
 _ACCURACIES = (0, 1, 2, 3, 4)
+_BLOCK_FLOATS = HALF | {"bfloat16"}
 
 
 def unpack_bits(xp: Namespace, x: Array, bits: int) -> Array:
@@ -714,7 +715,7 @@ def restore_blocks(
 
 @microsoft_kernel(
     "MatMulNBits",
-    dtypes=(HALF, UINT8, HALF, UINT8 | HALF, frozenset({"int32"}), HALF),
+    dtypes=(_BLOCK_FLOATS, UINT8, _BLOCK_FLOATS, UINT8 | _BLOCK_FLOATS, frozenset({"int32"}), _BLOCK_FLOATS),
     choices={"bits": (2, 4, 8), "accuracy_level": _ACCURACIES, "weight_prepacked": (0,)},
     unread={"accuracy_level": 0, "weight_prepacked": 0},
 )
@@ -805,7 +806,7 @@ def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quan
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8
 
 
-@microsoft_kernel("GatherBlockQuantized", dtypes=(_TABLES, INDEX, HALF, _TABLES), choices={"bits": (2, 4, 8)})
+@microsoft_kernel("GatherBlockQuantized", dtypes=(_TABLES, INDEX, _BLOCK_FLOATS, _TABLES), choices={"bits": (2, 4, 8)})
 def gather_block_quantized(
     xp: Namespace,
     x: Array,
@@ -824,22 +825,28 @@ def gather_block_quantized(
     """
     axis, place = normalize_axis(gather_axis, x.ndim), normalize_axis(quantize_axis, x.ndim)
     is_packed = x.dtype == np.uint8
+    wide = indices.astype(np.int64).reshape((-1,))
+    count = x.shape[axis] * (8 // bits if is_packed and axis == x.ndim - 1 else 1)
+    inside = (wide >= -count) & (wide < count)
+    places = xp.where(inside, wide, 0)
+    is_whole = axis != place and not (is_packed and axis == x.ndim - 1)
+    if is_whole:
+        # Only the slices that are asked for are restored.
+        x, scales = (xp.take(array, places, axis=axis) for array in (x, scales))
+        zero_points = None if zero_points is None else xp.take(zero_points, places, axis=axis)
     codes = unpack_bits(xp, x, bits) if is_packed else x.astype(np.int8) if is_small_integer(x.dtype) else x
     values = codes.astype(np.float32)
     size = block_size or values.shape[place]
-    factors = spread(xp, widen(scales), values.shape, place, size)
     if zero_points is not None:
         zeros = zero_points.astype(np.int8) if is_small_integer(zero_points.dtype) else zero_points
         unpacked = unpack_bits(xp, zeros, bits)[..., : scales.shape[-1]] if is_packed else zeros
         values = values - spread(xp, unpacked.astype(np.float32), values.shape, place, size)
     elif is_packed:
         values = values - np.float32(2 ** (bits - 1))
-    count = values.shape[axis]
-    wide = indices.astype(np.int64)
-    inside = (wide >= -count) & (wide < count)
-    y = xp.take(values * factors, xp.where(inside, wide, 0), axis=axis)
-    shape = (*(1,) * axis, *indices.shape, *(1,) * (values.ndim - axis - 1))
-    return narrow(xp.where(inside.reshape(shape), y, np.float32(0)), scales.dtype)
+    values = values * spread(xp, widen(scales), values.shape, place, size)
+    y = values if is_whole else xp.take(values, places, axis=axis)
+    y = xp.where(inside.reshape((-1, *(1,) * (y.ndim - axis - 1))), y, np.float32(0))
+    return narrow(y.reshape((*y.shape[:axis], *indices.shape, *y.shape[axis + 1 :])), scales.dtype)
 
 
 # The sixteen values of IQ4_NL, times 127 by the scale. Source: ggml, ggml-common.h, kvalues_iq4nl.

@@ -108,9 +108,12 @@ class CpuDevice:
         """Compiles the network into bound kernels."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
         from hetero_cpu.stored.payload import load_source  # only a network that runs needs this and the executable
+        from hetero_cpu.transforms.blocks import multiply_blocks  # as above
         from hetero_cpu.transforms.precision import widen_halves  # as above
 
-        return self._open(device, load_source(network if config[MODE_KEY] == ACCURACY else widen_halves(network)), config)
+        network = network if config[MODE_KEY] == ACCURACY else widen_halves(network)
+        network = network if choose_kernels(config[KERNELS_KEY], str(device)) == NUMPY else multiply_blocks(network)
+        return self._open(device, load_source(network), config)
 
     def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
         from hetero_cpu.executable import CpuExecutable

@@ -179,6 +179,22 @@ class Code:
         bits = self.builder.convert("zext", self.builder.load(pointer, _lanes(ir.I16, width), HALF_BYTES), kind)
         return Floats(self, self.builder.convert("bitcast", self.builder.compute("shl", bits, ir.write_integer(kind, 16)), wide))
 
+    def read_bits(self, words: Floats, first: int, count: int, *, is_scaled: bool = False) -> Floats:
+        """Returns the whole numbers in bits `first` to `first` + count - 1 of words of 32 bits, which are given as float32.
+
+        If it `is_scaled`, a number is 2**first times as large, which takes an instruction less; not if its bits are the highest.
+        """
+        kind = _lanes(ir.I32, words.width)
+        bits = self.builder.convert("bitcast", words.value, kind)
+        is_highest, mask = first + count == 32, (1 << count) - 1
+        if is_scaled and not is_highest:
+            mask <<= first
+        elif first:
+            bits = self.builder.compute("lshr", bits, ir.write_integer(kind, first))
+        if not is_highest:
+            bits = self.builder.compute("and", bits, ir.write_integer(kind, mask))
+        return Floats(self, self.builder.convert("sitofp", bits, _lanes(ir.FLOAT, words.width)))
+
     def store_half(self, address: Number, value: Floats, half: str) -> None:
         """Writes float32 as numbers of half precision, rounded to nearest, ties to even; a NaN stays one."""
         compute, width = self.builder.compute, value.width

@@ -15,6 +15,7 @@ ALL = "all"
 
 NATIVE_STEPS = (
     ("attention", "plan_native_attention", "Attention"),
+    ("blocks", "plan_block_product", "com.microsoft:MatMulNBits"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
     ("casts", "plan_cast", "Cast"),
     ("depthwise", "plan_depthwise", "Conv"),
@@ -44,28 +45,28 @@ NATIVE_STEPS = (
     ("resize", "plan_resize", "Resize Upsample"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
 )
-"""Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's own domain that it is asked about, in order.
+"""Module, function Site -> Recipe (with `kernels`) or None, and the operators that it is asked about, in order; those of another
+domain are written `domain:operator`.
 
 A network imports the modules that it needs.
 """
 
 
 @cache
-def list_native_steps(op_type: str) -> tuple[Callable[[Site], Choice | None], ...]:
+def list_native_steps(operator: str) -> tuple[Callable[[Site], Choice | None], ...]:
     """Returns the functions that are asked about an operator, in order."""
     return tuple(
         getattr(importlib.import_module(f"hetero_cpu.operators.{module}"), name)
         for module, name, operators in NATIVE_STEPS
-        if operators is ALL or op_type in operators.split()
+        if (operator in operators.split() if operators is not ALL else ":" not in operator)
     )
 
 
 def choose_step(site: Site) -> Choice | None:
     """Returns the choice of the first step function that takes the group; None leaves it to the toolkit."""
-    if site.node.domain:
-        return None
+    operator = f"{site.node.domain}:{site.node.op_type}" if site.node.domain else site.node.op_type
     try:
-        choices = (function(site) for function in list_native_steps(site.node.op_type))
+        choices = (function(site) for function in list_native_steps(operator))
         return next((choice for choice in choices if choice is not None), None)
     except (ValueError, IndexError, TypeError, ArithmeticError) as error:
         # Attributes that contradict each other or the types: the toolkit's kernel says so when the node runs.
