@@ -281,6 +281,17 @@ class Executable:
         """
         return None
 
+    delegate: Any = None
+    """The loaded network that computes each new run in place of this executable, without a call of it, as the device that AUTO has
+    chosen; None if this executable computes. Runs with states, limits, a profile, tensors or preset outputs stay here.
+    """
+    delegated_runs = 0
+    """The number of runs that `delegate` was given."""
+
+    def take_back(self, error: BaseException) -> bool:
+        """Is told that a run on `delegate` failed; True if this executable computes the run instead."""
+        return False
+
     settable_keys: tuple[str, ...] = ()
     """The configuration keys that `set_config` takes."""
 

@@ -1,19 +1,24 @@
-"""`hetero inspect`: shows the contents of a model, and the answers of the devices about it; nothing is loaded."""
+"""`hetero inspect`: shows the contents of a model, and the answers of the devices about it.
+
+Only a device that is named and takes the whole model loads it, to tell its slow nodes.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Announcer, Answer, follow, format_table
 from hetero_core.cli.options import Parser, add_repeated, add_shape_option, is_splitting, open_named_model, read_model, reshape
 from hetero_core.core import Core
 from hetero_core.devices.cures import describe_untaken
-from hetero_core.errors import HeteroError
+from hetero_core.errors import DeviceUnavailableError, HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.network.graph import Network
@@ -64,7 +69,36 @@ def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Ann
     for device in devices:
         with step(f"asking {device} about network '{network.name}'"):
             rows.append(ask_device(core, network, device))
+        if rows[-1]["whole"]:
+            with step(f"loading network '{network.name}' on {device}"):
+                rows[-1]["slow"] = _find_slow_nodes(core, network, device)
     return rows, [], "\n\n".join(_format_device(row, len(network.nodes)) for row in rows)
+
+
+_LOAD_SECONDS = 30.0
+"""Seconds that a device may compile before it is asked for its slow nodes."""
+
+
+def _find_slow_nodes(core: Core, network: Network, device: str) -> dict[str, list[str]]:
+    """Returns each node that takes most of a run on a device, with the engines and accelerators that take it. Raises: errors of
+    loading.
+    """
+    from hetero_core.composing.runs import is_ready  # most questions load nothing
+
+    with core.load_network(network, device) as loaded:
+        deadline = monotonic() + _LOAD_SECONDS
+        while not is_ready(loaded) and monotonic() < deadline:
+            sleep(0.01)
+        slow: tuple[str, ...] = loaded.get_metric("SLOW_NODES")
+    takers: dict[str, list[str]] = {name: [] for name in slow}
+    others = [name for name in core.device_names if name != device and core.find_kind(name) in ("accelerator", "engine")]
+    for other in others if slow else ():
+        with suppress(DeviceUnavailableError):
+            supported = core.query_network(network, other).supported
+            for name in slow:
+                if name in supported:
+                    takers[name].append(other)
+    return takers
 
 
 def _describe_network(network: Network, path: str) -> dict[str, Any]:
@@ -149,6 +183,10 @@ def _format_device(row: Mapping[str, Any], nodes: int) -> str:
     lines += [
         f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {refusal['reason']}"
         for operator, refusal in row["refused"].items()
+    ]
+    lines += [
+        f"  slow: '{name}' takes most of a run; taken by {', '.join(takers) or 'no other device'}"
+        for name, takers in row.get("slow", {}).items()
     ]
     return "\n".join(lines)
 

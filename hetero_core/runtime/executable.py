@@ -35,6 +35,9 @@ from hetero_core.errors import (
     ConfigValueError,
     HeteroError,
     InferenceError,
+    InputNameError,
+    InputShapeError,
+    InputTypeError,
     PluginError,
     enumerate_choices,
     refuse_pickling,
@@ -56,7 +59,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
 from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child
-from hetero_core.runtime.inputs import name_inputs, order_inputs
+from hetero_core.runtime.inputs import DeviceTensor, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
 from hetero_core.runtime.transfers import bring_in, take_home
@@ -77,6 +80,8 @@ NETWORK_SECTIONS = "hetero/network"
 """The sections of a blob that hold the network itself, if a run may replace its constants."""
 HINTS_SECTION = "hetero/declarations"
 """The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
+
+_INPUT_ERRORS = (InputNameError, InputShapeError, InputTypeError)
 
 RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
@@ -127,7 +132,6 @@ class ExecutableNetwork:
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
         self.device = binding.device
-        self._use_config(binding.config)
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
         self.run: RunFunction = binding.run
@@ -144,6 +148,9 @@ class ExecutableNetwork:
         self._process = os.getpid()
         keep_in_child(self)
         is_bare = binding.run == executable.run
+        # A wrapper sees each run, and a network that waits for its turn is not passed over.
+        self._may_delegate = is_bare and not border.states and not border.replaceable and not binding.config[EXCLUSIVE_KEY]
+        self._use_config(binding.config)
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
@@ -190,7 +197,16 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; errors of the device.
         """
-        run = InferRequest(self).run(inputs)
+        delegate = self.executable.delegate if self._delegates else None
+        try:
+            run = InferRequest(self if delegate is None else delegate).run(inputs)
+            if delegate is not None:
+                self.executable.delegated_runs += 1
+        except HeteroError as error:
+            # Inputs that the delegate refuses, as tensors in a device's memory, are this network's to judge.
+            if delegate is None or not (isinstance(error, _INPUT_ERRORS) or self.executable.take_back(error)):
+                raise
+            run = InferRequest(self).run(inputs)
         return dict(zip(self.output_names, own_outputs(run.outputs, run.inputs), strict=True))
 
     def create_infer_request(self) -> InferRequest:
@@ -232,6 +248,11 @@ class ExecutableNetwork:
                 network, named = computing
                 return network, network.order_inputs(named)
         return self, self.order_inputs(inputs)
+
+    def find_delegate(self, inputs: tuple[Any, ...] = ()) -> ExecutableNetwork | None:
+        """Returns the network that computes a run in place of this one; None if this network computes."""
+        delegate: ExecutableNetwork | None = self.executable.delegate
+        return delegate if delegate is not None and self._delegates and DeviceTensor not in map(type, inputs) else None
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
@@ -419,6 +440,7 @@ class ExecutableNetwork:
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
             "REFERENCE_NODES": (),
+            "SLOW_NODES": (),
             **read_mapping(
                 call_named(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
             ),
@@ -472,6 +494,7 @@ class ExecutableNetwork:
         self.measures = bool(config.get(MEASURING_KEY))
         self.deadline = read_deadline(config)  # seconds
         self.memory_limit = read_memory_limit(config)
+        self._delegates = self._may_delegate and not self.measures and self.deadline is None and self.memory_limit is None
 
     # Lifetime
 

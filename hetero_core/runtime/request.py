@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.contract import Array, Done, RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
 from hetero_core.errors import (
+    ClosedError,
     DeadlineExceededError,
     InputNameError,
     RequestBusyError,
@@ -63,6 +65,7 @@ class Run:
         self.error: BaseException | None = None
         self.is_over = False
         self.is_detached = False
+        self.is_delegated = False
         self.wake: Callable[[], None] | None = None
         self.timer: threading.Timer | None = None  # ends a run with DEADLINE
         # A lock that is held until the end; an event would cost 5 us in every run.
@@ -99,7 +102,11 @@ class InferRequest:
         self._state: object = NO_STATE
         # A run with states reads the results of the last run in the spare working memory; the two take turns.
         self._spare: object = NO_STATE
-        if network.deadline is None:  # else within the run, which may be abandoned
+        # The network that computes in place of this one, and the working memory of its runs.
+        self._delegate: ExecutableNetwork | None = None
+        self._delegate_state: object = NO_STATE
+        # With a deadline within the run, which may be abandoned.
+        if network.deadline is None and network.find_delegate() is None:
             self._state = network.create_state()
             if self.states:
                 self._spare = network.create_state(self._state)
@@ -204,13 +211,21 @@ class InferRequest:
         merged = self._merge(inputs)
         # If constants are replaced, a second network computes, in working memory of its own.
         computing, ordered = network.route_inputs(merged)
-        context = network.open_context(self._state if computing is network else NO_STATE)
+        state = self._state if computing is network else NO_STATE
+        delegate = network.find_delegate(ordered) if computing is network and self._presets is None else None
+        if delegate is not None:
+            if delegate is not self._delegate:
+                self._delegate, self._delegate_state = delegate, NO_STATE
+            computing, state = delegate, self._delegate_state
+            network.executable.delegated_runs += 1
+        context = network.open_context(state)
         if self._presets is not None:
             self._presets.enter(context)
         if context.profile is not None:
             named = name_inputs(merged, network.inputs, network=network.name)
             self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
         run = Run(computing, self.states.join(ordered), context, network.deadline)
+        run.is_delegated = delegate is not None
         with self._lock:
             self.require_idle("start a run")
             self._running = run
@@ -260,6 +275,9 @@ class InferRequest:
             self._give_state(run)
             start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
         except BaseException as error:
+            if self._take_back(run, error):
+                self._launch(run)
+                return
             run.is_detached = False
             self._end(run, (), error)
             raise
@@ -270,8 +288,19 @@ class InferRequest:
             self._give_state(run)
             outputs = run.network.run_host(run.inputs, run.context)
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
-            return (), error
+            return self._compute(run) if self._take_back(run, error) else ((), error)
         return self._collect(run, outputs)
+
+    def _take_back(self, run: Run, error: BaseException) -> bool:
+        """Says whether the network itself computes a run that has failed on its delegate."""
+        if not run.is_delegated or not isinstance(error, Exception) or run.context.token.is_set or run.is_over:
+            return False
+        executable = self._network.executable
+        executable.delegated_runs -= 1
+        if not executable.take_back(error):
+            return False
+        run.network, run.is_delegated, run.context.state = self._network, False, self._state
+        return True
 
     def _give_state(self, run: Run) -> None:
         """Lets the device make working memory, unless the run already has it."""
@@ -280,6 +309,8 @@ class InferRequest:
             with self._lock:
                 if not run.is_over and run.network is self._network:
                     self._state = state
+                elif not run.is_over and run.is_delegated and run.network is self._delegate:
+                    self._delegate_state = state
 
     def _collect(self, run: Run, outputs: Any) -> Outcome:
         """Returns the outputs, checked and in the caller's arrays, or the error of the check."""
@@ -295,6 +326,9 @@ class InferRequest:
         """Ends a run that the device started by itself."""
         if error is None:
             self._end(run, *self._collect(run, outputs))
+        elif self._take_back(run, error):
+            with suppress(BaseException):  # the run has ended with it
+                self._launch(run)
         else:
             self._end(run, (), run.network.blame_device(error))
 
@@ -312,7 +346,7 @@ class InferRequest:
             run.is_over = True
             run.error = error
             if is_abandoned:
-                self._state = NO_STATE
+                self._state = self._delegate_state = NO_STATE
             # A waiting caller gets the error once; the error of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
@@ -365,7 +399,11 @@ class InferRequest:
     def _end_dropped(self, run: Run) -> None:
         """A task that never began, because the Core closed, ends its run as cancelled."""
         reason = f"the Core was closed before a request on network '{self._network.name}' began"
-        self._end(run, (), RequestCancelledError(reason))
+        if self._take_back(run, ClosedError(reason)):
+            with suppress(BaseException):  # the run has ended with it
+                self._launch(run)
+        else:
+            self._end(run, (), RequestCancelledError(reason))
 
     def _name_outputs(self, run: Run) -> dict[str, Any]:
         return dict(zip(self._network.output_names, run.outputs, strict=True))

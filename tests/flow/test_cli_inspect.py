@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hetero_template
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -98,3 +99,17 @@ def test_custom_operator_is_reported_with_its_cure(tmp_path: Path, capsys: pytes
 def test_wrong_device_is_reported_before_a_wrong_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "missing.onnx", "-d", "CPUU"]) == 3
     assert "did you mean 'CPU'?" in capsys.readouterr().err
+
+
+def test_named_device_tells_its_slow_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "g (int64[400,400] x) => (int64[400,400] y) { [heavy] y = MatMul (x, x) }"
+    path = tmp_path / "heavy.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), path)
+    assert main(["inspect", str(path), "-d", "CPU", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["devices"]
+    with Core() as core:
+        loaded = core.load_network(path, "CPU")
+        loaded.infer([np.ones((400, 400), np.int64)])
+        assert tuple(row["slow"]) == loaded.get_metric("SLOW_NODES")
+    assert main(["inspect", str(path), "-d", "CPU"]) == 0
+    assert ("slow: 'heavy' takes most of a run; taken by" in capsys.readouterr().out) is bool(row["slow"])

@@ -1,7 +1,7 @@
 """The AUTO device: the best device of a list, or of all installed devices, for each network, with the next devices as a fallback.
 
-Loading: the devices that take the whole network, in order of preference; the device that loads fastest serves at once while the
-best device compiles, and leaves when that is ready. Nothing of a request is lost, as both are members of the same pool.
+Loading: the devices that take the whole network, in order of preference; the device that loads fastest serves at once. With a list
+the first device takes over when it is compiled; without one each device is timed, and the fastest one takes over.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 from hetero_auto.candidates import Candidates, ChildConfigs, find_precision, list_installed
 from hetero_auto.loading import MemberSource, export_members, import_members
+from hetero_auto.measuring import name_choice, read_choice
 from hetero_auto.multi import POLICY, PROPERTIES
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
-from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable
+from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Way, may_repeat_nodes
 from hetero_core import Core
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
@@ -47,7 +48,11 @@ class AutoDevice(Composer):
                 is_arguments=True,
             ),
             MEASURE_KEY: ConfigKey(
-                bool, False, "Whether every device is loaded and timed, and the fastest one chosen.", runtime=True
+                bool,
+                None,
+                "Whether every device is loaded and timed, and the fastest one chosen. Not set: without a list, and a choice is kept for "
+                "later processes; YES measures anew.",
+                runtime=True,
             ),
             STARTUP_KEY: ConfigKey(
                 bool, True, "Whether the device that loads fastest serves while the chosen one compiles.", runtime=True
@@ -105,7 +110,15 @@ class AutoDevice(Composer):
         candidates, source = self._find_candidates(device, network, config)
         is_cumulative = config[HINT_KEY] == CUMULATIVE
         starts_early = config[STARTUP_KEY] and not is_cumulative
-        quick = candidates.find_quick(self.load_seconds) if starts_early else next(iter(candidates), None)
+        is_kept = config[MEASURE_KEY] is None and not self._is_listed(device) and starts_early
+        measures = bool(config[MEASURE_KEY]) or (is_kept and may_repeat_nodes(network.nodes))
+        entry = name_choice(network, candidates.names, config) if measures and is_kept else ""
+        choice = read_choice(entry) if entry else None
+        if choice is not None and not {choice.device, choice.quick} <= set(candidates.names):
+            choice = None
+        quick = None if choice is None or not candidates.takes_all(choice.quick) else choice.quick
+        if quick is None:
+            quick = candidates.find_quick(self.load_seconds) if starts_early else next(iter(candidates), None)
         if quick is None:
             require_all_supported(device, network, self._explain(device, candidates))
         if is_cumulative:
@@ -114,7 +127,8 @@ class AutoDevice(Composer):
             streams = max(1, processors // sharers)
             whole = freeze_mapping({**config, THREADS_KEY: max(1, processors // streams), STREAMS_KEY: streams})
             source = replace(source, config=whole, sharers=sharers)
-        return AutoExecutable.load(source, candidates, quick if starts_early else None, self.load_seconds)
+        way = Way(quick if starts_early else None, measures, entry, choice)
+        return AutoExecutable.load(source, candidates, way, self.load_seconds)
 
     @hookimpl
     def export_network(self, executable: AutoExecutable) -> Payload:
@@ -130,7 +144,10 @@ class AutoDevice(Composer):
         inputs, outputs, members, _ = import_members(self._core, payload, config, configs, owner=device.name)
         pool = Pool(str(device), POLICIES["DEVICE_PRIORITY"]())
         pool.set_members(members)
-        return AutoExecutable(inputs, outputs, pool)
+        executable = AutoExecutable(inputs, outputs, pool)
+        if len(members) == 1:
+            executable.hand_over()
+        return executable
 
     def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
         """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a

@@ -1,6 +1,6 @@
 """Candidates: the devices that take a network whole, in AUTO's order of preference; each is created and asked when it is its turn.
 
-The order follows the kind of the devices and the network's precision, or measurement.
+The order follows the kind of the devices and the network's precision.
 """
 
 from __future__ import annotations
@@ -10,29 +10,16 @@ import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
-from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from hetero_auto.pool import Member
 from hetero_core import Core
 from hetero_core.composing.properties import configure_children
-from hetero_core.composing.runs import warm_up
 from hetero_core.contract import DeviceName, QueryResult
-from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 from hetero_core.network.graph import Network
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType
 
 logger = logging.getLogger(__name__)
-
-ROUNDS = 7
-SECONDS = 2.0
-"""Number of timed runs of each device, and seconds for all of them together, apart from the first runs of each."""
-WARM_SECONDS = 10.0
-"""Seconds that a device has at most to compile the kernels that it goes on with, before it is timed."""
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
 _RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
@@ -98,46 +85,6 @@ def lacks_precision(core: Core, name: str, precision: str) -> bool:
     capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
     own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
     return bool(own) and precision not in own
-
-
-def measure_members(members: Sequence[Member], title: str) -> list[Member]:
-    """Returns the members that can run the network, the fastest first: members are timed in turns, and the median of each counts.
-    Inputs are filled with 1, open sizes are 1. If no member can run that, they stay in their order, with a warning.
-    """
-    seconds: dict[Member, list[float]] = {}
-    for member in members:
-        try:
-            warm_up(member.loaded, partial(_time_run, member), WARM_SECONDS)
-        except HeteroError as error:
-            logger.warning("%s cannot measure %s: %s", title, member.name, error)
-        else:
-            seconds[member] = []
-    began = perf_counter()
-    for _ in range(ROUNDS):
-        if perf_counter() - began > SECONDS and all(seconds.values()):
-            break
-        for member, times in seconds.items():
-            times.append(_time_run(member))
-    medians = {member: median(times) for member, times in seconds.items()}
-    for member, value in medians.items():
-        logger.info("%s measured %.3f ms on %s", title, value * 1e3, member.name)
-    return sorted(medians, key=lambda member: medians[member]) if medians else list(members)
-
-
-def _time_run(member: Member) -> float:
-    inputs = {spec.name: _make_input(spec) for spec in member.loaded.inputs}
-    began = perf_counter()
-    member.loaded.infer(inputs)
-    return perf_counter() - began
-
-
-def _make_input(spec: ValueSpec) -> Any:
-    value_type = spec.type
-    if not isinstance(value_type, TensorType) or value_type.dtype is None:
-        return None
-    shape = tuple(size if isinstance(size, int) else 1 for size in value_type.shape or ())
-    dtype = numpy_dtype(value_type.dtype)
-    return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
 
 
 class ChildConfigs(Mapping[str, Mapping[str, Any]]):
@@ -229,14 +176,15 @@ class Candidates:
         that does not hold the interpreter's lock; None if no device takes the network.
         """
         backwards = list(reversed(self.names))
-        backwards.sort(key=self._is_slow)
+        backwards.sort(key=self.holds_lock)
         quick = next((name for name in backwards if self.takes_all(name)), None)
         if quick is None or quick not in seconds:
             return quick
         timed = sorted((name for name in self.names if name in seconds), key=lambda name: seconds[name])
         return next(name for name in timed if self.takes_all(name))
 
-    def _is_slow(self, name: str) -> bool:
+    def holds_lock(self, name: str) -> bool:
+        """Says whether a device holds the interpreter's lock while it computes, or cannot be used."""
         try:
             return holds_lock(self._core, name)
         except DeviceUnavailableError:

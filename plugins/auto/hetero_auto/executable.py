@@ -77,9 +77,10 @@ class PoolExecutable(Executable):
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
             PROPERTIES_KEY: lambda: describe_properties(member.loaded for member in members),
-            "REFERENCE_NODES": tuple(
-                dict.fromkeys(name for member in members for name in member.loaded.get_metric("REFERENCE_NODES"))
-            ),
+            **{
+                metric: tuple(dict.fromkeys(name for member in members for name in member.loaded.get_metric(metric)))
+                for metric in ("REFERENCE_NODES", "SLOW_NODES")
+            },
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:

@@ -41,6 +41,10 @@ class Member:
         self.suspicions = 0
         """Requests that have failed here and that another member is to try: until one has, no new request comes here."""
         self.is_closed = False
+        self.stays_open = False
+        """True while a member that has left may come back."""
+        self.first = self.least = 0.0
+        """The seconds of the first run, and of the fastest timed run; 0 before."""
         self.seconds = 0.0
         """The seconds that a run takes, the latest ones counting most; 0 before the first."""
         self.passed = 0
@@ -57,6 +61,7 @@ class Member:
         """Takes the time of a run into account."""
         if succeeded:
             self.strikes = 0
+            self.first = self.first or seconds
             self.seconds = seconds if self.seconds == 0 or self._is_stale else 0.8 * self.seconds + 0.2 * seconds
 
 
@@ -212,6 +217,8 @@ class Pool:
         self.served: dict[str, int] = {}
         self.has_entered, self.has_answered = threading.Event(), threading.Event()
         """Open when the first request has come, and when the first one has ended."""
+        self.sample: tuple[Any, ...] | None = None
+        """Copies of the inputs of a request, for measurements."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -244,6 +251,18 @@ class Pool:
         if is_late:
             self.close()
         self._advance()
+
+    def release(self, member: Member) -> None:
+        """Closes a member that is not in the pool, now or after its runs."""
+        with self._lock:
+            member.stays_open = False
+            is_leaving = member not in self._members and self._leaves(member)
+        if is_leaving:
+            member.loaded.close()
+
+    def is_busy(self) -> bool:
+        """Says whether a request is under way."""
+        return any(member.busy for member in self._members)
 
     def enter(self, ticket: PoolTicket) -> None:
         """Takes a request; it is granted a member now or later. Raises: ClosedError."""
@@ -281,6 +300,8 @@ class Pool:
         self.has_answered.set()
         with self._lock:
             self._is_closed = True
+            for member in self._members:
+                member.stays_open = False
             members, self._members = self._members, ()
             dropped, self._waiting = list(self._waiting), deque()
             idle = [member for member in members if self._leaves(member)]
@@ -296,9 +317,7 @@ class Pool:
             broken = self._find_broken(ticket) if succeeded else []
             self._members = tuple(other for other in self._members if other not in broken)
             member.busy -= 1
-            ended = [other for other in (member, *broken) if other.busy == 0 and other not in self._members and not other.is_closed]
-            for other in ended:
-                other.is_closed = True
+            ended = [other for other in (member, *broken) if other not in self._members and self._leaves(other)]
             if again:
                 ticket.suspect()
                 # First in the queue, as it came first.
@@ -323,7 +342,7 @@ class Pool:
 
     def _leaves(self, member: Member) -> bool:
         """Says whether a member that gets nothing more is to be closed now; else its last run does that."""
-        if member.busy or member.is_closed:
+        if member.busy or member.is_closed or member.stays_open:
             return False
         member.is_closed = True
         return True

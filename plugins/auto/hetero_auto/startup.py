@@ -1,8 +1,13 @@
-"""AutoExecutable: a pool with members that change while the best device is chosen: a quick device first, the chosen device when it
-is ready.
+"""AutoExecutable: a pool with members that change while the best device is chosen.
 
-A thread of the Core loads, and ends with that; it holds the source and the pool, not the executable. A request from before
-the choice is answered by the quick device or by the chosen device, whichever is ready first: the two runs race. A request races if
+```text
+quick device answers ──> each other device loads, is timed in turns with the best so far ──> a faster one takes over, the other closes
+                    └──> or the device of the list's order, or of a kept choice, loads and takes over
+the choice is made ──> runs go to the chosen device's network without AUTO; a run that fails there comes back to the pool
+```
+
+A thread of the Core loads and measures, and ends with that; it holds the source and the pool, not the executable. A request from
+before a take-over is answered by its device or by the next device, whichever is ready first: the two runs race. A request races if
 it may be computed twice: it has no states, preset outputs, profile or limits, and its network has standard operators only, without
 random numbers.
 """
@@ -11,22 +16,34 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain, takewhile
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from hetero_auto.candidates import Candidates, measure_members
+from hetero_auto.candidates import Candidates
 from hetero_auto.executable import PoolExecutable, StartedTicket
 from hetero_auto.loading import MemberSource
+from hetero_auto.measuring import (
+    Choice,
+    await_kernels,
+    beats,
+    describe_device,
+    make_inputs,
+    write_choice,
+)
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool
+from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext
+from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
-from hetero_core.errors import ClosedError, HeteroError
+from hetero_core.errors import ClosedError, DeadlineExceededError, HeteroError, MemoryLimitError, RequestCancelledError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor
@@ -37,16 +54,17 @@ _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 def may_repeat_network(network: Network) -> bool:
     """Says whether a second run of a network has the same answer and no other effect."""
-    return not network.border.states and _may_repeat(network.nodes)
+    return not network.border.states and may_repeat_nodes(network.nodes)
 
 
-def _may_repeat(nodes: Iterable[Node]) -> bool:
+def may_repeat_nodes(nodes: Iterable[Node]) -> bool:
+    """Says whether nodes have no other effect than their results: none draws numbers or is an operator of the user."""
     for node in nodes:
         is_idle = node.op_type == "Dropout" and node.since_version >= 7 and len(node.inputs) < 3
         if (
             (node.op_type in RANDOM_OPERATORS and not is_idle)
             or node.domain not in _DOMAINS
-            or not all(_may_repeat(body.nodes) for body in node.bodies.values())
+            or not all(may_repeat_nodes(body.nodes) for body in node.bodies.values())
         ):
             return False
     return True
@@ -64,7 +82,7 @@ class Races:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._races: set[_Race] = set()
-        self._is_decided = False
+        self._take_overs, self._is_decided = 0, False
 
     @property
     def is_over(self) -> bool:
@@ -74,17 +92,22 @@ class Races:
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a request on the quick device; `done` gets the first answer. Raises: ClosedError."""
         race = _Race(self._pool, inputs, context, lambda *answer: self._end(race, done, *answer))
+        # In this order no race is missed: the set has it before the number is read, and the number changes before the set is read.
         self._races.add(race)
         race.start()
-        # In this order no race is missed: it is in the set before the flag is read, and the flag is set before the set is read.
-        if self._is_decided:
+        if self._take_overs:
             race.repeat()
 
     def repeat_all(self) -> None:
         """Starts each request that runs on a device which has left the pool again, on a device that is in it."""
-        self._is_decided = True
+        self._take_overs += 1
         for race in list(self._races):
             race.repeat()
+
+    def end(self) -> None:
+        """Notes that the choice is made; requests that still run are repeated if their device has left."""
+        self._is_decided = True
+        self.repeat_all()
 
     def _end(self, race: _Race, done: Done, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         self._races.discard(race)
@@ -125,17 +148,18 @@ class _Race:
         self._pool.enter(self._open_ticket())
 
     def repeat(self) -> None:
-        """Starts a second run if the first run is on a device that has left the pool; another call does nothing."""
+        """Starts a further run if the latest run is on a device that has left the pool; another call does nothing."""
         with self._lock:
-            if self._is_over or len(self._tickets) > 1:
+            # Before its first run is in the queue, a race is repeated by the thread that starts it.
+            if self._is_over or not self._tickets:
                 return
-            member = self._tickets[0].member
+            member = self._tickets[-1].member
             if member is None or member in self._pool.members:
                 return
             ticket = self._open_ticket()
         try:
             self._pool.enter(ticket)
-        except ClosedError as error:
+        except Exception as error:  # noqa: BLE001  # the requests behind this one are repeated, too
             self._end(None, error)
 
     def _open_ticket(self) -> StartedTicket:
@@ -169,7 +193,23 @@ logger = logging.getLogger(__name__)
 MEASURE_KEY, RUNTIME_KEY = "AUTO_MEASURE", "ENABLE_RUNTIME_FALLBACK"
 CUMULATIVE = "CUMULATIVE_THROUGHPUT"
 _UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 1.0
-"""Seconds that the chosen device waits for a first request, and for its answer."""
+"""Seconds that the further devices wait for a first request, and for its answer."""
+_SIZE_RATIO = 4
+"""A choice for open sizes holds for inputs of up to so many times more or fewer elements."""
+_MEMORY_SHARE = 4
+"""A device is measured only if the constants of the network fit this many times into the free memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a device is chosen. `quick` serves until then; None: a load waits for the choice. `measures`: the fastest device, else the
+    first of the order. `entry`: the name of the kept choice in the private store, "" if none is kept; `choice`: its content.
+    """
+
+    quick: str | None
+    measures: bool
+    entry: str = ""
+    choice: Choice | None = None
 
 
 class AutoExecutable(PoolExecutable):
@@ -180,80 +220,150 @@ class AutoExecutable(PoolExecutable):
     ) -> None:
         super().__init__(inputs, outputs, pool)
         self.source = source
+        self._begin: Callable[[], Future[None]] | None = None
+        # The choice may end while it is being started, on the same thread.
+        self._lock, self._is_handed_over = threading.RLock(), False
         self._settled: Future[None] | None = None
         self._races: Races | None = None
 
     @staticmethod
-    def load(
-        source: MemberSource, candidates: Candidates, quick: str | None, seconds_of_device: dict[str, float]
-    ) -> AutoExecutable:
-        """Returns the executable, ready for its first request. The device `quick` (or None) serves until another is chosen.
+    def load(source: MemberSource, candidates: Candidates, way: Way, seconds_of_device: dict[str, float]) -> AutoExecutable:
+        """Returns the executable, ready for its first request.
 
         Raises: the error of the last device, if no device can load the network.
         """
-        loader = _Loader(source, candidates, seconds_of_device)
-        measures, falls_back = source.config[MEASURE_KEY], source.config[RUNTIME_KEY]
+        loader = _Loader(source, candidates, seconds_of_device, way)
+        falls_back = source.config[RUNTIME_KEY]
         pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
         loader.pool = pool
+        executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
         if source.config[HINT_KEY] == CUMULATIVE:
             pool.set_members(list(loader.load_each(candidates)))
-        elif quick is not None:
-            others = (name for name in candidates if name != quick)
-            pool.set_members([next(loader.load_each(chain([quick], others)))])
-        elif measures:
-            loader.settle(measures=True)
+            return executable
+        if way.quick is not None:
+            pool.set_members([loader.load_quick(way.quick)])
+        elif way.measures:
+            loader.settle()
         else:
             pool.set_members([next(loader.load_each(candidates))])
-        executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
-        if quick is not None and (measures or pool.members[0].name != candidates.names[0]):
-            # The loader holds its executor: the Core waits for the threads of referenced executors.
-            loader.executor = source.core.create_executor(source.owner, workers=1)
-            executable._settled = loader.executor.submit(lambda: loader.settle_meanwhile(measures=measures))
-            if may_repeat_network(source.network):
-                executable._races = races = Races(pool)
-                executable._settled.add_done_callback(lambda _: races.repeat_all())
+        if way.quick is None or loader.is_settled():
+            executable.hand_over()
+            return executable
+        if may_repeat_network(source.network):
+            executable._races = Races(pool)
+            loader.races = executable._races
+        # The loader holds its executor: the Core waits for the threads of referenced executors.
+        loader.executor = source.core.create_executor(source.owner, workers=1)
+        reference = weakref.ref(executable)
+
+        def begin() -> Future[None]:
+            assert loader.executor is not None
+            settled = loader.executor.submit(loader.settle_meanwhile)
+            settled.add_done_callback(lambda _: None if (settling := reference()) is None else settling.hand_over())
+            return settled
+
+        executable._begin = begin
+        # Open sizes are those of the first request, so the measurement waits for it.
+        if not (way.measures and loader.is_open):
+            executable._open_settling()
         return executable
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
-        if self._find_races(context) is None:
+        if self._find_races(inputs, context) is None:
             return super().run(inputs, context)
         return Executable.run(self, inputs, context)
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or as soon as a member is free."""
-        races = self._find_races(context)
+        races = self._find_races(inputs, context)
         if races is None:
             super().start(inputs, context, done)
         else:
             races.start(inputs, context, done)
 
-    def _find_races(self, context: RunContext) -> Races | None:
+    def _find_races(self, inputs: tuple[Any, ...], context: RunContext) -> Races | None:
         """Returns the races if the choice is not made yet and the run may be repeated."""
+        if self._begin is None:
+            return None
+        if self.pool.sample is None and all(isinstance(each, np.ndarray) for each in inputs):
+            self.pool.sample = tuple(each.copy() for each in inputs)
+        self._open_settling()
         races = self._races
-        if races is not None and races.is_over:
-            races = self._races = None
-        return races if races is not None and may_repeat_run(context) else None
+        return races if races is not None and not races.is_over and may_repeat_run(context) else None
+
+    def _open_settling(self) -> Future[None] | None:
+        """Returns the choice that is under way, which begins with the first call; None if the device was chosen at load."""
+        with self._lock:
+            if self._settled is None and self._begin is not None:
+                with suppress(ClosedError):  # the Core ends
+                    self._settled = self._begin()
+            return self._settled
 
     def wait_until_settled(self) -> None:
         """Returns when the chosen device is loaded, or cannot be."""
-        if self._settled is not None:
+        settled = self._open_settling()
+        if settled is not None:
             # The loader need not wait for a first answer now.
             self.pool.has_entered.set()
             self.pool.has_answered.set()
-            self._settled.result()
+            settled.result()
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Lets the chosen device's network compute all further runs; does nothing the second time."""
+        with self._lock:
+            if self._is_handed_over:
+                return
+            self._is_handed_over = True
+        if self._races is not None:
+            self._races.end()
+        self._races, self._begin, self.pool.sample = None, None, None
+        members = self.pool.members
+        if len(members) == 1:
+            self.delegate = members[0].loaded
+
+    def take_back(self, error: BaseException) -> bool:
+        """True if the pool repeats a run that has failed: on the same device, then on the next devices."""
+        if isinstance(error, RequestCancelledError | DeadlineExceededError | MemoryLimitError):
+            return False
+        if not isinstance(error, ClosedError) and (self.source is None or not self.source.config[RUNTIME_KEY]):
+            return False
+        with self._lock:
+            delegate, self.delegate = self.delegate, None
+            if delegate is not None:
+                self.pool.served[str(delegate.device)] += self.delegated_runs
+                self.delegated_runs = 0
+        return True
+
+    def metrics(self) -> Mapping[str, Any]:
+        """As of every pool, with the runs that went to the chosen device without it."""
+        metrics = dict(super().metrics())
+        members = self.pool.members
+        if members and self.delegated_runs:
+            served = metrics["REQUESTS_OF_DEVICES"]
+            served[members[0].name] = served.get(members[0].name, 0) + self.delegated_runs
+        return metrics
+
+    def close(self) -> None:
+        """As of every pool."""
+        self.delegate = None
+        super().close()
 
 
 class _Loader:
-    """Loads members of a network; a load that failed is not tried again."""
+    """Loads members of a network and chooses among them; a load that failed is not tried again."""
 
     pool: Pool
     executor: Executor | None = None
+    races: Races | None = None
 
-    def __init__(self, source: MemberSource, candidates: Candidates, seconds_of_device: dict[str, float]) -> None:
+    def __init__(self, source: MemberSource, candidates: Candidates, seconds_of_device: dict[str, float], way: Way) -> None:
         self._source = source
         self._candidates = candidates
         self._seconds = seconds_of_device
+        self._way = way
+        self.is_open = any(not isinstance(size, int) for spec in source.network.inputs for size in spec.shape or (None,))
         self._lock = threading.RLock()
         self._used: set[str] = set()
 
@@ -278,31 +388,187 @@ class _Loader:
         if failure is not None and not is_loaded:
             raise failure
 
-    def settle_meanwhile(self, *, measures: bool) -> None:
-        """As `settle`, while requests run; if the choice fails, the devices that serve stay, with a warning.
+    def load_quick(self, quick: str) -> Member:
+        """Returns the member that answers first: another than `quick` if the nodes that take most of its runs are slow on it.
+
+        Raises: as `load_each`.
+        """
+        names = chain([quick], (name for name in self._candidates if name != quick))
+        member = next(self.load_each(names))
+        if not self._way.measures or self._way.choice is not None or not member.loaded.get_metric("SLOW_NODES"):
+            return member
+        with suppress(HeteroError):
+            other = next(self.load_each(name for name in names if not self._candidates.holds_lock(name)), None)
+            if other is not None:
+                self.close_member(member)
+                return other
+        return member
+
+    def close_member(self, member: Member) -> None:
+        """Closes a member that is not in the pool; its device may be loaded again."""
+        self._used.discard(member.name)
+        self.pool.release(member)
+
+    def is_settled(self) -> bool:
+        """Says whether the device that was loaded first is the chosen device."""
+        name, way = self.pool.members[0].name, self._way
+        if way.choice is not None:
+            return name == way.choice.device and not self.is_open and self._is_current(way.choice)
+        if way.measures:
+            return next((other for other in self._candidates.names if other != name), None) is None
+        return name == self._candidates.names[0]
+
+    def settle_meanwhile(self) -> None:
+        """As `settle`, while requests run; if the choice fails, the device that serves stays, with a warning.
 
         The first request comes first: a load beside it would take processors from it.
         """
         if self.pool.has_entered.wait(_UNASKED_SECONDS):
             self.pool.has_answered.wait(_FIRST_SECONDS)
         try:
-            self.settle(measures=measures)
-        except HeteroError as error:
+            self.settle()
+        except ClosedError:
+            return
+        except Exception as error:  # noqa: BLE001  # nobody waits for this thread: an unknown error would be lost, and the choice with it
             serving = ", ".join(member.name for member in self.pool.members)
             logger.warning("%s stays on %s, as its choice of a device failed: %s", self._source.owner, serving, error)
 
-    def settle(self, *, measures: bool) -> None:
-        """Loads the chosen device and replaces the members that serve meanwhile; if no device can load, these members stay."""
-        try:
-            chosen = self._choose_measured() if measures else self._choose_preferred()
-        except ClosedError:
+    def settle(self) -> None:
+        """Loads the chosen device, which takes over from the members that serve meanwhile; if no device can load, these stay.
+
+        Raises: ClosedError; if nothing serves, the last error of a device.
+        """
+        choice = self._way.choice
+        if choice is not None and self._settle_as_kept(choice):
             return
-        if chosen is None:
+        if self._way.measures:
+            self._settle_measured()
             return
+        serving = self.pool.members[0].name
+        with suppress(HeteroError):
+            chosen = next(self.load_each(takewhile(lambda name: name != serving, self._candidates)), None)
+            if chosen is not None:
+                self._take_over(chosen)
+
+    def _settle_as_kept(self, choice: Choice) -> bool:
+        """Says whether the device of a kept choice has taken over; False if it has changed since, or cannot load the network."""
+        if not self._candidates.takes_all(choice.device) or not self._is_current(choice):
+            return False
+        if self.pool.members[0].name != choice.device:
+            try:
+                self._take_over(next(self.load_each([choice.device])))
+            except ClosedError:
+                raise
+            except HeteroError:
+                return False
+        return True
+
+    def _is_current(self, choice: Choice) -> bool:
+        """Says whether a kept choice is of this version of its device, and of inputs of a similar size."""
+        elements = self._count_elements()
+        if not choice.elements <= _SIZE_RATIO * elements <= _SIZE_RATIO**2 * choice.elements and self.is_open:
+            return False
+        return describe_device(self._source.core, choice.device) == choice.identity
+
+    def _take_over(self, member: Member) -> None:
         with self._lock:
             # A device that leaves may be the next one again.
-            self._used -= {member.name for member in self.pool.members if member is not chosen}
-            self.pool.set_members([chosen])
+            self._used -= {other.name for other in self.pool.members if other is not member}
+            self.pool.set_members([member])
+        if self.races is not None:
+            self.races.repeat_all()
+
+    def _settle_measured(self) -> None:
+        """Has each device that can load the network take over if it is faster than the device that serves.
+
+        At most two devices are open at once, and those besides whose kernels are still being compiled: they are timed last.
+        """
+        best = next(iter(self.pool.members), None)
+        unready: list[Member] = []
+        failure: HeteroError | None = None
+        seconds: dict[str, float] = {}
+        try:
+            for name in self._list_challengers(best):
+                if best is not None and not self._has_room():
+                    logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
+                    break
+                began = perf_counter()
+                try:
+                    challenger = self._find_present(name) or next(self.load_each([name]))
+                except ClosedError:
+                    raise
+                except HeteroError as error:
+                    failure = error
+                    continue
+                unready.append(challenger)
+                loading = perf_counter() - began
+                if best is None or self._beats(challenger, best):
+                    if best is not None:
+                        best.stays_open = not is_ready(best.loaded)
+                        unready += [best] if best.stays_open else []
+                    self._take_over(challenger)
+                    best = challenger
+                if challenger is best or is_ready(challenger.loaded):
+                    unready.remove(challenger)
+                    if challenger is not best:
+                        self.close_member(challenger)
+                seconds[name] = loading + challenger.first
+            if best is None:
+                raise failure if failure is not None else ClosedError(f"{self._source.owner}: no device can load the network")
+            while unready:
+                challenger = unready[0]
+                await_kernels(challenger, self._make_inputs(challenger), self._source.owner)
+                if self._beats(challenger, best):
+                    self._take_over(challenger)
+                    best = challenger
+                self.close_member(unready.pop(0))
+        finally:
+            for member in unready:
+                self.close_member(member)
+        if len(self.pool.members) > 1:
+            # A failed run has brought a further device.
+            self._take_over(best)
+        for member in self.pool.members:
+            seconds.setdefault(member.name, self._seconds.get(member.name, 0.0) + member.first)
+        if self._way.entry and best.least:
+            write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
+
+    def _list_challengers(self, best: Member | None) -> Iterator[str]:
+        """Yields the devices to measure, in order; devices that hold the interpreter's lock only if there is no other."""
+        has_other = best is not None
+        for name in self._candidates.names:
+            if (best is not None and name == best.name) or (name in self._used and self._find_present(name) is None):
+                continue
+            if self._way.entry and has_other and self._candidates.holds_lock(name):
+                continue
+            if self._candidates.takes_all(name):
+                has_other = True
+                yield name
+
+    def _count_elements(self) -> int:
+        """Returns the elements of the inputs of the request that is measured."""
+        return sum(array.size for array in self.pool.sample or ())
+
+    def _find_present(self, name: str) -> Member | None:
+        """Returns the member of a device in the pool."""
+        return next((member for member in self.pool.members if member.name == name), None)
+
+    def _has_room(self) -> bool:
+        """Says whether the constants of the network fit into memory a few times."""
+        memory = read_host_memory()
+        nbytes = sum(constant.nbytes for constant in self._source.network.initializers.values())
+        return memory is None or _MEMORY_SHARE * nbytes <= memory[1]
+
+    def _beats(self, challenger: Member, best: Member) -> bool:
+        return beats(challenger, best, self._make_inputs(best), self.pool.is_busy, self._source.owner)
+
+    def _make_inputs(self, member: Member) -> dict[str, Any]:
+        """Returns the inputs of a request; of ones, if there was none."""
+        specs, sample = member.loaded.inputs, self.pool.sample
+        if sample is None:
+            return make_inputs(specs)
+        named = dict(zip((spec.name for spec in self._source.network.inputs), sample, strict=False))
+        return {spec.name: named[spec.name] for spec in specs}
 
     def replace_failed(self, failed: Member) -> Member | None:
         """Returns a member on the next device that can load the network, if any is left; it is placed behind the present members."""
@@ -322,28 +588,6 @@ class _Loader:
                 return None
             self.pool.set_members([*self.pool.members, member])
             return member
-
-    def _choose_preferred(self) -> Member | None:
-        serving = self.pool.members[0].name
-        with suppress(HeteroError):
-            return next(self.load_each(takewhile(lambda name: name != serving, self._candidates)), None)
-        return None
-
-    def _choose_measured(self) -> Member:
-        serving = {member.name for member in self.pool.members}
-        loaded = {member.name: member for member in self.pool.members}
-        try:
-            loaded |= {member.name: member for member in self.load_each(name for name in self._candidates if name not in serving)}
-        except HeteroError as error:
-            if not serving or isinstance(error, ClosedError):
-                raise
-        members = [loaded[name] for name in self._candidates if name in loaded]
-        order = measure_members(members, self._source.owner) if len(members) > 1 else members
-        for member in members:
-            if member is not order[0] and member.name not in serving:
-                self._used.discard(member.name)
-                member.loaded.close()
-        return order[0]
 
     def _load(self, name: str) -> Member:
         self._used.add(name)

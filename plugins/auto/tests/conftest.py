@@ -39,9 +39,11 @@ class ScriptedDevice(PlainDevice):
         self.refused: tuple[str, ...] = ()
         self.capabilities = ("FP32",)
         self.streams = 4
+        self.slow_nodes: tuple[str, ...] = ()
         self.memory: int | None = None
         self.compiles_until = 0
-        self.work: Callable[[], None] = lambda: None
+        self.before_load: Callable[[], object] = lambda: None
+        self.work: Callable[[], object] = lambda: None
         self.lock = threading.Lock()
 
     @hookimpl
@@ -57,6 +59,7 @@ class ScriptedDevice(PlainDevice):
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         self.load_entered.set()
         assert self.load_gate.wait(LIMIT), "the test never let the device load"
+        self.before_load()
         if self.load_error is not None:
             raise self.load_error
         self.loads += 1
@@ -89,7 +92,11 @@ class ScriptedExecutable(PlainExecutable):
         return super().run(inputs, context)
 
     def metrics(self) -> Mapping[str, Any]:
-        return {**super().metrics(), "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until}
+        return {
+            **super().metrics(),
+            "SLOW_NODES": self._device.slow_nodes,
+            "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until,
+        }
 
     def close(self) -> None:
         with self._device.lock:

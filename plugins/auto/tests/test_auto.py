@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.errors import (
+    ClosedError,
     ConfigKeyError,
     DeviceNameError,
     DeviceUnavailableError,
     InferenceError,
+    InputNameError,
     LoadError,
     RequestCancelledError,
     UnsupportedNodesError,
@@ -108,7 +111,10 @@ class Package:
         return self.device
 
 
-def test_auto_without_a_list_creates_devices_one_by_one(core: Core, network: Network, feed: Feed) -> None:
+def test_auto_without_a_list_creates_devices_one_by_one(
+    core: Core, network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in core.device_names:
         if name not in ("AUTO", "HETERO"):
             core.unregister_plugin(name)
@@ -123,10 +129,13 @@ def test_auto_without_a_list_creates_devices_one_by_one(core: Core, network: Net
         core.register_plugin(name, package)
     assert core.load_network(network, config=AT_ONCE).infer(feed(1))["y"].tolist() == [3]
     assert {name: package.created for name, package in packages.items() if package.created} == {"CARD": 1, "ENGINE1": 1}
-    loaded = core.load_network(network)
+    loaded = core.load_network(network, config={"AUTO_MEASURE": False})
     loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
     assert loaded.get_metric("EXECUTION_DEVICES") == ("ENGINE1",)
     assert (host.created, second.created, slow.created) == (1, 0, 0)
+    measured = core.load_network(network)
+    measured.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert (host.created, second.created, slow.created) == (1, 1, 0)
     excluded = core.load_network(network, "AUTO:-ENGINE1,-CARD", AT_ONCE)
     assert excluded.get_metric("EXECUTION_DEVICES") == ("ENGINE2",)
     with pytest.raises(ConfigKeyError, match="SCRIPT_LEVEL"):
@@ -463,7 +472,7 @@ def test_fastest_device_is_chosen_by_measurement(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("hetero_auto.candidates.perf_counter", lambda: now)
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
     for name, seconds in (("A", 3e-3), ("B", 1e-3), ("C", 2e-3)):
         add_device(name).work = lambda seconds=seconds: work(seconds)
     config = {"AUTO_MEASURE": "YES", "ENABLE_STARTUP_FALLBACK": starts_early}
@@ -484,7 +493,7 @@ def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("hetero_auto.candidates.perf_counter", lambda: now)
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
     first.work = lambda: work(9e-3 if len(first.runs) <= first.compiles_until else 1e-3)
     second.work = lambda: work(2e-3)
     loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
@@ -532,3 +541,115 @@ def test_closed_core_has_waited_for_the_device_that_was_loading(add_device: Any,
     chosen.load_gate.set()
     closing.join(LIMIT)
     assert loads_when_closed == [1]
+
+
+def test_chosen_device_gets_runs_without_the_pool(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    device = add_device("A")
+    add_device("B")
+    loaded = core.load_network(network, "AUTO:A,B", AT_ONCE)
+    pool: Any = loaded.executable.pool  # type: ignore[attr-defined]  # AUTO's own
+    request = loaded.create_infer_request()
+    queue = AsyncInferQueue(loaded, 2)
+    for number in range(4):
+        assert loaded.infer(feed(number))["y"].tolist() == [3 * number]
+        assert request.infer(feed(number))["y"].tolist() == [3 * number]
+        queue.start_async(feed(number))
+    queue.wait_all()
+    assert loaded.get_metric("REQUESTS_OF_DEVICES") == {"A": 12}
+    assert pool.served == {"A": 0}
+    device.poison = 5
+    request.start_async(feed(5))
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [15]
+    assert loaded.get_metric("REQUESTS_OF_DEVICES") == {"A": 12, "B": 1}
+    with pytest.raises(InputNameError, match="'z'"):
+        loaded.infer({"z": np.zeros(1, np.float32)})
+    loaded.close()
+    with pytest.raises(ClosedError, match="is closed; load it again"):
+        loaded.infer(feed(1))
+
+
+STEPS = (
+    "load of the first",
+    "run on the first",
+    "load of the second",
+    "run on the second",
+    "load of the third",
+    "run on the third",
+)
+
+
+@pytest.mark.parametrize("error", [None, OSError("the driver fell over"), MemoryError("no room"), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("step", STEPS)
+def test_no_take_over_is_lost_by_a_fault_of_a_device(
+    core: Core, add_device: Any, network: Network, feed: Feed, step: str, error: BaseException | None
+) -> None:
+    """At each step a device is late (None) or raises, once; every request is answered, and a device that works has the last."""
+    faults = threading.Semaphore(1)
+    devices = {"third": add_device("C"), "second": add_device("B"), "first": add_device("A")}
+    slow, late = threading.Event(), threading.Event()
+    # By order of speed the third is the best device, and the first the worst.
+    devices["first"].work = lambda: slow.wait(0.02)
+    devices["second"].work = lambda: slow.wait(0.005)
+    kind, _, name = step.partition(" of the " if "load" in step else " on the ")
+    device = devices[name]
+
+    def fail() -> None:
+        if faults.acquire(blocking=False):
+            if error is not None:
+                raise error
+            late.wait(0.3)
+
+    work = device.work
+    if kind == "run":
+        device.work = lambda: (work(), fail())
+    else:
+        device.before_load = fail
+    loaded = core.load_network(network, "AUTO:C,B,A", {"AUTO_MEASURE": True})
+    requests = [loaded.create_infer_request() for _ in range(6)]
+    for number, request in enumerate(requests):
+        request.start_async(feed(number))
+    for number, request in enumerate(requests):
+        assert request.wait(LIMIT), "a request was lost"
+        assert request.get_tensor("y").tolist() == [3 * number]
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.infer(feed(7))["y"].tolist() == [21]
+    (serving,) = loaded.get_metric("EXECUTION_DEVICES")
+    assert serving == "C" or (error is not None and name == "third" and serving == "B")
+
+
+def test_kept_choice_serves_the_next_process(
+    core: Core, add_device: Any, network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in core.device_names:
+        if name != "AUTO":
+            core.unregister_plugin(name)
+    fast, slow = add_device("A"), add_device("B")
+    pause = threading.Event()
+    slow.work = lambda: pause.wait(0.01)
+
+    def load_and_run() -> tuple[int, int]:
+        before = fast.loads, slow.loads
+        with core.load_network(network) as loaded:
+            assert loaded.infer(feed(2))["y"].tolist() == [6]
+            loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+            assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+            assert loaded.infer(feed(3))["y"].tolist() == [9]
+        return fast.loads - before[0], slow.loads - before[1]
+
+    assert load_and_run() == (1, 1)
+    (entry,) = (tmp_path / "hetero" / "store").glob("choice-*")
+    assert load_and_run() == (1, 0)
+    entry.write_bytes(b"damaged")
+    assert load_and_run() == (1, 1)
+
+
+def test_first_answer_comes_from_a_device_without_slow_nodes(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    add_device("A")
+    add_device("B").slow_nodes = ("Add_0",)
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+    assert loaded.infer(feed(2))["y"].tolist() == [6]
+    served = loaded.get_metric("REQUESTS_OF_DEVICES")
+    assert served["A"] == 1
+    assert loaded.get_metric("SLOW_NODES") in ((), ("Add_0",))

@@ -79,6 +79,7 @@ class BatchExecutable(Executable):
             PROPERTIES_KEY: lambda: describe_properties([self.child]),
             "BATCHES_OF_SIZES": dict(sorted(self.gatherer.batches.items())),
             "REFERENCE_NODES": self.child.get_metric("REFERENCE_NODES"),
+            "SLOW_NODES": self.child.get_metric("SLOW_NODES"),
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:

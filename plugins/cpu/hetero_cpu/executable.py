@@ -48,6 +48,8 @@ _MANY_CONSTANTS = 1 << 24
 and packed. Loads of smaller networks are to be short."""
 _MOST_FAILURES = 3
 """Sets of input shapes without a class, after which no class is tried for the network."""
+_MOST_NAMES = 3
+"""Slow nodes that a warning names."""
 _LARGE_FILE = 1 << 28
 """Bytes of mapped constants from which packing and runs of the toolkit take turns, because each of them reads all pages of the file."""
 _LONGEST_WAIT = 30.0
@@ -359,8 +361,26 @@ class CpuExecutable(Executable):
         with self._lock:
             return self._plans.find(signature)
 
+    def _note_slow_nodes(self, plan: PlanInUse, signature: Signature) -> None:
+        """Finds the slow nodes of a plan, and warns of the first plan that has any."""
+        from hetero_cpu.plan.passes import specialize_network  # a plan of machine code alone needs neither
+        from hetero_cpu.plan.slow_nodes import list_slow_nodes
+
+        network = self.transformed if self._is_static else specialize_network(self.transformed, signature)
+        slow = list_slow_nodes(plan.plan, network)
+        plan.slow = tuple(dict.fromkeys(name for node in slow for name in node.origins or (node.name,)))
+        if slow and not any(other.slow for other in self._plans.plans):
+            names = ", ".join(f"'{node.name}' ({node.operator})" for node in slow[:_MOST_NAMES])
+            logger.warning(
+                "network '%s': CPU has no machine code for %s%s, and most of a run is spent there; `hetero inspect MODEL -d CPU` names the "
+                "devices that take them, and AUTO chooses the fastest",
+                self.source.name, names, f" and {len(slow) - _MOST_NAMES} more nodes" if len(slow) > _MOST_NAMES else "",
+            )  # fmt: skip
+
     def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> PlanInUse:
         """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it."""
+        if plan.plan.foreign_count and signature is not None:
+            self._note_slow_nodes(plan, signature)
         with self._lock:
             earlier = None if signature is None else self._plans.find(signature)
             if earlier is not None:
@@ -458,6 +478,9 @@ class CpuExecutable(Executable):
             "CPU_KERNELS_READY": lambda: not any(own._is_ordered for own in self._list_executables()),
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
+            "SLOW_NODES": lambda: tuple(
+                dict.fromkeys(name for own in self._list_executables() for plan in own._plans.plans.copy() for name in plan.slow)
+            ),
             "CPU_VERIFIED_PLANS": lambda: sum(own._verifier.plans for own in self._list_executables()),
             "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),

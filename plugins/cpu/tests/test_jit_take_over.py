@@ -19,6 +19,7 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
+from hetero_cpu.machine import background as background_module
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.background import BACKGROUND, BackgroundCompiler, OrderDroppedError
 from hetero_cpu.machine.compiler import Kernel, find_width
@@ -212,6 +213,15 @@ def test_order_begins_when_the_first_run_has_ended() -> None:
     assert done.wait(PATIENCE)
     background.close()
     assert asked == [True]
+
+
+def test_order_begins_beside_a_first_run_that_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_module, "LONGEST_DELAY", 0.01)
+    background, done = BackgroundCompiler(), threading.Event()
+    kernel = Kernel("never_emitted", lambda name, width: None)
+    background.order([kernel], lambda _: done.set(), is_wanted=lambda: False, begin=threading.Event())
+    assert done.wait(PATIENCE)
+    background.close()
 
 
 def test_closing_ends_the_wait_for_a_first_run() -> None:

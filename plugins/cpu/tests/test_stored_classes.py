@@ -14,6 +14,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from hetero_cpu import executable
 from hetero_cpu.stored.payload import NetworkSource
 from hetero_cpu.stored.plans import KIND
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
@@ -21,6 +22,7 @@ from hetero_tests.open_variants import make_gpt
 
 from hetero_core import Core
 from hetero_core.blobs.store import FOLDER
+from hetero_core.network import graph
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")
@@ -147,6 +149,16 @@ def test_the_plan_of_a_network_is_stored_once(private_folder: Path) -> None:
     for rows in (7, 9, 8):
         _run(_make_small(), rows)
     assert len(_list_entries(private_folder)) == 1
+
+
+def test_a_load_without_stored_plans_reads_no_constant(private_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run(_make_small())
+    monkeypatch.setattr(executable, "_MANY_CONSTANTS", 0)  # plans are read by the load
+    monkeypatch.setattr(graph, "fingerprint_network", lambda network: pytest.fail("the fingerprint reads all constants"))
+    other = _make_small()
+    other.graph.node[0].name = "another"
+    with Core() as core:
+        core.load_network(other, "CPU", {"CPU_KERNELS": "JIT"})
 
 
 def test_a_large_constant_counts_with_its_elements(private_folder: Path) -> None:

@@ -96,6 +96,8 @@ def split_components(graph: Digraph) -> list[tuple[list[int], Digraph]]:
     positions_of_component: dict[int, list[int]] = {}
     for position, component in enumerate(label_components((graph.producers, graph.consumers), len(graph))):
         positions_of_component.setdefault(component, []).append(position)
+    if len(positions_of_component) == 1:
+        return [(list(range(len(graph))), graph)]
     parts = []
     for positions in sorted(positions_of_component.values(), key=lambda positions: (len(positions), positions[0])):
         place = {position: rank for rank, position in enumerate(positions)}
@@ -132,9 +134,13 @@ def join_bits(nodes: Sequence[int]) -> int:
 
 def find_sources(graph: Digraph, parts: Sequence[Sequence[int]]) -> dict[int, set[int]]:
     """Returns for each part, by its index, the other parts that feed it. A node that is in no part is a part of its own."""
-    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
-    alone = [position for position in range(len(graph)) if position not in part_of_position]
-    part_of_position |= {position: number for number, position in enumerate(alone, len(parts))}
+    part_of_position = [-1] * len(graph)
+    for number, part in enumerate(parts):
+        for position in part:
+            part_of_position[position] = number
+    alone = [position for position, number in enumerate(part_of_position) if number < 0]
+    for number, position in enumerate(alone, len(parts)):
+        part_of_position[position] = number
     return {
         number: {part_of_position[source] for position in part for source in graph.producers[position]} - {number}
         for number, part in enumerate([*parts, *([position] for position in alone)])

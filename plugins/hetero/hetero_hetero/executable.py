@@ -242,7 +242,10 @@ class HeteroExecutable(Executable):
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
             "HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages),
             PROPERTIES_KEY: lambda: describe_properties(self.stages),
-            "REFERENCE_NODES": tuple(name for stage in self.stages for name in stage.get_metric("REFERENCE_NODES")),
+            **{
+                metric: tuple(name for stage in self.stages for name in stage.get_metric(metric))
+                for metric in ("REFERENCE_NODES", "SLOW_NODES")
+            },
             "EXECUTION_DEVICES": tuple(
                 dict.fromkeys(name for stage in self.stages for name in stage.get_metric("EXECUTION_DEVICES"))
             ),

@@ -196,7 +196,7 @@ class GuardedExecutable(Executable):
         serving = self.serving
         if serving is None:
             return self._own.metrics()
-        return {name: serving.get_metric(name) for name in ("EXECUTION_DEVICES", "REFERENCE_NODES")}
+        return {name: serving.get_metric(name) for name in ("EXECUTION_DEVICES", "REFERENCE_NODES", "SLOW_NODES")}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
         """The steps of the device that serves."""

@@ -5,9 +5,10 @@ Source: Kennedy & McKinley 1994, typed fusion; the labelling is also run from th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hetero_hetero.digraph import Adjacency, Digraph, label_components, reverse_edges, sort_topologically
+from hetero_hetero.digraph import Adjacency, Digraph, label_components
 from hetero_hetero.trace import SelectionLog
 
 LEVELS = "LEVELS", "Nodes were grouped by levels (policy LEVELS), in two sweeps over the graph without steps to show."
@@ -17,114 +18,128 @@ LEVELS = "LEVELS", "Nodes were grouped by levels (policy LEVELS), in two sweeps 
 def select_by_levels(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the subgraphs of the policy LEVELS as positions."""
     log.begin_part(graph, *LEVELS)
-    return sorted(fuse_levels(graph), key=min)
+    return fuse_levels(graph, label_components((graph.producers, graph.consumers), len(graph)))
 
 
-def fuse_levels(graph: Digraph) -> list[list[int]]:
-    """Returns the subgraphs as positions.
+def fuse_levels(graph: Digraph, component_of_position: Sequence[int]) -> list[list[int]]:
+    """Returns the subgraphs as positions, by their first positions.
 
-    Each device sees the subgraphs of those before it as single nodes, here called units.
+    Each device sees the subgraphs of those before it as single nodes, here called units; a unit bears the number of one of its nodes.
     """
-    component_of_position = label_components((graph.producers, graph.consumers), len(graph))
-    units = [[position] for position in range(len(graph))]
+    unit_of_position = list(range(len(graph)))
+    order: Sequence[int] = unit_of_position
     producers: Adjacency = graph.producers
     consumers: Adjacency = graph.consumers
-    for device in range(len(graph.priorities)):
-        is_free = [graph.device_of_position[unit[0]] == device for unit in units]
-        if not any(is_free):
-            continue
-        component_of_unit = [component_of_position[unit[0]] for unit in units]
-        group_of_unit = _choose_labelling(producers, consumers, is_free, component_of_unit)
-        units, producers, consumers = _fuse(units, producers, group_of_unit)
-    return units
+    devices = sorted(set(graph.device_of_position))
+    for device in devices:
+        is_free = [own == device for own in graph.device_of_position]
+        group_of_unit = _choose_labelling(order, producers, consumers, is_free, component_of_position)
+        unit_of_position = [group_of_unit[unit] for unit in unit_of_position]
+        if device != devices[-1]:
+            order, producers, consumers = _fuse(order, producers, group_of_unit)
+    positions_of_unit: dict[int, list[int]] = {}
+    for position, unit in enumerate(unit_of_position):
+        positions_of_unit.setdefault(unit, []).append(position)
+    return list(positions_of_unit.values())
 
 
 def label_levels(order: Iterable[int], sources: Adjacency, is_free: Sequence[bool]) -> list[int]:
-    """Returns for every node how often the longest way along `sources` leaves the free nodes and returns.
+    """Returns for every free node how often the longest way along `sources` leaves the free nodes and returns; for others -1.
 
     Nodes of a level that are connected by edges among free nodes can be contracted all at once: the level never decreases along an
     edge.
     """
-    level = [0] * len(sources)
-    is_behind = [False] * len(sources)
+    count = len(sources)
+    level = [-1] * count
+    # The highest level of free nodes before a node, and of a free node behind it; they differ only behind free nodes.
+    highest_before, level_behind = [0] * count, [0] * count
     for node in order:
-        free = is_free[node]
-        behind = free
-        highest = 0
+        highest = behind = 0
+        if is_free[node]:
+            for source in sources[node]:
+                if level_behind[source] > highest:
+                    highest = level_behind[source]
+            level[node] = highest_before[node] = level_behind[node] = highest
+            continue
         for source in sources[node]:
-            value = level[source]
-            if is_behind[source]:
-                behind = True
-                if free and not is_free[source]:
-                    value += 1
-            if value > highest:
-                highest = value
-        level[node] = highest
-        is_behind[node] = behind
+            if highest_before[source] > highest:
+                highest = highest_before[source]
+            if level[source] >= 0 or level_behind[source] > highest_before[source]:
+                behind = 1
+        highest_before[node] = highest
+        level_behind[node] = highest + behind
     return level
 
 
 def _choose_labelling(
-    producers: Adjacency, consumers: Adjacency, is_free: Sequence[bool], component_of_unit: Sequence[int]
+    order: Sequence[int],
+    producers: Adjacency,
+    consumers: Adjacency,
+    is_free: Sequence[bool],
+    component_of_position: Sequence[int],
 ) -> list[int]:
     """Returns the group of every unit, by the labelling that is better in its component: fewer groups, a larger one, backward."""
-    count = len(producers)
-    backward = _group(label_levels(reversed(range(count)), consumers, is_free), producers, consumers, is_free)
-    forward = _group(label_levels(range(count), producers, is_free), producers, consumers, is_free)
-    cost_backward = _rate_groups(backward, is_free, component_of_unit)
-    cost_forward = _rate_groups(forward, is_free, component_of_unit)
-    return [
-        forward[unit] if cost_forward[component] < cost_backward[component] else backward[unit]
-        for unit, component in enumerate(component_of_unit)
-    ]
+    backward = _group(order, label_levels(reversed(order), consumers, is_free), producers)
+    forward = _group(order, label_levels(order, producers, is_free), producers)
+    cost_backward = _rate_groups(backward, is_free, component_of_position)
+    cost_forward = _rate_groups(forward, is_free, component_of_position)
+    is_forward = [cost_forward[component] < cost for component, cost in enumerate(cost_backward)]
+    if not any(is_forward):
+        return backward
+    return [(forward if is_forward[component] else backward)[unit] for unit, component in enumerate(component_of_position)]
 
 
-def _group(level: Sequence[int], producers: Adjacency, consumers: Adjacency, is_free: Sequence[bool]) -> list[int]:
-    """Returns for every unit the first unit of its group: those connected by free units of its level."""
-    first = list(range(len(level)))
-    grouped = [False] * len(level)
-    for start, free in enumerate(is_free):
-        if not free or grouped[start]:
+def _group(order: Sequence[int], level: Sequence[int], producers: Adjacency) -> list[int]:
+    """Returns for every unit a unit that stands for its group: those connected by free units of its level."""
+    group = list(range(len(level)))
+    for unit in order:
+        own = level[unit]
+        if own < 0:
             continue
-        grouped[start] = True
-        stack = [start]
-        while stack:
-            unit = stack.pop()
-            first[unit] = start
-            for adjacent in (producers[unit], consumers[unit]):
-                for other in adjacent:
-                    if is_free[other] and not grouped[other] and level[other] == level[start]:
-                        grouped[other] = True
-                        stack.append(other)
-    return first
+        root = unit
+        for source in producers[unit]:
+            if level[source] == own:
+                while group[source] != source:
+                    group[source] = source = group[group[source]]
+                group[root] = root = source
+    for unit in order:
+        # Its group may have joined another group since.
+        root = group[unit]
+        while group[root] != root:
+            group[root] = root = group[group[root]]
+        group[unit] = root
+    return group
 
 
-def _rate_groups(first: Sequence[int], is_free: Sequence[bool], component_of_unit: Sequence[int]) -> list[tuple[int, int]]:
+def _rate_groups(group: Sequence[int], is_free: Sequence[bool], component_of_position: Sequence[int]) -> list[tuple[int, int]]:
     """Returns for every component (number of groups, minus the size of the largest one); smaller is better."""
-    size = [0] * len(first)
-    for unit, start in enumerate(first):
-        if is_free[unit]:
-            size[start] += 1
-    groups = [0] * (max(component_of_unit) + 1)
-    largest = [0] * len(groups)
-    for start, nodes in enumerate(size):
-        if nodes:
-            component = component_of_unit[start]
-            groups[component] += 1
-            largest[component] = max(largest[component], nodes)
-    return [(count, -nodes) for count, nodes in zip(groups, largest, strict=True)]
+    count = max(component_of_position, default=-1) + 1
+    groups, largest = [0] * count, [0] * count
+    for unit, size in Counter([unit for unit, free in zip(group, is_free, strict=True) if free]).items():
+        component = component_of_position[unit]
+        groups[component] += 1
+        largest[component] = max(largest[component], size)
+    return [(number, -size) for number, size in zip(groups, largest, strict=True)]
 
 
-def _fuse(
-    units: list[list[int]], producers: Adjacency, group_of_unit: Sequence[int]
-) -> tuple[list[list[int]], Adjacency, Adjacency]:
-    """Returns the units after fusion, in topological order, with their producers and consumers."""
-    nodes_of_group: dict[int, list[int]] = {}
-    sources_of_group: dict[int, set[int]] = {}
-    for unit, group in enumerate(group_of_unit):
-        nodes_of_group.setdefault(group, []).extend(units[unit])
-        sources_of_group.setdefault(group, set()).update([group_of_unit[source] for source in producers[unit]])
-    order = sort_topologically({group: tuple(sources - {group}) for group, sources in sources_of_group.items()})
-    place = {group: i for i, group in enumerate(order)}
-    fused = [sorted({place[source] for source in sources_of_group[group]} - {place[group]}) for group in order]
-    return [nodes_of_group[group] for group in order], fused, reverse_edges(fused)
+def _fuse(order: Sequence[int], producers: Adjacency, group_of_unit: Sequence[int]) -> tuple[list[int], Adjacency, Adjacency]:
+    """Returns the units after fusion, producers first, with their producers and consumers; an edge may be repeated."""
+    # A list for each remaining unit only: the garbage collector walks over all of them.
+    absent: list[int] = []
+    sources_of_unit = [[] if group == unit else absent for unit, group in enumerate(group_of_unit)]
+    targets_of_unit = [[] if group == unit else absent for unit, group in enumerate(group_of_unit)]
+    for unit in order:
+        group = group_of_unit[unit]
+        for producer in producers[unit]:
+            source = group_of_unit[producer]
+            if source != group:
+                sources_of_unit[group].append(source)
+                targets_of_unit[source].append(group)
+    missing = [len(sources) for sources in sources_of_unit]
+    fused = [unit for unit in order if group_of_unit[unit] == unit and not missing[unit]]
+    for unit in fused:  # grows while it is walked
+        for target in targets_of_unit[unit]:
+            missing[target] -= 1
+            if not missing[target]:
+                fused.append(target)
+    return fused, sources_of_unit, targets_of_unit

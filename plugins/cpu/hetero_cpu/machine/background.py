@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 
 from hetero_cpu.machine.compiler import COMPILER, Kernel, give_back_memory
 
@@ -21,8 +22,8 @@ class OrderDroppedError(Exception):
 logger = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
-LONGEST_DELAY = 0.1
-"""Seconds that an order waits for a first run, which planning and emitting would take the interpreter lock from."""
+LONGEST_DELAY = 1.0
+"""Seconds from an order until it begins beside a first run, which planning and LLVM take the interpreter lock and a processor from."""
 LONGEST_PAUSE = 1.0
 """Seconds that a fork waits for a step of planning to end."""
 
@@ -35,6 +36,8 @@ class Order:
     done: Done
     is_wanted: Callable[[], bool]
     begin: threading.Event | None
+    latest: float
+    """The time of the monotonic clock at which the order begins though `begin` is not set."""
 
 
 class BackgroundCompiler:
@@ -60,11 +63,11 @@ class BackgroundCompiler:
     ) -> None:
         """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
 
-        `is_wanted` is asked before each kernel; OrderDroppedError is the error if they are not wanted. Nothing begins before `begin` is
-        set, or LONGEST_DELAY seconds have passed, but the start of LLVM's process. So `kernels` is gone through in the compiling thread,
-        and may take its time to find out which they are.
+        `is_wanted` is asked before each kernel; OrderDroppedError is the error if they are not wanted. Until `begin` is set, or
+        LONGEST_DELAY seconds have passed since the order, only LLVM's process is started. So `kernels` is gone through in the
+        compiling thread, and may take its time to find out which they are.
         """
-        self._orders.put(Order(kernels, done, is_wanted, begin))
+        self._orders.put(Order(kernels, done, is_wanted, begin, monotonic() + LONGEST_DELAY))
         with self._lock:
             if self._thread is None and not self._is_over.is_set():
                 self._thread = threading.Thread(target=self._work, name="hetero-cpu-compiler", daemon=True)
@@ -97,7 +100,7 @@ class BackgroundCompiler:
             if not self._is_over.is_set():
                 with self._planning:
                     COMPILER.expect()
-                order.begin.wait(LONGEST_DELAY)
+                order.begin.wait(max(order.latest - monotonic(), 0.0))
         self._require_wanted(order)
         COMPILER.compile_all(self._plan(order.kernels), lambda: self._require_wanted(order))
         # The emitted texts are free memory now, and the packed weights come next.

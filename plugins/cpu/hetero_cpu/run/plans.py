@@ -19,16 +19,17 @@ class PlanInUse:
     """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
 
     `needs_check`: its next run is computed twice. `calls_blas`: a run without limits may call NumPy's BLAS. `appended`: outputs that
-    only the next run reads, to which a run may append in place.
+    only the next run reads, to which a run may append in place. `slow`: names of nodes of the model that take most of a run.
     """
 
-    __slots__ = ("_fixed_products", "_free", "appended", "calls_blas", "is_refuted", "needs_check", "opened", "plan")
+    __slots__ = ("_fixed_products", "_free", "appended", "calls_blas", "is_refuted", "needs_check", "opened", "plan", "slow")
 
     def __init__(self, opened: OpenPlan) -> None:
         self.opened, self.plan = opened, opened.plan
         self.calls_blas = self.plan.foreign_count > 0 or opened.constants_call_toolkit
         self.appended: frozenset[str] = frozenset()
         self.is_refuted = self.needs_check = False
+        self.slow: tuple[str, ...] = ()
         self._free: list[Instance] = []
         # A plan of one set of input shapes has no sizes to look up.
         self._fixed_products = opened.match(opened.sizes.write_signature(())) if opened.sizes.is_single else None

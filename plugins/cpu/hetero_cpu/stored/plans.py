@@ -367,7 +367,7 @@ def _refuse(*_: Any) -> Any:
     raise AssertionError("the steps of a stored plan are bound already")
 
 
-KIND = "classes"
+KIND, _MARK_KIND = "classes", "marks"
 _MOST_PLANS = 16
 """Of one network."""
 _MOST_CONSTANTS = 1 << 30
@@ -381,7 +381,6 @@ class StoredClasses:
         """`weights`: the owner of packed arrays."""
         self._source, self._weights, self._workers = source, weights, workers
         self._lock = threading.Lock()
-        self._name = ""
         self._pending: list[WrittenPlan] | None = None
 
     @property
@@ -427,6 +426,7 @@ class StoredClasses:
             # A plan of the same class is there if its kernels were not.
             others = [other for other in self._read() if SizeClass(other.form).match(signature) is None]
             STORE.write(self._name, pickle.dumps([*others, written][-_MOST_PLANS:]))
+            STORE.write(self._mark, b"")
 
     def _list_pending(self) -> list[WrittenPlan]:
         """Returns the plans that are not opened yet."""
@@ -435,15 +435,28 @@ class StoredClasses:
         return self._pending
 
     def _read(self) -> list[WrittenPlan]:
-        if not self._name:
-            # A plan tells of its nodes. The fingerprint takes 33 ms for 60 MB of constants.
-            origins = [node.origins for node in self._network.nodes]
-            shaped_by = (describe_environment(), f"{self._workers}", self._network.fingerprint, repr(origins))
-            self._name = name_entry(KIND, *shaped_by)
-            for constant in self._network.initializers.values():
-                constant.drop_pages()
-        content = STORE.read(self._name)
+        # Without a mark no process has stored plans of such a network, and no constant is read to find its name.
+        content = None if STORE.read(self._mark) is None else STORE.read(self._name)
         return [] if content is None else pickle.loads(content)  # of the private store, as trusted as machine code
+
+    @cached_property
+    def _name(self) -> str:
+        """The name of the entry with the plans. The fingerprint takes 33 ms for 60 MB of constants."""
+        name = name_entry(KIND, *self._shaped_by, self._network.fingerprint)
+        for constant in self._network.initializers.values():
+            constant.drop_pages()
+        return name
+
+    @cached_property
+    def _mark(self) -> str:
+        """The name of an empty entry beside the plans of all networks that differ in nothing but what their constants hold."""
+        types = {name: constant.type for name, constant in self._network.initializers.items()}
+        return name_entry(_MARK_KIND, *self._shaped_by, repr(types))
+
+    @cached_property
+    def _shaped_by(self) -> tuple[str, ...]:
+        # A plan tells of its nodes.
+        return describe_environment(), f"{self._workers}", repr([node.origins for node in self._network.nodes])
 
     def _open(self, written: WrittenPlan) -> PlanInUse | None:
         if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(self._workers))):

@@ -1,0 +1,183 @@
+"""Measurements: which of two members runs a network faster, and the record of a choice for later processes.
+
+A record is an entry of the private store. Its name has the structure of the network without the contents of its weights, which
+would take long to read and change no time; its content has the versions of the chosen device.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from hetero_auto.pool import Member
+from hetero_core import Core
+from hetero_core.blobs.store import STORE, name_entry
+from hetero_core.composing.runs import warm_up
+from hetero_core.devices.processors import count_processors
+from hetero_core.devices.provenance import find_core_version
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.errors import HeteroError
+from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.types import TensorType, ValueSpec
+
+logger = logging.getLogger(__name__)
+
+ROUNDS = 7
+SECONDS = 2.0
+"""Number of timed samples of each member, and seconds for all samples of a comparison."""
+WARM_SECONDS = 10.0
+"""Seconds that a device has at most to compile its final kernels, before it is timed."""
+_SAMPLE_SECONDS = 1e-3
+"""Seconds of a sample: runs of a few microseconds are timed many at once."""
+_SPARE_SECONDS = 0.02
+"""Seconds that a sample waits at most for a moment without a request."""
+_MARGIN = 0.98
+"""A member replaces another member if it takes less than this part of its time."""
+_CLEAR = 3.0
+"""The ratio of two times that needs no further samples."""
+_FIRST_MARGIN = 1.1
+"""The chosen device also answers first if it is not slower than this, relative to the device that answers first."""
+
+
+def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], is_busy: Callable[[], bool], title: str) -> bool:
+    """Says whether a challenger runs the network faster: both are timed in turns, between requests if there is room, and the least
+    time of each counts. A member that cannot run the inputs loses, with a warning.
+    """
+    members = (challenger, best)
+    able = [member for member in members if _is_able(member, partial(_run, member, inputs), title)]
+    if len(able) < len(members):
+        return able == [challenger]
+    counts = {member: max(1, int(_SAMPLE_SECONDS / max(_time(member, inputs, 1), 1e-9))) for member in members}
+    least: dict[Member, float] = {}
+    began = perf_counter()
+    for number in range(ROUNDS):
+        for member in members:
+            _wait_for_room(is_busy)
+            seconds = _time(member, inputs, counts[member])
+            least[member] = min(least.get(member, seconds), seconds)
+        is_clear = number and max(least.values()) > _CLEAR * min(least.values())
+        if is_clear or perf_counter() - began > SECONDS:
+            break
+    for member in members:
+        member.least = least[member]
+        logger.info("%s measured %.3f ms on %s", title, least[member] * 1e3, member.name)
+    return least[challenger] < _MARGIN * least[best]
+
+
+def await_kernels(member: Member, inputs: Mapping[str, Any], title: str) -> None:
+    """Runs a member now and then until its device has compiled its final kernels, or for `WARM_SECONDS`."""
+
+    def run_and_rest() -> None:
+        # The rest leaves processors to requests and to the compiler.
+        sleep(min(_time(member, inputs, 1), 1.0))
+
+    _is_able(member, lambda: warm_up(member.loaded, run_and_rest, WARM_SECONDS), title)
+
+
+def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:
+    try:
+        began = perf_counter()
+        run()
+        member.first = member.first or perf_counter() - began
+    except HeteroError as error:
+        logger.warning("%s cannot measure %s: %s", title, member.name, error)
+        return False
+    return True
+
+
+def _run(member: Member, inputs: Mapping[str, Any]) -> None:
+    member.loaded.infer(inputs)
+
+
+def _time(member: Member, inputs: Mapping[str, Any], count: int) -> float:
+    began = perf_counter()
+    for _ in range(count):
+        member.loaded.infer(inputs)
+    return (perf_counter() - began) / count
+
+
+def _wait_for_room(is_busy: Callable[[], bool]) -> None:
+    deadline = perf_counter() + _SPARE_SECONDS
+    while is_busy() and perf_counter() < deadline:
+        sleep(2e-4)
+
+
+def make_inputs(specs: Sequence[ValueSpec]) -> dict[str, Any]:
+    """Returns inputs of ones with open sizes of 1, for a network that is measured before its first request."""
+    return {spec.name: _make_input(spec) for spec in specs}
+
+
+def _make_input(spec: ValueSpec) -> Any:
+    value_type = spec.type
+    if not isinstance(value_type, TensorType) or value_type.dtype is None:
+        return None
+    shape = tuple(size if isinstance(size, int) else 1 for size in value_type.shape or ())
+    dtype = numpy_dtype(value_type.dtype)
+    return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
+
+
+_FORMAT = 2
+_MOST_ELEMENTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A measured choice: the fastest device with its identity, the device to answer first, and the elements of the inputs."""
+
+    device: str
+    identity: str
+    quick: str
+    elements: int
+
+
+def describe_device(core: Core, name: str) -> str:
+    """Returns the versions of a device and of the engine behind it."""
+    return f"{core.get_versions(name)} {core.get_metric(name, 'FULL_DEVICE_NAME')}"
+
+
+def name_choice(network: Network, names: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Returns the name of the entry for a network, the devices to choose from, and the configuration. Cost: linear in nodes."""
+    digest = sha256()
+    for graph in iterate_graphs(network):
+        for node in graph.nodes:
+            attributes = {name: _shorten(value) for name, value in sorted(node.attributes.items())}
+            digest.update(repr((node.operator, node.since_version, node.reads, node.writes, attributes)).encode())
+        digest.update(repr([(name, str(constant.type)) for name, constant in graph.initializers.items()]).encode())
+    digest.update(repr([(spec.name, str(spec.type)) for spec in network.inputs]).encode())
+    settings = json.dumps(dict(config), sort_keys=True, default=str)
+    return name_entry("choice", str(_FORMAT), find_core_version(), repr(names), settings, str(count_processors()), digest.digest())
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, str | bytes | int | float):
+        return value
+    if isinstance(value, tuple | list) and len(value) <= _MOST_ELEMENTS:
+        return tuple(map(_shorten, value))
+    size = getattr(value, "shape", None)
+    return type(value).__name__, (len(value) if hasattr(value, "__len__") else 0) if size is None else size
+
+
+def read_choice(name: str) -> Choice | None:
+    """Returns the choice of an entry; None if it is missing or cannot be read."""
+    content = STORE.read(name)
+    try:
+        return None if content is None else Choice(**json.loads(content))
+    except (ValueError, TypeError) as error:
+        logger.warning("a kept choice of a device cannot be read and is measured again: %s", error)
+        return None
+
+
+def write_choice(name: str, core: Core, best: Member, seconds_until_answer: Mapping[str, float], elements: int) -> None:
+    """Stores a choice; `seconds_until_answer` is the load and the first run of each device that was measured."""
+    quick = min(seconds_until_answer, key=lambda device: seconds_until_answer[device], default=best.name)
+    if seconds_until_answer.get(best.name, 0.0) <= _FIRST_MARGIN * seconds_until_answer.get(quick, 0.0):
+        quick = best.name
+    STORE.write(name, json.dumps(asdict(Choice(best.name, describe_device(core, best.name), quick, elements))).encode())

@@ -1,0 +1,53 @@
+"""The nodes that CPU's plan leaves to the toolkit although they take most of a run."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx.parser
+import pytest
+from hetero_cpu.plan.plan import Foreign
+from hetero_cpu.plan.slow_nodes import estimate_seconds
+
+from hetero_core import Core
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+HEAVY = "g (int32[512,512] x, float[8] f) => (int32[512,512] y, float[8] z) { [heavy] y = MatMul (x, x) [light] z = Relu (f) }"
+OPEN = HEAVY.replace("512,512", "n,n")
+LIGHT = HEAVY.replace("512,512", "4,4")
+FLOAT = HEAVY.replace("int32", "float")
+
+
+@pytest.mark.parametrize(("text", "size"), [(HEAVY, 512), (OPEN, 512), (OPEN, 4), (LIGHT, 4), (FLOAT, 512)])
+def test_slow_nodes_are_heavy_steps_of_the_toolkit(text: str, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    dtype = np.float32 if "float[512" in text else np.int32
+    with Core() as core, caplog.at_level(logging.WARNING):
+        loaded = core.load_network(onnx.parser.parse_model(HEAD + text), "CPU", {"CPU_KERNELS": "JIT"})
+        loaded.infer({"x": np.ones((size, size), dtype), "f": np.ones(8, np.float32)})
+        slow = loaded.get_metric("SLOW_NODES")
+        (plan,) = loaded.executable._plans.plans  # type: ignore[attr-defined]  # CPU's own
+        foreign = {step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)}
+    is_slow = "heavy" in foreign and size == 512
+    assert slow == (("heavy",) if is_slow else ())
+    assert ("no machine code for 'heavy' (MatMul" in caplog.text) is is_slow
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "expected"),
+    [
+        ("MatMul", {"x": (4, 8), "w": (8, 5), "y": (4, 5)}, 160),
+        ("Gemm", {"x": (8, 4), "w": (8, 5), "y": (4, 5)}, 160),
+        ("Conv", {"x": (1, 6, 9, 9), "w": (4, 3, 3, 3), "y": (1, 4, 7, 7)}, 4 * 49 * 27),
+        ("ConvTranspose", {"x": (1, 6, 9, 9), "w": (6, 3, 2, 2), "y": (1, 3, 10, 10)}, 486 * 12),
+        ("Relu", {"x": (7, 3), "y": (7, 3)}, 2100),
+        ("MatMul", {}, 0),
+    ],
+)
+def test_work_of_a_node(operator: str, shapes: dict[str, tuple[int, ...]], expected: int) -> None:
+    reads = tuple(name for name in shapes if name != "y")
+    node = Node("node", operator, reads, ("y",), attributes={"transA": 1} if operator == "Gemm" else {})
+    types = {name: TensorType("float32", shape) for name, shape in shapes.items()}
+    assert estimate_seconds(node, types, 1, 100) == expected
