@@ -207,8 +207,13 @@ def _attend_groups(node: SizedNode) -> Sequence[Shape]:
     heads, groups = _integer(node, "num_heads", 1), _integer(node, "kv_num_heads", 1)
     is_packed, has_past = not node.has(1), node.has(3)
     head = width // (heads + 2 * groups if is_packed else heads)
-    # The length of the caches is written in values: the total length, or that of the buffer.
-    length = _size(node, 3, 2) if has_past and node.get("sliding_window_cache", 0) else open_size()
+    # The caches are as long as the total length, which is a value, or as the past ones if these are longer.
+    past, totals = _size(node, 3, 2) if has_past else 0, node.read(node.node.inputs[6]) if node.has(6) else None
+    total = totals[0] if totals is not None and len(totals) == 1 else open_size()
+    if has_past and node.get("sliding_window_cache", 0):
+        length = past
+    else:
+        length = open_size() if is_unknown(total) or is_unknown(past) else max(total, past)
     present = (batch, groups, length, _size(node, 3, 3) if has_past else head)
     return [(batch, steps, head * heads if is_packed else width), present, present, (batch, heads, steps, open_size())]
 

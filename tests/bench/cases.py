@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
 from hetero_tests.block_models import BlockNetwork  # the path is set above
+from hetero_tests.genai_models import make_genai_decoder
 from hetero_tests.half_models import set_float_type
 from hetero_tests.larger_models import larger_model
 from hetero_tests.network_writer import NetworkWriter
@@ -113,6 +114,12 @@ def _make_chain(kind: str, length: int) -> Case:
 def _make_generation(make_model: Callable[[], onnx.ModelProto]) -> Case:
     model = make_model()
     return Case(model, [{"tokens": np.arange(PROMPT)[None] % 1000, **_empty_past(model)}], TOKENS)
+
+
+def _make_genai(bits: int) -> Case:
+    model, prompt = make_genai_decoder(bits=bits), 16
+    feeds = {"tokens": np.arange(prompt)[None] % 1000, "attention_mask": np.ones((1, prompt), np.int64), **_empty_past(model)}
+    return Case(model, [feeds], 64)
 
 
 def _make_prefill() -> Case:
@@ -217,6 +224,8 @@ OTHERS: Mapping[str, Callable[[], Case]] = {
     "prefill": _make_prefill,
     "decoder": lambda: _make_generation(make_decoder),
     "gpt": lambda: _make_generation(make_gpt),
+    "genai_decoder": lambda: _make_genai(32),
+    "int4_decoder": lambda: _make_genai(4),
     "int4_products": make_int4_products,
     "int8_resnet": make_int8_resnet,
     "trees": make_trees,

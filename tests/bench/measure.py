@@ -105,7 +105,11 @@ def run_case(run: Run, runs: list[dict[str, Any]], tokens: int) -> dict[str, Any
         outputs = run(feeds)
     for _ in range(tokens):
         past = {name: outputs[name.replace("past", "present")] for name in runs[0] if name.startswith("past")}
-        outputs = run({"tokens": outputs["logits"][:, -1:].argmax(-1), **past})
+        feeds = {"tokens": outputs["logits"][:, -1:].argmax(-1), **past}
+        if "attention_mask" in runs[0]:
+            length = 1 + next(iter(past.values())).shape[2]
+            feeds["attention_mask"] = np.ones((len(feeds["tokens"]), length), np.int64)
+        outputs = run(feeds)
     return outputs
 
 

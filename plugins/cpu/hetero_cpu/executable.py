@@ -12,6 +12,8 @@ import logging
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload, RunContext
@@ -35,10 +37,12 @@ if TYPE_CHECKING:
     from hetero_cpu.run.plans import Planning
     from hetero_cpu.stored.payload import NetworkSource
     from hetero_cpu.stored.plans import StoredClasses
+    from hetero_cpu.transforms.group_attention import EvenRows
 
 logger = logging.getLogger(__name__)
 
 MOST_PLANS = 16
+GROUP_ATTENTION = "GroupQueryAttention"
 _MANY_CONSTANTS = 1 << 24
 """Bytes of constants from which on a load reads the plans of earlier processes: a run would wait 2 ms for each megabyte, which is read
 and packed. Loads of smaller networks are to be short."""
@@ -125,10 +129,12 @@ class CpuExecutable(Executable):
         streams: int = 1,
         verifies: bool = False,
         is_once: bool = False,
+        keeps_groups: bool = False,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         With `verifies` the first run of each plan is computed twice. With `is_once` each weight is held in one form, for all sizes.
+        With `keeps_groups` GroupQueryAttention stays as it is, for rows of any length.
         """
         self._kernels, self.workers = kernels, workers
         self._teams = None
@@ -139,6 +145,20 @@ class CpuExecutable(Executable):
         # On a single processor BLAS has a single thread anyway.
         self._product_team = ProductTeam(workers, streams) if needs_limit() else None
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
+        self._planned, self._even_rows = (source, None) if keeps_groups or kernels == NUMPY else assume_even_rows(source)
+        # For runs whose rows are not equally long.
+        self._open_uneven = partial(
+            CpuExecutable,
+            source,
+            extensions,
+            kernels=kernels,
+            workers=workers,
+            streams=streams,
+            verifies=verifies,
+            is_once=is_once,
+            keeps_groups=True,
+        )
+        self._uneven: CpuExecutable | None = None
         self._extensions = dict(extensions)
         self._verifier = Verifier([spec.name for spec in self.outputs])
         signature = read_static_signature(self.inputs)
@@ -149,7 +169,7 @@ class CpuExecutable(Executable):
         self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
         self._plans = Plans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not is_once:
-            self._plans.keep_on_disk(source, self.native_weights, workers)
+            self._plans.keep_on_disk(self._planned, self.native_weights, workers)
         # The input shapes of the last run by the plan of a class.
         self._last_open: Signature | None = None
         self._program: Program | None = None
@@ -165,10 +185,12 @@ class CpuExecutable(Executable):
     @property
     def transformed(self) -> Network:
         """The network after the passes that do not ask for sizes."""
-        return self.source.open()
+        return self._planned.open()
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
+        if self._even_rows is not None and not self._even_rows.holds(inputs):
+            return self._find_uneven().run(inputs, context)
         plan = self._only_plan
         if plan is None and self._kernels != NUMPY and not self._verifier.has_refuted:
             plan = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
@@ -180,6 +202,14 @@ class CpuExecutable(Executable):
         finally:
             if not self._has_run.is_set():
                 self._has_run.set()
+
+    def _find_uneven(self) -> CpuExecutable:
+        """Returns the executable for runs whose rows are not equally long, made the first time."""
+        with self._lock:
+            if self._uneven is None:
+                self._uneven = self._open_uneven()
+                self._uneven.keep_appended(self._plans.appended)
+            return self._uneven
 
     def _run_plan(self, plan: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
@@ -406,13 +436,15 @@ class CpuExecutable(Executable):
 
         if self.source.payload is not None:
             return self.source.payload
-        return export_network(self.source, self.native_weights, self._find_native_plan(), self.workers)
+        # A blob has plans of its own network alone, which keeps GroupQueryAttention.
+        plan = None if self._even_rows is not None else self._find_native_plan()
+        return export_network(self.source, self.native_weights, plan, self.workers)
 
     def store_plan(self, payload: Payload) -> None:
         """Stores the plan of an imported network beside its blob, for the next import."""
         from hetero_cpu.stored.payload import store_plan  # as above
 
-        plan = self._find_native_plan()
+        plan = None if self._even_rows is not None else self._find_native_plan()
         if plan is not None:
             store_plan(self.source, self.native_weights, plan, payload, self.workers)
 
@@ -434,44 +466,64 @@ class CpuExecutable(Executable):
     def metrics(self) -> Mapping[str, Any]:
         """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
         return {
-            "CPU_PLANS": lambda: (self._plans.count, MOST_PLANS),
+            "CPU_PLANS": lambda: (sum(own._plans.count for own in self._list_executables()), MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
-            "CPU_WEIGHT_BYTES": lambda: self.native_weights.nbytes + sum(memory.nbytes for memory in self.source.packed),
+            "CPU_WEIGHT_BYTES": lambda: (
+                sum(own.native_weights.nbytes for own in self._list_executables())
+                + sum(memory.nbytes for memory in self.source.packed)
+            ),
             "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(
                 self._list_plans(), (*self.source.constants, *self._list_toolkit_constants()), packed=self.source.packed
             ),
-            "CPU_KERNELS_READY": lambda: not self._is_ordered,
+            "CPU_KERNELS_READY": lambda: not any(own._is_ordered for own in self._list_executables()),
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
-            "SLOW_NODES": lambda: tuple(dict.fromkeys(name for plan in self._plans.plans.copy() for name in plan.slow)),
-            "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
-            "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
-            "CPU_REFUTED": lambda: self._verifier.has_refuted,
+            "SLOW_NODES": lambda: tuple(
+                dict.fromkeys(name for own in self._list_executables() for plan in own._plans.plans.copy() for name in plan.slow)
+            ),
+            "CPU_VERIFIED_PLANS": lambda: sum(own._verifier.plans for own in self._list_executables()),
+            "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
+            "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
 
     @property
     def calls_blas(self) -> bool:
         """True if a run without limits may call NumPy's BLAS, also if that depends on the shapes of the inputs."""
-        return self._may_call_blas(self._only_plan)
+        return self._even_rows is not None or self._may_call_blas(self._only_plan)
 
     def _may_call_blas(self, plan: PlanInUse | None) -> bool:
         return plan is None or plan.calls_blas or plan.needs_check or plan.is_refuted
 
     def _list_toolkit_constants(self) -> list[Any]:
-        program = self._program
-        return [] if program is None else [value for value in program.values if hasattr(value, "__array_interface__")]
+        programs = [own._program for own in self._list_executables()]
+        return [
+            value
+            for program in programs
+            if program is not None
+            for value in program.values
+            if hasattr(value, "__array_interface__")
+        ]
 
     def _list_plans(self) -> list[ExecutionPlan]:
-        return [plan.plan for plan in self._plans.plans.copy()]
+        return [plan.plan for own in self._list_executables() for plan in own._plans.plans.copy()]
+
+    def _list_executables(self) -> list[CpuExecutable]:
+        return [self] if self._uneven is None else [self, self._uneven]
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
         """Notes which outputs only the next run reads: a cache among them grows in place."""
-        self._plans.appended = frozenset(output_of_input.values())
+        self.keep_appended(frozenset(output_of_input.values()))
         return {}
+
+    def keep_appended(self, outputs: frozenset[str]) -> None:
+        """Notes the outputs to which runs may append in place."""
+        self._plans.appended = outputs
+        if self._uneven is not None:
+            self._uneven.keep_appended(outputs)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the newest plan; before the first run of a network with open sizes all its nodes."""
-        network = self.source.open()
+        network = self.transformed
         plan = next(reversed(self._plans.plans.copy()), None)
         if plan is None or plan.is_refuted:
             from hetero_cpu.plan.passes import name_nodes
@@ -487,6 +539,20 @@ class CpuExecutable(Executable):
             self._teams.close()
         if self._product_team is not None:
             self._product_team.close()
+        if self._uneven is not None:
+            self._uneven.close()
+
+
+def assume_even_rows(source: NetworkSource) -> tuple[NetworkSource, EvenRows | None]:
+    """Returns the network for runs whose rows are equally long, and their condition; the network itself and None if it serves all runs."""
+    if source.plan is not None or GROUP_ATTENTION not in source.open().op_types:
+        return source, None
+    from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it
+
+    (planned, even_rows), signature = append_evenly(source.open()), read_static_signature(source.inputs)
+    if even_rows is None or not (signature is None or even_rows.fits(signature)):
+        return source, None
+    return replace(source, read=lambda: planned), even_rows
 
 
 def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits | None) -> bool:

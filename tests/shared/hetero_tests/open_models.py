@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -31,11 +33,11 @@ class Builder:
         self._weights.append(numpy_helper.from_array(held, name))
         return name
 
-    def add(self, op_type: str, *inputs: str, name: str = "", **attributes: object) -> str:
-        """Adds a node with a single output, and returns its name."""
+    def add(self, op_type: str, *inputs: str, name: str = "", others: Sequence[str] = (), **attributes: object) -> str:
+        """Adds a node, and returns the name of its first output; `others` are further outputs."""
         self._count += 1
         output = name or f"{op_type}_{self._count}"
-        self._nodes.append(helper.make_node(op_type, inputs, [output], name=f"node_{self._count}", **attributes))
+        self._nodes.append(helper.make_node(op_type, inputs, [output, *others], name=f"node_{self._count}", **attributes))
         return output
 
     def add_node(self, node: onnx.NodeProto) -> None:
@@ -60,7 +62,10 @@ class Builder:
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
             self._weights,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        opsets = [helper.make_opsetid("", 17)]
+        if any(node.domain for node in self._nodes):
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def _normalize(b: Builder, x: str, width: int) -> str:

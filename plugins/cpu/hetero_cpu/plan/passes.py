@@ -193,6 +193,11 @@ PASSES = (
     *PASSES_OF_QUERY,
     OperatorPass(f"{_OWN}.models", "rewrite_models", "LinearClassifier Scaler TreeEnsembleClassifier"),
     _fold,
+    OperatorPass(
+        f"{_OWN}.microsoft",
+        "express_in_onnx",
+        "BiasGelu FastGelu Gelu MultiHeadAttention QuickGelu RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    ),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_softmax", "ReduceMax"),

@@ -1,0 +1,277 @@
+"""GroupQueryAttention of ONNX Runtime as operators of ONNX, for runs in which all rows of a batch are equally long.
+
+```text
+inputs of a run ── do all rows have past + new keys? ── yes ──> Split, rotation, Concat with the caches, Attention (a class of sizes)
+                                                     └─ no ───> GroupQueryAttention as it is, by the toolkit
+```
+
+The operator reads the number of keys of each row as values (seqlens_k). New keys stand behind the counted ones, so a padded row has
+them at other places than its neighbours; a cache may also be a buffer that is longer than its contents. `EvenRows` tells the cases
+apart before a run. ONNX's operators append at the end of the past, which is what equally long rows need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from hetero_core.network.contrib_types import MICROSOFT
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import ValueType, rank_of
+from hetero_core.transforms.constants import drop_unread
+from hetero_core.transforms.matching import read_integers, read_shape
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
+from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, widen_tables
+
+_RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that keep the numbers of keys."""
+_MOST_STEPS_BACK = 24
+_KEEPING_STEPS = frozenset(
+    (
+        *("Add", "Cast", "Identity", "LayerNormalization", "MatMul", "MatMulNBits", "Mul", "RMSNormalization", "RotaryEmbedding"),
+        *("SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Split"),
+    )
+)
+"""Operators whose output has the first two axes of their first input."""
+_LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
+_ATTRIBUTES = frozenset(
+    (
+        *("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "kv_num_heads", "local_window_size", "num_heads"),
+        *("qk_output", "rotary_interleaved", "scale", "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
+    )
+)
+_RANK = 4
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True, slots=True)
+class EvenRows:
+    """The condition on the inputs of a run under which `append_evenly` keeps the results of a network.
+
+    `mask`: the position of the input (batch, keys) whose rows are summed for the numbers of keys; `pasts`: those of the caches; `steps`:
+    position and axis of the input that tells the number of new keys; `most_keys`: the rows of the shortest table of angles.
+    """
+
+    mask: int
+    pasts: tuple[int, ...]
+    steps: tuple[int, int]
+    most_keys: int
+
+    def holds(self, inputs: Sequence[Any]) -> bool:
+        """Says whether each row of each cache is full before the run, and has all new keys."""
+        return self.fits(tuple([getattr(x, "shape", ()) for x in inputs])) and bool((np.asarray(inputs[self.mask]) == 1).all())
+
+    def fits(self, shapes: Sequence[Any]) -> bool:
+        """Says whether the mask is as long as past and new keys together."""
+        (position, axis), mask = self.steps, shapes[self.mask]
+        steps, *pasts = (shapes[index] for index in (position, *self.pasts))
+        if len(steps) <= axis or any(len(past) != _RANK or past[2] != pasts[0][2] for past in pasts):
+            return False
+        keys = steps[axis] + (pasts[0][2] if pasts else 0)
+        return bool(0 < keys <= self.most_keys and mask[1:] == (keys,))
+
+
+def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
+    """Returns the network with each GroupQueryAttention as operators of ONNX, and the condition under which the results are the same.
+
+    The network itself and None if a node cannot be written so, or if the condition cannot be told from the inputs.
+    """
+    nodes = [node for node in network.nodes if node.op_type == "GroupQueryAttention" and node.domain == MICROSOFT]
+    if not nodes:
+        return network, None
+    rewriting = _Rewriting(network, nodes)
+    rows = rewriting.find_rows()
+    rewritten = None if rows is None else rewriting.rewrite()
+    return (network, None) if rewritten is None else (drop_unread(rewritten), rows)
+
+
+@dataclass(slots=True, eq=False)
+class _Rewriting:
+    network: Network
+    nodes: Sequence[Node]
+    derived: dict[Any, Any] = field(default_factory=dict)
+    """Values that the nodes share, by what they are: the end of the past, the tables of angles and the masks."""
+
+    def find_rows(self) -> EvenRows | None:
+        """Returns the condition; None if it cannot be told."""
+        first, network = self.nodes[0], self.network
+        if any(len(node.inputs) < 7 or node.inputs[5:7] != first.inputs[5:7] for node in self.nodes):
+            return None
+        if len({bool(node.inputs[3]) for node in self.nodes}) > 1:
+            return None
+        index_of_input = network.index_of_input
+        pasts = [value for node in self.nodes for value in node.inputs[3:5] if value]
+        steps, mask = self._find_steps(first.inputs[0]), self._find_mask_input(*first.inputs[5:7])
+        if steps is None or mask is None or any(value not in index_of_input for value in pasts):
+            return None
+        constants = network.initializers
+        tables = [constants[value].shape[0] for node in self.nodes for value in node.inputs[7:9] if value in constants]
+        positions = tuple(index_of_input[value] for value in dict.fromkeys(pasts))
+        return EvenRows(index_of_input[mask], positions, steps, min(tables, default=1 << 31))
+
+    def _find_mask_input(self, last_keys: str, total: str) -> str | None:
+        """Returns the input whose rows are summed to `last_keys` + 1, and have the length `total`."""
+        less, part = self._find_producer(last_keys, "Sub"), self._find_producer(total, "Gather")
+        if less is None or part is None:
+            return None
+        if any(read_integers(self.network, node.inputs[1]) != (1,) for node in (less, part)):
+            return None
+        summed, shape = self._find_producer(less.inputs[0], "ReduceSum"), self._find_producer(part.inputs[0], "Shape")
+        if summed is None or shape is None or shape.attributes or summed.attributes.get("noop_with_empty_axes", 0):
+            return None
+        axes = read_integers(self.network, summed.inputs[1]) if len(summed.inputs) > 1 else tuple(summed.attributes.get("axes", ()))
+        mask = shape.inputs[0]
+        return (
+            mask if axes in ((1,), (-1,)) and self._skip(summed.inputs[0]) == mask and mask in self.network.index_of_input else None
+        )
+
+    def _find_producer(self, value: str, op_type: str) -> Node | None:
+        producer = self.network.index_of_producer.get(self._skip(value))
+        node = None if producer is None else self.network.nodes[producer]
+        return node if node is not None and node.op_type == op_type and not node.domain else None
+
+    def _skip(self, value: str) -> str:
+        """Returns the value whose numbers a value has."""
+        for _ in range(_MOST_STEPS_BACK):
+            producer = self.network.index_of_producer.get(value)
+            node = None if producer is None else self.network.nodes[producer]
+            if node is None or node.domain or node.op_type not in _RESHAPING:
+                break
+            value = node.inputs[0]
+        return value
+
+    def _find_steps(self, value: str) -> tuple[int, int] | None:
+        """Returns the position and the axis of the input that has the steps of a value (batch, steps, ...)."""
+        network = self.network
+        for _ in range(_MOST_STEPS_BACK):
+            position = network.index_of_input.get(value)
+            if position is not None:
+                return position, 1
+            producer = network.index_of_producer.get(value)
+            node = None if producer is None else network.nodes[producer]
+            if node is None or node.op_type not in _KEEPING_STEPS | _LOOKUPS:
+                return None
+            is_lookup, others = node.op_type in _LOOKUPS, [network.initializers.get(name) for name in node.inputs]
+            if is_lookup:
+                rank = rank_of(network.type_of(node.inputs[1]))
+                if others[0] is None or rank != 2 or node.attributes.get("axis", node.attributes.get("gather_axis", 0)) != 0:
+                    return None
+            elif node.op_type in ("Add", "Mul") and (others[1] is None or len(others[1].shape) > 1):
+                return None
+            value = node.inputs[is_lookup]
+        return None
+
+    def rewrite(self) -> Network | None:
+        """Returns the network with all nodes written as operators of ONNX."""
+        names, types = FreshNames(self.network), dict[str, ValueType]()
+        replacements: dict[str, Replacement] = {}
+        for node in self.nodes:
+            writer = NodeWriter(self.network, names, types, node.name)
+            if not self._write(node, writer):
+                return None
+            replacements[node.name] = writer.finish()
+        return replace_nodes(self.network, lambda node: replacements.get(node.name))
+
+    def _write(self, node: Node, writer: NodeWriter) -> bool:
+        get = node.attributes.get
+        heads, groups, window = int(get("num_heads", 0)), int(get("kv_num_heads", 0)), int(get("local_window_size", -1))
+        shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
+        if not set(node.attributes) <= _ATTRIBUTES or any(node.inputs[9:]) or any(node.outputs[3:]) or not is_causal or window == 0:
+            return False
+        if (
+            get("softcap", 0.0)
+            or get("smooth_softmax", -1) == 1
+            or get("rotary_interleaved", 0)
+            or bool(past) != bool(read_input(node, 4))
+        ):
+            return False
+        if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or not groups or heads % groups:
+            return False
+        floats = [*filter(None, node.inputs[:5])]
+        if not all(is_float(self.network, value) for value in floats):
+            return False
+        is_packed = not node.inputs[1]
+        size, rest = divmod(shape[2], heads + 2 * groups if is_packed else heads)
+        if rest or not size:
+            return False
+        tables = None
+        if get("do_rotary", 0):
+            tables = self._find_tables(node, writer, size)
+            if tables is None:
+                return False
+        query, key, value = self._lay_heads(node, writer, (heads, groups, size), tables)
+        presents = [*node.outputs[1:3], "", ""][:2]
+        joined = []
+        for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
+            joined.append(
+                writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present)
+            )
+        if heads != groups:
+            wide, axis = writer.add_integers(1, 1, heads // groups, 1, 1), writer.add_integers(2)
+            whole = writer.add_integers(0, heads, -1, size)
+            joined = [writer.add("Reshape", writer.add("Expand", writer.add("Unsqueeze", x, axis), wide), whole) for x in joined]
+        mask = self._find_mask(node, writer, window)
+        mixed = writer.add("Attention", query, *joined, mask, scale=float(get("scale", 0.0)) or 1 / sqrt(size))
+        writer.join_heads(mixed, heads * size, node.outputs[0])
+        return True
+
+    def _lay_heads(
+        self, node: Node, writer: NodeWriter, sizes: tuple[int, int, int], tables: tuple[str, str, int] | None
+    ) -> tuple[str, str, str]:
+        """Returns query, key and value by heads, query and key turned; together if they come so."""
+        heads, groups, size = sizes
+        if not node.inputs[1]:
+            both, value = writer.split(writer.lay_heads(node.inputs[0], heads + 2 * groups, size), (heads + groups, groups), 1)
+            if tables is not None:
+                both = writer.turn(both, tables[:2], tables[2], size)
+            query, key = writer.split(both, (heads, groups), 1)
+            return query, key, value
+        query, key, value = (writer.lay_heads(x, n, size) for x, n in zip(node.inputs[:3], (heads, groups, groups), strict=True))
+        if tables is not None:
+            query, key = (writer.turn(x, tables[:2], tables[2], size) for x in (query, key))
+        return query, key, value
+
+    def _find_places(self, node: Node, writer: NodeWriter) -> tuple[str, str, str]:
+        """Returns the places of the new keys, and of all keys, and the numbers that they end at."""
+        if "places" not in self.derived:
+            scalar, zero, step = (writer.add_constant(np.array(x, np.int64)) for x in (2, 0, 1))
+            past = read_input(node, 3)
+            begin = writer.add("Gather", writer.add("Shape", past), scalar, axis=0) if past else zero
+            total = writer.add("Reshape", writer.add("Cast", node.inputs[6], to=7), writer.add_integers())
+            self.derived["places"] = (writer.add("Range", begin, total, step), writer.add("Range", zero, total, step), total)
+        places: tuple[str, str, str] = self.derived["places"]
+        return places
+
+    def _find_tables(self, node: Node, writer: NodeWriter, size: int) -> tuple[str, str, int] | None:
+        """Returns cosines and sines of the new keys, and how many elements of a head they turn."""
+        names = read_input(node, 7), read_input(node, 8)
+        if names not in self.derived:
+            tables = widen_tables(self.network, *names)
+            if tables is None or not 0 < tables[0].shape[1] <= size:
+                return None
+            places, axes = self._find_places(node, writer)[0], writer.add_integers(0, 1)
+            turned = [
+                writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), places, axis=0), axes) for table in tables
+            ]
+            self.derived[names] = (*turned, tables[0].shape[1])
+        tables_of_node: tuple[str, str, int] = self.derived[names]
+        return tables_of_node
+
+    def _find_mask(self, node: Node, writer: NodeWriter, window: int) -> str:
+        """Returns 0 for each key that a query may see, and the lowest number for all others."""
+        if ("mask", window) not in self.derived:
+            new, keys, _ = self._find_places(node, writer)
+            queries = writer.add("Unsqueeze", new, writer.add_integers(1))
+            allowed = writer.add("LessOrEqual", keys, queries)
+            if window > 0:
+                first = writer.add("Sub", queries, writer.add_constant(np.array(window, np.int64)))
+                allowed = writer.add("And", allowed, writer.add("Greater", keys, first))
+            limits = (writer.add_constant(np.array(number, np.float32)) for number in (0.0, _LOWEST))
+            self.derived["mask", window] = writer.add("Where", allowed, *limits)
+        mask: str = self.derived["mask", window]
+        return mask

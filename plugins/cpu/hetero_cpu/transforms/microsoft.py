@@ -1,0 +1,243 @@
+"""A pass that writes ONNX Runtime's operators of language models as operators of ONNX, for which CPU has steps.
+
+```text
+SkipLayerNormalization, SkipSimplifiedLayerNormalization ──> Add, LayerNormalization or RMSNormalization
+BiasGelu, FastGelu, Gelu, QuickGelu                      ──> Add, Gelu or Swish
+RotaryEmbedding                                          ──> Gather of both tables, Slice, Concat, Mul, Add
+MultiHeadAttention                                       ──> Add, Reshape, Transpose, Concat of the caches, Attention
+```
+
+A node stays if it is not float32, or has an input, output or attribute that is not listed here: the toolkit runs it.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from math import sqrt
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hetero_core.network.contrib_types import MICROSOFT
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.inference import apply_rule, read_numbers
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import TensorType, ValueType, shape_of
+from hetero_core.transforms.matching import read_shape
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
+
+_VERSIONS = {
+    "Add": 14, "And": 7, "Attention": 23, "Cast": 19, "Concat": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21,
+    "LayerNormalization": 17, "LessOrEqual": 16, "Mul": 14, "RMSNormalization": 23, "Range": 11, "Reshape": 21, "Shape": 21,
+    "Slice": 13, "Split": 18, "Sub": 14, "Swish": 24, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
+}  # fmt: skip
+_BY_HEADS = (0, 2, 1, 3)
+"""From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""
+
+
+class NodeWriter:
+    """Nodes of ONNX and constants that replace a node; values without a name get new ones that begin with the node's name."""
+
+    def __init__(self, network: Network, names: FreshNames, types: dict[str, ValueType], label: str) -> None:
+        """`types`: of the values that other writers of the network have added, to which those of this writer are added."""
+        self._network, self._names, self._types, self._label = network, names, types, label
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Initializer] = {}
+        self._known = ChainMap(self.constants, dict(network.initializers))
+
+    def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Adds a node with a single output, and returns the output."""
+        return self.add_outputs(op_type, *inputs, outputs=(output or self._name(op_type),), **attributes)[0]
+
+    def add_outputs(self, op_type: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
+        """Adds a node, and returns its outputs."""
+        version, name = _VERSIONS[op_type], self._names.node(f"{self._label}/{op_type}")
+        node = Node(name, op_type, inputs, outputs, "", version, version, MappingProxyType(attributes))
+        self.nodes.append(node)
+        types = [self._network.type_of(value) or self._types.get(value) for value in inputs]
+        self._types.update(apply_rule(node, types, lambda value: read_numbers(self._known, value)) or {})
+        return outputs
+
+    def split(self, x: str, sizes: tuple[int, ...], axis: int) -> tuple[str, ...]:
+        """Adds a Split, and returns its outputs."""
+        outputs = tuple(self._name("Split") for _ in sizes)
+        return self.add_outputs("Split", x, self.add_integers(*sizes), outputs=outputs, axis=axis)
+
+    def add_constant(self, array: Any) -> str:
+        """Adds a constant, and returns its name."""
+        name = self._name("constant")
+        self.constants[name] = Initializer.of_array(array)
+        self._types[name] = self.constants[name].type
+        return name
+
+    def add_integers(self, *numbers: int) -> str:
+        """Adds a constant of a single axis."""
+        return self.add_constant(np.array(numbers, np.int64))
+
+    def lay_heads(self, x: str, heads: int, size: int) -> str:
+        """Returns (batch, steps, heads * size) as (batch, heads, steps, size)."""
+        return self.add("Transpose", self.add("Reshape", x, self.add_integers(0, 0, heads, size)), perm=_BY_HEADS)
+
+    def join_heads(self, x: str, width: int, output: str) -> str:
+        """Returns (batch, heads, steps, size) as (batch, steps, heads * size)."""
+        return self.add("Reshape", self.add("Transpose", x, perm=_BY_HEADS), self.add_integers(0, 0, width), output=output)
+
+    def turn(self, x: str, tables: tuple[str, str], turned: int, size: int, output: str = "") -> str:
+        """Returns heads (batch, heads, steps, size) with the first `turned` elements turned in pairs of their halves.
+
+        `tables`: cosines and signed sines of all turned elements, (batch or 1, 1, steps, turned).
+        """
+        cosines, sines = tables
+        half, last = turned // 2, self.add_integers(3)
+        zero, middle, end = (self.add_integers(number) for number in (0, half, turned))
+        low, high = (self.add("Slice", x, *bounds, last) for bounds in ((zero, middle), (middle, end)))
+        whole = x if turned == size else self.add("Slice", x, zero, end, last)
+        swapped = self.add("Mul", self.add("Concat", high, low, axis=3), sines)
+        joined = "" if turned < size else output
+        first = self.add("Add", self.add("Mul", whole, cosines), swapped, output=joined)
+        if turned == size:
+            return first
+        return self.add("Concat", first, self.add("Slice", x, end, self.add_integers(size), last), axis=3, output=output)
+
+    def finish(self) -> Replacement:
+        """Returns what replaces the node."""
+        written = [value for node in self.nodes for value in node.writes]
+        types = {value: self._types[value] for value in written if value in self._types and self._network.type_of(value) is None}
+        return Replacement(tuple(self.nodes), types, self.constants)
+
+    def _name(self, proposal: str) -> str:
+        return self._names.value(f"{self._label}/{proposal}")
+
+
+def widen_tables(network: Network, cosines: str, sines: str) -> tuple[Any, Any] | None:
+    """Returns constant tables of angles for both elements of each pair; the sines of the first elements are negative."""
+    tables = [network.initializers.get(name) for name in (cosines, sines)]
+    if any(table is None or table.dtype != "float32" or len(table.shape) != 2 for table in tables):
+        return None
+    cos, sin = (table.array for table in tables if table is not None)
+    return np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)
+
+
+def express_in_onnx(network: Network) -> Network:
+    """Returns the network with the listed operators as operators of ONNX."""
+    names, types = FreshNames(network), dict[str, ValueType]()
+
+    def rewrite(node: Node) -> Replacement | None:
+        find = _REWRITERS.get(node.op_type) if node.domain == MICROSOFT else None
+        integers = node.inputs[1:2] if node.op_type == "RotaryEmbedding" else ()
+        if find is None or not all(is_float(network, value) for value in node.reads if value not in integers):
+            return None
+        writer = NodeWriter(network, names, types, node.name)
+        return writer.finish() if find(network, node, writer) else None
+
+    return replace_nodes(network, rewrite)
+
+
+def is_float(network: Network, value: str) -> bool:
+    """Says whether a value is known to be float32."""
+    value_type = network.initializers[value].type if value in network.initializers else network.type_of(value)
+    return isinstance(value_type, TensorType) and value_type.dtype == "float32"
+
+
+def read_input(node: Node, index: int) -> str:
+    """Returns an input of a node; an empty name if it is absent."""
+    return node.inputs[index] if index < len(node.inputs) else ""
+
+
+def _normalize_skip(network: Network, node: Node, writer: NodeWriter) -> bool:
+    is_simplified = node.op_type == "SkipSimplifiedLayerNormalization"
+    beta, bias = ("", read_input(node, 3)) if is_simplified else (read_input(node, 3), read_input(node, 4))
+    if any(node.outputs[1:3]):
+        return False
+    sum_output = node.outputs[3] if len(node.outputs) > 3 else ""
+    total = writer.add("Add", node.inputs[0], node.inputs[1], output="" if bias else sum_output)
+    if bias:
+        total = writer.add("Add", total, bias, output=sum_output)
+    inputs = (total, node.inputs[2], *filter(None, [beta]))
+    op_type = "RMSNormalization" if is_simplified else "LayerNormalization"
+    epsilon = float(node.attributes.get("epsilon", 1e-12))
+    writer.add(op_type, *inputs, output=node.outputs[0], axis=-1, epsilon=epsilon)
+    return True
+
+
+def _activate(network: Network, node: Node, writer: NodeWriter) -> bool:
+    bias, x = read_input(node, 1), node.inputs[0]
+    if bias:
+        shape, bias_shape = read_shape(network, x), read_shape(network, bias)
+        if not shape or not isinstance(shape[-1], int) or bias_shape != shape[-1:]:
+            return False
+        x = writer.add("Add", x, bias)
+    if node.op_type == "QuickGelu":
+        writer.add("Swish", x, output=node.outputs[0], alpha=float(node.attributes.get("alpha", 1.702)))
+    else:
+        writer.add("Gelu", x, output=node.outputs[0], approximate="tanh" if node.op_type == "FastGelu" else "none")
+    return True
+
+
+def _rotate(network: Network, node: Node, writer: NodeWriter) -> bool:
+    attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), shape_of(network.type_of(node.inputs[1]))
+    tables = widen_tables(network, *node.inputs[2:4])
+    if attributes.get("interleaved", 0) or shape is None or positions is None or len(positions) != 2 or tables is None:
+        return False
+    turned, width = tables[0].shape[1], shape[-1]
+    if not isinstance(width, int) or not turned:
+        return False
+    size = width
+    if len(shape) == 3:
+        heads = int(attributes.get("num_heads", 0)) if attributes.get("rotary_embedding_dim", 0) else width // turned
+        if not heads or width % heads:
+            return False
+        size = width // heads
+    if turned > size:
+        return False
+    axis = writer.add_integers(1)
+    cosines, sines = (
+        writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), node.inputs[1], axis=0), axis) for table in tables
+    )
+    if len(shape) == 4:
+        writer.turn(node.inputs[0], (cosines, sines), turned, size, node.outputs[0])
+    else:
+        rotated = writer.turn(writer.lay_heads(node.inputs[0], width // size, size), (cosines, sines), turned, size)
+        writer.join_heads(rotated, width, node.outputs[0])
+    return True
+
+
+def _attend(network: Network, node: Node, writer: NodeWriter) -> bool:
+    heads = int(node.attributes.get("num_heads", 0))
+    bias, padding, mask = (read_input(node, index) for index in (3, 4, 5))
+    pasts, presents = [read_input(node, index) for index in (6, 7)], [*node.outputs[1:3], "", ""][:2]
+    shapes = [read_shape(network, value) for value in node.inputs[:3]]
+    if padding or any(node.inputs[8:]) or any(node.outputs[3:]) or node.attributes.get("unidirectional", 0) or not heads:
+        return False
+    if any(shape is None or len(shape) != 3 for shape in shapes) or len(node.inputs) < 3:
+        return False
+    if any(pasts) != all(pasts) or (any(presents) and not any(pasts)):
+        return False
+    widths = [shape[2] for shape in shapes if shape is not None]
+    if any(not isinstance(width, int) or width % heads for width in widths):
+        return False
+    sizes = [int(width) // heads for width in widths]  # type: ignore[arg-type]  # they are integers, as was asked
+    parts: list[str] = list(node.inputs[:3])
+    if bias:
+        if read_shape(network, bias) != (sum(sizes) * heads,):
+            return False
+        pieces = writer.split(bias, tuple(size * heads for size in sizes), 0)
+        parts = [writer.add("Add", part, piece) for part, piece in zip(parts, pieces, strict=True)]
+    query, *joined = (writer.lay_heads(part, heads, size) for part, size in zip(parts, sizes, strict=True))
+    for index, (past, present) in enumerate(zip(pasts, presents, strict=True)):
+        if past:
+            joined[index] = writer.add("Concat", past, joined[index], axis=2, output=present)
+    scale = float(node.attributes.get("scale", 0.0)) or 1 / sqrt(sizes[0])
+    mixed = writer.add("Attention", query, *joined, *filter(None, [mask]), scale=scale)
+    writer.join_heads(mixed, sizes[2] * heads, node.outputs[0])
+    return True
+
+
+_REWRITERS = {
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _normalize_skip),
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), _activate),
+    "RotaryEmbedding": _rotate,
+    "MultiHeadAttention": _attend,
+}
