@@ -18,7 +18,6 @@ from math import prod
 
 import numpy as np
 
-from hetero_core.kernels.operators.quantization import unpack_bits
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
@@ -82,7 +81,9 @@ class BlockPacking:
         if self.is_codes:
             return pack_columns(np.ascontiguousarray(rows).view(np.float32).T, self.form.tiling)
         if rows.dtype == np.uint8:
-            rows = unpack_bits(np, rows, self.form.bits)[:, : self.form.blocks]
+            bits = self.form.bits
+            codes = rows[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+            rows = codes.reshape(len(rows), -1)[:, : self.form.blocks]
         return pack_columns(rows.astype(np.float32).T, self.form.tiling)
 
 
