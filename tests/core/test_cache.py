@@ -39,18 +39,6 @@ def test_second_load_takes_the_entry_of_the_first(load: Callable[..., bool], cou
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_another_core_finds_the_entry(load: Callable[..., bool], count: Any, folder: Path, read: Callable[..., Network]) -> None:
-    assert not load()
-    with Core() as second_core:
-        device = type(count)()
-        second_core.register_plugin("COUNT", device)
-        second_core.set_config({"CACHE_DIR": str(folder)}, "COUNT")
-        loaded = second_core.load_network(read(TEXT), "COUNT")
-        assert loaded.get_metric("LOADED_FROM_CACHE") is True
-        assert loaded.infer({"x": X})["y"].tolist() == Y
-        assert device.compiled == []
-
-
 def change_version(core: Core, count: Any) -> None:
     entry = core._registry.device("COUNT")
     entry.provenance = dataclasses.replace(entry.provenance, version="9.9")
@@ -141,18 +129,6 @@ def test_parts_are_cached_if_only_they_have_the_key(core: Core, count: Any, read
         loaded = core.load_network(read(TEXT), "HETERO:TEMPLATE,COUNT", {"TEMPLATE_REFUSED_OPERATORS": "Neg"})
         assert loaded.infer({"x": X})["y"].tolist() == Y
     assert len(list_entries(folder)) == len(count.compiled) == 1
-
-
-def test_cached_split_network_has_the_same_plan(core: Core, read: Callable[..., Network], folder: Path) -> None:
-    config = {"CACHE_DIR": str(folder), "TEMPLATE_REFUSED_OPERATORS": "Neg"}
-    first, second = (core.load_network(read(TEXT), "HETERO:TEMPLATE,CPU", config) for _ in range(2))
-    assert second.get_metric("LOADED_FROM_CACHE")
-    assert (
-        first.get_metric("HETERO_SUBGRAPHS")
-        == second.get_metric("HETERO_SUBGRAPHS")
-        == (("TEMPLATE", ("Mul_0",)), ("CPU", ("Neg_1",)))
-    )
-    assert first.fingerprint == second.fingerprint
 
 
 def test_entry_can_be_imported_as_a_blob(core: Core, load: Callable[..., bool], folder: Path) -> None:

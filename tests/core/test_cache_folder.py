@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -106,24 +105,6 @@ def test_missing_parent_or_a_file_as_cache_folder_is_a_warning(
     assert file.read_bytes() == b"precious"
 
 
-def test_many_threads_compile_once(core: Core, count: Any, read: Callable[..., Network], folder: Path) -> None:
-    network, loaded = read(TEXT), []
-    barrier = threading.Barrier(8)
-
-    def load_one() -> None:
-        barrier.wait(60)
-        loaded.append(core.load_network(network, "COUNT", {"CACHE_DIR": str(folder)}))
-
-    threads = [threading.Thread(target=load_one) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(executable.get_metric("LOADED_FROM_CACHE") for executable in loaded) == [False, *[True] * 7]
-    assert all(executable.infer({"x": X})["y"].tolist() == Y for executable in loaded)
-    assert count.compiled == ["g"]
-
-
 def test_load_waits_for_a_lock_only_for_a_limited_time(
     load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,15 +172,6 @@ def test_malformed_folder_name_is_refused(load: Callable[..., bool]) -> None:
 def test_folder_of_an_unknown_user_is_a_warning(load: Callable[..., bool], warned: list[str]) -> None:
     assert not load(CACHE_DIR="~nobody-of-this-name/cache")
     assert "'~nobody-of-this-name/cache' cannot be used: No such file or directory" in warned[0]
-
-
-def test_folder_deleted_during_the_load_is_a_warning(
-    load: Callable[..., bool], count: Any, folder: Path, warned: list[str]
-) -> None:
-    count.while_compiling = lambda: shutil.rmtree(folder)
-    assert not load()
-    assert len(warned) == 1
-    assert f"nothing was kept in the cache folder '{folder}': FileNotFoundError" in warned[0]
 
 
 def test_folder_deleted_between_two_loads_is_made_again(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:

@@ -11,16 +11,14 @@ import pytest
 from hetero_cpu.device import CpuDevice
 from hetero_template.device import TemplateDevice
 
-from hetero_core import ConfigKey, Core, Executable, Extension, Network, Payload, QueryResult, TensorType, hookimpl
+from hetero_core import ConfigKey, Core, Executable, Extension, Network, Payload, QueryResult, hookimpl
 from hetero_core.contract import DeviceName
 from hetero_core.errors import (
     ClosedError,
-    ConfigKeyError,
     ConfigValueError,
     DeviceNameError,
     DeviceNotFoundError,
     ExtensionError,
-    MetricNotFoundError,
     NotImplementedByDeviceError,
     PluginError,
 )
@@ -91,28 +89,6 @@ def test_unknown_id_lists_the_ids(core: Core) -> None:
         core.get_metric("BARE.0", "FULL_DEVICE_NAME")
 
 
-def test_unknown_metric_lists_near_misses(core: Core) -> None:
-    with pytest.raises(MetricNotFoundError, match="no metric 'FULL_NAME', did you mean 'FULL_DEVICE_NAME'"):
-        core.get_metric("CPU", "FULL_NAME")
-
-
-def test_standard_metrics_have_their_types_on_every_device(core: Core) -> None:
-    core.register_plugin("BARE", Device())
-    for device in ("BARE", "CPU", "TEMPLATE", "TEMPLATE.1", "HETERO", "HETERO:TEMPLATE,CPU"):
-        metrics = {name: core.get_metric(device, name) for name in core.get_metric(device, "SUPPORTED_METRICS")}
-        assert isinstance(metrics["AVAILABLE_DEVICES"], tuple)
-        assert isinstance(metrics["FULL_DEVICE_NAME"], str)
-        assert isinstance(metrics["IMPORT_EXPORT_SUPPORT"], bool)
-        assert isinstance(metrics["DEVICE_ARCHITECTURE"], str)
-        assert len(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"]) == 3
-        assert {"PERF_COUNT", "DEVICE_ID"} <= set(metrics["SUPPORTED_CONFIG_KEYS"])
-        assert all(isinstance(capability, str) for capability in metrics["OPTIMIZATION_CAPABILITIES"])
-    assert core.get_metric("BARE", "IMPORT_EXPORT_SUPPORT") is False
-    assert core.get_metric("CPU", "IMPORT_EXPORT_SUPPORT") is True
-    assert "HARDWARE_CONVOLUTION" in core.get_metric("TEMPLATE", "OPTIMIZATION_CAPABILITIES")
-    assert core.get_metric("TEMPLATE.1", "FULL_DEVICE_NAME") != core.get_metric("TEMPLATE.0", "FULL_DEVICE_NAME")
-
-
 class Keyed(Device):
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
@@ -141,15 +117,6 @@ def test_value_set_for_an_id_does_not_reach_its_siblings(core: Core) -> None:
     assert [core.get_config(device, "LEVEL") for device in ("KEYED", "KEYED.0", "KEYED.1")] == [1, 1, 5]
     core.set_config({"LEVEL": 4}, "KEYED")
     assert [core.get_config(device, "LEVEL") for device in ("KEYED", "KEYED.0", "KEYED.1")] == [4, 4, 5]
-
-
-def test_bad_config_sets_nothing(core: Core) -> None:
-    core.register_plugin("KEYED", Keyed())
-    with pytest.raises(ConfigValueError, match="SPEED of device KEYED: expected one of FAST, SLOW, got 'WARP'"):
-        core.set_config({"LEVEL": 9, "SPEED": "WARP"}, "KEYED")
-    with pytest.raises(ConfigKeyError, match="device KEYED has no configuration key 'LEVELS', did you mean 'LEVEL'"):
-        core.set_config({"LEVEL": 9, "LEVELS": 1}, "KEYED")
-    assert core.get_config("KEYED", "LEVEL") == 1
 
 
 def test_device_id_and_id_in_the_name_must_agree(core: Core, read: Callable[..., Network]) -> None:
@@ -243,26 +210,6 @@ def test_closed_core_and_closed_network_refuse_work(read: Callable[..., Network]
     core.close()
     with pytest.raises(ClosedError, match="this Core is closed"):
         core.load_network(read(ADD), "CPU")
-
-
-def test_versions_name_each_device_of_a_list(core: Core) -> None:
-    versions = core.get_versions("HETERO:TEMPLATE.1,CPU")
-    assert list(versions) == ["HETERO", "TEMPLATE", "CPU"]
-    assert versions["CPU"].startswith("hetero-cpu ")
-
-
-@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:TEMPLATE,CPU"])
-def test_extension_makes_an_unknown_operator_run(core: Core, read: Callable[..., Network], device: str) -> None:
-    def twist(x: np.ndarray[Any, Any], factor: float = 1.0) -> np.ndarray[Any, Any]:
-        return (x[::-1] * np.float32(factor)).astype(np.float32)
-
-    text = "g (float[3] x) => (float[3] y) { a = com.acme.Twist<factor: float = 2.0>(x) y = Relu(a) }"
-    assert core.query_network(read(text), device).refused
-    core.add_extension(Extension("com.acme", "Twist", 1, twist, lambda types, attributes: types), device)
-    network = read(text)
-    assert network.type_of("a") == TensorType("float32", (3,))
-    result = core.load_network(network, device).infer({"x": np.array([1, -2, 3], np.float32)})
-    assert result["y"].tolist() == [6, 0, 2]
 
 
 def test_only_exporting_devices_have_the_export_capability(core: Core) -> None:

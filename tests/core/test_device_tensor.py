@@ -1,4 +1,4 @@
-"""Tensors in device memory as inputs, as outputs, and between networks without a copy; the profile and the fake card count copies."""
+"""Tensors in device memory as inputs, as outputs, and between networks without a copy."""
 
 from __future__ import annotations
 
@@ -51,34 +51,6 @@ def test_value_is_written_once_and_outputs_stay_until_read(load: Callable[[str],
     x.write(-X)
     request.infer({"w": W})
     assert y.read().tolist() == (-X * W).tolist()
-
-
-def test_card_counts_no_copies_if_all_values_are_tensors(load: Callable[[str], ExecutableNetwork], runtime: FakeRuntime) -> None:
-    first, second = load("CARD"), load("CARD")
-    x, w = DeviceTensor.create(first, "x", X), DeviceTensor.create(first, "w", W)
-    requests = [network.create_infer_request() for network in (first, second)]
-    inner, y, z = (DeviceTensor.create(first, name) for name in ("y", "y", "z"))
-    for request, output in zip(requests, (inner, y), strict=True):
-        request.set_tensor("y", output)
-        request.set_tensor("z", DeviceTensor.create(first, "z") if request is requests[0] else z)
-    copies = runtime.cards()[0].copies
-    copies.clear()
-    requests[0].infer({"x": x, "w": w})
-    requests[1].infer({"x": inner, "w": w})
-    assert copies == []
-    assert y.read().tolist() == (X * W * W).tolist()
-    assert z.read().tolist() == (-X * W).tolist()
-
-
-@pytest.mark.parametrize("device", ["TEMPLATE", "CARD"])
-def test_started_runs_take_and_leave_tensors(load: Callable[[str], ExecutableNetwork], device: str) -> None:
-    loaded = load(device)
-    request = loaded.create_infer_request()
-    y = DeviceTensor.create(loaded, "y")
-    request.set_tensor("y", y)
-    request.start_async([DeviceTensor.create(loaded, "x", X), W])
-    assert request.wait(60)
-    assert y.read().tolist() == (X * W).tolist()
 
 
 def test_network_takes_tensors_without_a_request(load: Callable[[str], ExecutableNetwork]) -> None:

@@ -69,18 +69,6 @@ def draw_windows(data: st.DataObject, rank: int) -> dict[str, Any]:
 
 
 @DRAWS
-@given(st.data(), st.integers(1, 3), SEEDS)
-def test_conv(data: st.DataObject, rank: int, seed: int) -> None:
-    group, into, out = (data.draw(st.integers(1, 2)) for _ in range(3))
-    sizes, kernel_shape = data.draw(lists(3, 7, rank)), data.draw(lists(1, 3, rank))
-    x = draw_array(seed, 2, group * into, *sizes)
-    w = draw_array(seed + 1, group * out, into, *kernel_shape)
-    bias = draw_array(seed + 2, group * out) if data.draw(st.booleans()) else None
-    attributes = {**draw_windows(data, rank), "group": group, "kernel_shape": kernel_shape}
-    check("Conv", 22, [x, w, bias][: 3 if bias is not None else 2], attributes)
-
-
-@DRAWS
 @given(st.data(), st.integers(1, 2), SEEDS)
 def test_conv_transpose(data: st.DataObject, rank: int, seed: int) -> None:
     group, into, out = (data.draw(st.integers(1, 2)) for _ in range(3))
@@ -193,42 +181,6 @@ def test_resize(data: st.DataObject, seed: int) -> None:
         factors = [data.draw(st.sampled_from([1, 2, 4])) for _ in range(2)]
         inputs = [x, None, None, np.array([1, 2, x.shape[2] * factors[0], x.shape[3] * factors[1]], np.int64)]
     check("Resize", 18, inputs, attributes)
-
-
-@DRAWS
-@given(st.data(), st.sampled_from(["RNN", "GRU", "LSTM"]), SEEDS)
-def test_recurrent(data: st.DataObject, op_type: str, seed: int) -> None:
-    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
-    steps, batch, size, hidden = (data.draw(st.integers(1, 4)) for _ in range(4))
-    direction = data.draw(st.sampled_from(["forward", "reverse", "bidirectional"]))
-    directions = 2 if direction == "bidirectional" else 1
-    state = [draw_array(seed + 4, directions, batch, hidden) if data.draw(st.booleans()) else None]
-    lengths = np.array(data.draw(lists(1, steps, batch)), np.int32) if data.draw(st.booleans()) else None
-    inputs: list[Array | None] = [
-        draw_array(seed, steps, batch, size),
-        draw_array(seed + 1, directions, gates * hidden, size),
-        draw_array(seed + 2, directions, gates * hidden, hidden),
-        draw_array(seed + 3, directions, 2 * gates * hidden) if data.draw(st.booleans()) else None,
-        lengths,
-        *state,
-    ]
-    attributes: dict[str, Any] = {"direction": direction, "hidden_size": hidden}
-    if op_type == "GRU":
-        attributes["linear_before_reset"] = data.draw(st.integers(0, 1))
-    if op_type == "LSTM":
-        inputs.append(draw_array(seed + 5, directions, batch, hidden) if data.draw(st.booleans()) else None)
-        inputs.append(draw_array(seed + 6, directions, 3 * hidden) if data.draw(st.booleans()) else None)
-        attributes["input_forget"] = data.draw(st.integers(0, 1))
-    elif data.draw(st.booleans()):
-        attributes["clip"] = 0.5
-    functions = {"RNN": [["Tanh"], ["Relu"], ["Sigmoid"]], "GRU": [["Sigmoid", "Tanh"], ["HardSigmoid", "Softsign"]],
-                 "LSTM": [["Sigmoid", "Tanh", "Tanh"], ["Sigmoid", "Relu", "Softsign"]]}[op_type]  # fmt: skip
-    attributes["activations"] = data.draw(st.sampled_from(functions)) * directions
-    if "HardSigmoid" in attributes["activations"]:
-        attributes["activation_alpha"], attributes["activation_beta"] = [0.25] * directions, [0.5] * directions
-    while inputs[-1] is None:
-        inputs.pop()
-    check(op_type, 14, inputs, attributes, outputs=3 if op_type == "LSTM" else 2)
 
 
 @DRAWS

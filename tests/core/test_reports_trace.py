@@ -11,16 +11,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import pytest
-from hetero_tests.fake_runtime import FakeCard
 
-from hetero_core import Core, Executable, Network, QueryResult, RunContext, ValueSpec, hookimpl
+from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
 from hetero_core.reports.trace import format_events, list_events, profiles_to_trace
 from hetero_core.runtime.queue import AsyncInferQueue
-
-CARD = FakeCard(0)
 
 BRANCHES = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) c = Neg(a) d = Relu(b) e = Relu(c) y = Add(d, e) }"
 X = np.array([1, -2], np.float32)
@@ -237,52 +233,20 @@ def test_several_requests_of_a_split_network_are_a_sound_trace(core: Core, read:
         assert sorted(each["args"]["request"] for each in stages) == list(range(20))
 
 
-@pytest.fixture
-def fake(core: Core) -> None:
-    """Registers FAKE, a device with its own memory that runs Relu."""
-    core.register_plugin("FAKE", FakeDevice())
-
-
-class FakeDevice:
-    @hookimpl
-    def query_network(self, device: Any, network: Network) -> QueryResult:
-        supported = {node.name: str(device) for node in network.nodes if node.op_type == "Relu"}
-        return QueryResult(supported, {node.name: "no kernel" for node in network.nodes if node.name not in supported})
-
-    @hookimpl
-    def load_network(self, network: Network) -> Executable:
-        return FakeExecutable(network)
-
-    @hookimpl
-    def to_host(self, array: Any) -> Any:
-        return CARD.to_host(array)
-
-    @hookimpl
-    def from_host(self, array: Any) -> Any:
-        return CARD.from_host(array)
-
-
-class FakeExecutable(Executable):
-    def __init__(self, network: Network) -> None:
-        self.inputs = tuple(ValueSpec(spec.name, spec.type, "fake:0") for spec in network.inputs)
-        self.outputs = tuple(ValueSpec(spec.name, spec.type, "fake:0") for spec in network.outputs)
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        return tuple(CARD.xp.maximum(value, 0) for value in inputs)
-
-
-def test_arrows_lead_over_the_transfers(core: Core, read: Callable[..., Network], fake: None) -> None:
+def test_arrows_lead_over_the_transfers(core: Core, read: Callable[..., Network]) -> None:
     text = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) y = Relu(b) }"
-    request = core.load_network(read(text), "HETERO:FAKE,CPU", ON).create_infer_request()
+    request = core.load_network(
+        read(text), "HETERO:TEMPLATE,CPU", {**ON, "TEMPLATE_REFUSED_OPERATORS": "Abs"}
+    ).create_infer_request()
     assert request.infer({"x": X})["y"].tolist() == [1, 0]
     assert request.profile is not None
     events = check_events(profiles_to_trace([request.profile]))
     transfers = list_slices(events, "transfers")
     assert [(each["name"], each["args"]["bytes"], each["args"]["source"], each["args"]["targets"]) for each in transfers] == [
-        ("x", 8, "host", ["FAKE"]),
-        ("a", 8, "FAKE", ["CPU"]),
-        ("b", 8, "CPU", ["FAKE"]),
-        ("y", 8, "FAKE", ["host"]),
+        ("x", 8, "host", ["TEMPLATE"]),
+        ("a", 8, "TEMPLATE", ["CPU"]),
+        ("b", 8, "CPU", ["TEMPLATE"]),
+        ("y", 8, "TEMPLATE", ["host"]),
     ]
     assert list_arrows(events) == sorted(
         [

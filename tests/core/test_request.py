@@ -115,24 +115,6 @@ def test_device_error_reaches_wait_and_the_request_works_again(gate: Gate, reque
     assert request_of_gate.wait(), "an error that infer raised is not raised again"
 
 
-def test_callback_may_start_the_request_again(gate: Gate, request_of_gate: InferRequest) -> None:
-    gate.open.set()
-    rounds: list[float] = []
-
-    def restart(request: InferRequest, error: BaseException | None) -> None:
-        assert error is None
-        rounds.append(float(request.get_tensor("y")[0, 0]))
-        if len(rounds) < 10:
-            request.start_async()
-
-    request_of_gate.set_callback(restart)
-    request_of_gate.set_tensor("x", ONES)
-    request_of_gate.set_tensor("w", ONES)
-    request_of_gate.start_async()
-    assert request_of_gate.wait(60)
-    assert rounds == [1.0 + run for run in range(1, 11)]
-
-
 def test_error_in_a_callback_reaches_wait(gate: Gate, request_of_gate: InferRequest) -> None:
     gate.open.set()
 
@@ -174,12 +156,6 @@ def test_interrupt_in_the_callback_reaches_the_caller_of_cancel(gate: Gate, requ
         request_of_gate.cancel()
     assert not request_of_gate.is_running
     gate.open.set()
-
-
-def test_infer_does_not_call_the_callback(gate: Gate, request_of_gate: InferRequest) -> None:
-    gate.open.set()
-    request_of_gate.set_callback(lambda request, error: pytest.fail("called"))
-    request_of_gate.infer({"x": ONES, "w": ONES})
 
 
 def test_cancelled_request_is_idle_at_once_and_works_again(gate: Gate, request_of_gate: InferRequest) -> None:
@@ -231,48 +207,6 @@ def test_closing_the_core_ends_waiting_requests(read: Callable[..., Network]) ->
             ended.append(False)
     assert len(ended) == 40
     assert True in ended
-
-
-def test_output_array_of_the_caller_is_filled(core: Core, read: Callable[..., Network]) -> None:
-    request = core.load_network(read(TEXT), "CPU").create_infer_request()
-    mine = np.zeros((1, 2), np.float32)
-    request.set_tensor("y", mine)
-    assert request.infer({"x": ONES, "w": ONES})["y"] is mine
-    assert mine.tolist() == [[2, 2]]
-    assert request.get_tensor("y") is mine
-
-
-def test_results_of_infer_belong_to_the_caller(core: Core, read: Callable[..., Network]) -> None:
-    network = read(
-        "g (float[2] x) => (float[2] y, float[2] k, float[2] z) <float[2] k = {5, 6}> { y = Identity(x) z = Identity(x) }"
-    )
-    for device in ("CPU", "TEMPLATE", "HETERO:CPU"):
-        loaded = core.load_network(network, device)
-        mine = np.array([1, 2], np.float32)
-        result = loaded.infer({"x": mine})
-        for value in result.values():
-            value += 100
-        assert mine.tolist() == [1, 2]
-        again = loaded.infer({"x": mine})
-        assert {name: value.tolist() for name, value in again.items()} == {"y": [1, 2], "k": [5, 6], "z": [1, 2]}
-
-
-@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
-def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable[..., Network], device: str) -> None:
-    network = read("g (float[2] x) => (float[2] y) { a = Abs(x) y = Neg(a) }").with_affinity(
-        {"Abs_0": "CPU"} if ":" in device else {}
-    )
-    request = core.load_network(network, device, {"PERF_COUNT": "YES"}).create_infer_request()
-    request.infer({"x": np.ones(2, np.float32)})
-    nodes = [entry for entry in request.perf_counts if not entry.targets]
-    # Machine code fuses both nodes into a single step, which has both names.
-    assert [name for entry in nodes for name in entry.node.split("+")] == ["Abs_0", "Neg_1"]
-    assert all(entry.seconds > 0 for entry in request.perf_counts)
-    if ":" in device:
-        assert [(entry.device, entry.subgraph) for entry in nodes] == [("CPU", 0), ("TEMPLATE", 1)]
-    quiet = core.load_network(network, device).create_infer_request()
-    quiet.infer({"x": np.ones(2, np.float32)})
-    assert quiet.perf_counts == ()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from weakref import finalize
 
 import numpy as np
 import pytest
+from hetero_template.device import TemplateArray, TemplateDevice
 
-from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, ValueSpec, hookimpl
+from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, hookimpl
 from hetero_core.errors import ClosedError, InferenceError
 
 X = np.array([3], np.float32)
@@ -103,86 +104,15 @@ def test_network_is_freed_without_the_garbage_collector(
         gc.enable()
 
 
-class OwnArray:
-    """An array in the memory of Remote; NumPy cannot read it."""
-
-    __array_ufunc__ = None
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("the host reads an array of a device")
-
-
-class Remote(Starting):
-    """Runs in its own memory and on its own thread, and calls `done` `ends` times."""
-
-    ends = 1
-
-    def __init__(self, network: Network) -> None:
-        super().__init__(network)
-        self.inputs, self.outputs = (
-            tuple(ValueSpec(spec.name, spec.type, "remote") for spec in specs) for specs in (network.inputs, network.outputs)
-        )
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        raise AssertionError("a run that is started does not take a thread of the core")
-
-    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Callable[..., None]) -> None:
-        def work() -> None:
-            for _ in range(self.ends):
-                done((OwnArray(inputs[0].array * 2),), self.told)
-
-        self.thread = threading.Thread(target=work)
-        self.thread.start()
-
-
-class RemoteDevice(StartingDevice):
-    def __init__(self) -> None:
-        self.failure: BaseException | None = None
-
+class Remote(TemplateDevice):
     @hookimpl
-    def load_network(self, network: Network) -> Executable:
-        return Remote(network)
-
-    @hookimpl
-    def to_host(self, array: OwnArray) -> Any:
-        if self.failure is not None:
-            raise self.failure
-        return array.array
-
-    @hookimpl
-    def from_host(self, array: Any, spec: ValueSpec) -> OwnArray:
-        assert spec.memory == "remote"
-        return OwnArray(array)
+    def to_host(self, array: TemplateArray) -> Any:
+        raise OverflowError("the card is gone")
 
 
-@pytest.fixture
-def remote(core: Core) -> RemoteDevice:
-    device = RemoteDevice()
-    core.register_plugin("REMOTE", device)
-    return device
-
-
-TEXT = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
-
-
-def test_device_with_a_memory_of_its_own_is_started(core: Core, read: Callable[[str], Network], remote: RemoteDevice) -> None:
-    request = core.load_network(read(TEXT), "REMOTE", {"PERF_COUNT": True}).create_infer_request()
-    request.start_async({"x": X})
-    assert request.wait(60)
-    assert request.get_tensor("y").tolist() == [6]
-    assert [(entry.node, entry.source, entry.targets) for entry in request.perf_counts] == [
-        ("x", "host", ("REMOTE",)),
-        ("y", "REMOTE", ("host",)),
-    ]
-    assert asyncio.run(request.infer_async({"x": X}))["y"].tolist() == [6]
-
-
-def test_error_of_the_transfer_home_ends_the_run(core: Core, read: Callable[[str], Network], remote: RemoteDevice) -> None:
-    request = core.load_network(read(TEXT), "REMOTE").create_infer_request()
-    remote.failure = OverflowError("the card is gone")
+def test_error_of_the_transfer_home_ends_the_run(core: Core, read: Callable[[str], Network]) -> None:
+    core.register_plugin("REMOTE", Remote("REMOTE"))
+    request = core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "REMOTE").create_infer_request()
     request.start_async({"x": X})
     with pytest.raises(InferenceError, match="network 'g' failed on REMOTE .*: OverflowError: the card is gone"):
         request.wait(60)

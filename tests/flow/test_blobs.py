@@ -75,15 +75,6 @@ def test_blob_header_describes_the_blob(core: Core, read: Callable[..., Network]
     assert inner.device == "TEMPLATE"
 
 
-def test_blob_of_another_network_than_the_given_is_refused(core: Core, read: Callable[..., Network]) -> None:
-    network, other_network = read(TEXT), read(TEXT.replace("{1, 2}", "{1, 3}"))
-    blob = export(core, network, "CPU")
-    core.import_network(blob, "CPU", network=network)
-    expected = f"the blob's model fingerprint is {network.fingerprint}, here it is {other_network.fingerprint}"
-    with pytest.raises(BlobMismatchError, match=expected):
-        core.import_network(blob, "CPU", network=other_network)
-
-
 def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     blob = export(core, read(TEXT), "CPU")
     request = core.import_network(blob, "CPU", {"PERF_COUNT": "YES"}).create_infer_request()
@@ -121,12 +112,6 @@ def test_run_time_keys_of_an_id_hold_for_its_imports_only(core: Core, read: Call
     assert core.import_network(blob, "TEMPLATE").get_config("PERF_COUNT") is False
     assert core.import_network(blob, "TEMPLATE.1").get_config("PERF_COUNT") is True
     assert core.import_network(blob, config={"DEVICE_ID": "1"}).get_config("PERF_COUNT") is True
-
-
-def test_run_time_value_of_the_blob_is_the_default_of_the_import(core: Core, read: Callable[..., Network]) -> None:
-    stream = io.BytesIO()
-    core.load_network(read(TEXT), "CPU", {"PERF_COUNT": True}).export_network(stream)
-    assert core.import_network(stream.getvalue()).get_config("PERF_COUNT") is True
 
 
 def test_compile_time_key_of_the_blob_cannot_be_changed(core: Core, read: Callable[..., Network]) -> None:
@@ -277,13 +262,6 @@ def test_payload_of_another_version_is_refused(core: Core, read: Callable[..., N
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_default_device_of_an_import_is_that_of_the_blob(core: Core, read: Callable[..., Network], device: str) -> None:
-    imported = core.import_network(export(core, read(TEXT), device))
-    assert str(imported.device) == device
-    assert imported.infer({"x": X})["y"].tolist() == [[3, 2], [0, 2.5]]
-
-
-@pytest.mark.parametrize("device", DEVICES)
 def test_layouts_of_a_network_are_kept_by_load_export_and_cache(
     core: Core, read: Callable[..., Network], device: str, tmp_path: Path
 ) -> None:
@@ -297,12 +275,3 @@ def test_layouts_of_a_network_are_kept_by_load_export_and_cache(
     for executable in (loaded, imported, *cached):
         assert executable.input_info == network.input_info
         assert executable.output_info == network.output_info
-
-
-def test_several_blobs_in_a_stream_are_imported_in_turn(core: Core, read: Callable[..., Network]) -> None:
-    stream = io.BytesIO()
-    for device in DEVICES:
-        core.load_network(read(TEXT), device).export_network(stream)
-    stream.seek(0)
-    imported = [core.import_network(stream) for _ in DEVICES]
-    assert [str(network.device) for network in imported] == list(DEVICES)

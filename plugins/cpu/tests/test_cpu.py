@@ -23,17 +23,6 @@ def read(core: Core) -> Read:
     return lambda text: core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> {text}'))
 
 
-def test_operator_without_kernel_is_refused_by_query_and_load(core: Core, read: Read) -> None:
-    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
-    result = core.query_network(network, "CPU")
-    assert dict(result.supported) == {"Relu_0": "CPU"}
-    assert "Twist" in result.refused["Twist_1"]
-    with pytest.raises(UnsupportedNodesError) as caught:
-        core.load_network(network, "CPU")
-    assert caught.value.refusals == {"Twist_1": {"CPU": result.refused["Twist_1"]}}
-    assert "cannot load network 'g' on CPU: 1 of 2 nodes are refused" in str(caught.value)
-
-
 def test_unknown_attribute_is_refused(core: Core) -> None:
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("consumed_inputs", [1]))
@@ -68,18 +57,6 @@ def test_extension_of_a_blob_is_needed_at_import(core: Core, read: Read, tmp_pat
         assert fresh.import_network(tmp_path / "e.blob", "CPU").infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-2, -1]
 
 
-def test_inputs_and_constants_are_never_written(core: Core, read: Read) -> None:
-    network = read(
-        "g (float[3] x) => (float[3] y, float[3] z) <float[3] k = {1, 2, 3}> { a = Add(x, k) b = Relu(x) y = Sub(a, b) z = Mul(k, b) }"
-    )
-    loaded = core.load_network(network, "CPU")
-    x = np.array([-1, 0, 2], np.float32)
-    x.flags.writeable = False
-    for _ in range(3):
-        result = loaded.infer({"x": x})
-        assert (result["y"].tolist(), result["z"].tolist()) == ([0, 2, 3], [0, 0, 6])
-
-
 def test_infinities_and_nan_arise_without_warning(core: Core, read: Read) -> None:
     loaded = core.load_network(read("g (float[3] x) => (float[3] y) { a = Log(x) y = Div(a, x) }"), "CPU")
     np.testing.assert_array_equal(loaded.infer({"x": np.array([0, -1, 1], np.float32)})["y"], [-np.inf, np.nan, 0])
@@ -107,31 +84,6 @@ def test_cancelled_run_ends_between_two_nodes(core: Core, read: Read) -> None:
     leave.set()
     core.close()
     assert ran == []
-
-
-@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
-def test_threads_share_one_executable(core: Core, kernels: str) -> None:
-    model = dynamic_batch_model()
-    loaded = core.load_network(model, "CPU", {"CPU_KERNELS": kernels})
-    (spec,) = loaded.inputs
-    draws = [
-        np.random.default_rng(seed).standard_normal((seed % 3 + 1, *(spec.shape or ())[1:])).astype(np.float32) for seed in range(8)
-    ]
-    expected = [next(iter(loaded.infer({spec.name: draw}).values())) for draw in draws]
-    failures: list[int] = []
-
-    def run(index: int) -> None:
-        for _ in range(20):
-            output = next(iter(loaded.infer({spec.name: draws[index]}).values()))
-            if not np.array_equal(output, expected[index]):
-                failures.append(index)
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
 
 
 def test_constant_that_grows_is_not_made_at_load(core: Core, read: Read) -> None:

@@ -29,14 +29,6 @@ def test_without_a_card_it_says_so_and_ends_with_3() -> None:
     assert ended.stdout.startswith("gpu.py: nothing was measured: device GPU is not available: CuPy is not installed; pip install")
 
 
-def test_without_packages_it_names_them_and_ends_with_3() -> None:
-    # -S: no installed package can be imported.
-    ended = run_script("-S")
-    assert ended.returncode == 3, ended.stderr
-    names = "numpy onnx ml-dtypes pluggy importlib-metadata threadpoolctl"
-    assert ended.stdout == f"gpu.py: nothing was measured: missing {names}; pip install {names}\n"
-
-
 def test_its_checks_run_on_a_fake_card_and_an_error_is_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

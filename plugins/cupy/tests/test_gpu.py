@@ -16,7 +16,6 @@ from hetero_core import Core, Extension, Network
 from hetero_core.errors import (
     BlobMismatchError,
     DeviceMemoryError,
-    DeviceNotFoundError,
     InputShapeError,
     InputTypeError,
     MemoryLimitError,
@@ -157,12 +156,6 @@ def test_two_cards_move_each_boundary_value_once(core: Core, read: Callable[...,
         ("x", "host", ("GPU.0",)),
         ("y", "GPU.1", ("host",)),
     ]
-
-
-def test_id_that_is_not_there_is_an_error(core: Core, read: Callable[..., Network]) -> None:
-    assert core.get_metric("GPU", "AVAILABLE_DEVICES") == ("0", "1")
-    with pytest.raises(DeviceNotFoundError, match="device GPU has no id '2'; its ids are 0, 1"):
-        core.load_network(read(CHAIN), "GPU.2")
 
 
 def test_array_on_the_card_is_taken_as_it_is(core: Core, read: Callable[..., Network], runtime: FakeRuntime) -> None:

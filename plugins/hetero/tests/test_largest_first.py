@@ -17,26 +17,11 @@ from hetero_hetero.trace import SelectionLog
 from hetero_core import Core
 from hetero_core.errors import AffinityError
 
-Graph = tuple[list[list[int]], list[str]]
-# a1 -> a2, b2 -> b1, a1 -> b1, b2 -> a2, numbered a1, a2, b1, b2
-CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
+from .test_subgraphs import CROSSING, Graph, list_edges, make_graph
+
 MODEL = """<ir_version: 8, opset_import: ["": 17]> crossing (float[2] x) => (float[2] y, float[2] z) {
     [a1] p = Relu (x) [b2] q = Abs (x) [a2] y = Sum (p, q) [b1] z = Add (p, q) }"""
 PINS = {"a1": "TEMPLATE", "a2": "TEMPLATE", "b1": "CPU", "b2": "CPU"}
-
-
-def make_graph(shape: random.Random, count: int, devices: int, density: float, reach: int) -> Graph:
-    """A graph of `density` edges per node, some of them twice, over at most `reach` places, numbered at random."""
-    number = list(range(count))
-    shape.shuffle(number)
-    predecessors: list[list[int]] = [[] for _ in range(count)]
-    for _ in range(int(density * count)):
-        source = shape.randrange(count)
-        target = min(count - 1, source + shape.randint(1, reach))
-        if source < target:
-            predecessors[number[target]] += [number[source]] * shape.choice([1, 1, 2])
-    share = shape.choice([0.1, 0.3, 0.6, 1.0])
-    return predecessors, ["A" if shape.random() > share else shape.choice("ABCD"[:devices]) for _ in range(count)]
 
 
 def make_fed_graph(shape: random.Random, count: int, devices: int) -> Graph:
@@ -52,10 +37,6 @@ def make_layers(shape: random.Random, count: int, devices: int, width: int) -> G
         for node in range(count)
     ]
     return predecessors, [shape.choice("ABCD"[:devices]) for _ in range(count)]
-
-
-def list_edges(predecessors: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    return [(source, target) for target, sources in enumerate(predecessors) for source in sources]
 
 
 def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequence[str], *, contracts: bool) -> list[set[int]]:

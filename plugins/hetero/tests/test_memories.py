@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.routing import plan_route
 from hetero_template.device import TemplateDevice, TemplateExecutable
 
 from hetero_core import Core, Executable, Network, hookimpl
-from hetero_core.devices.provenance import Provenance
 from hetero_core.kernels.program import compile_program
 
 MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [here] a = Neg (x) [there] y = Exp (a) }'
@@ -40,55 +38,19 @@ def test_memory_of_one_plugin_under_two_names_is_shared(loaded: Any) -> None:
     assert [entry.node for entry in request.perf_counts if entry.targets] == ["x", "y"]
 
 
-def test_memories_that_two_distributions_name_alike_are_two(loaded: Any) -> None:
-    first, second = loaded.executable.stages
-    second.provenance = Provenance("B", "another-distribution", "1.0", "another")
-    route = plan_route(loaded.inputs, loaded.outputs, (first, second), {})
-    assert [(transfer.value, transfer.origin, transfer.readers) for transfer in route.steps[0].transfers] == [("a", "A", ("B",))]
-
-
 CHIP = """
-from dataclasses import replace
-
-from hetero_core import Executable, hookimpl
-from hetero_core.devices.query import query_by_transform
+from hetero_core import hookimpl
 from hetero_core.kernels.program import compile_program
+from hetero_template.device import TemplateDevice, TemplateExecutable
 
-class Array:
-    def __init__(self, elements):
-        self.elements, self.nbytes = elements, elements.nbytes
-
-class Device:
-    @hookimpl
-    def query_network(self, device, network):
-        return query_by_transform(device, network, lambda same: same, lambda node, _: None)
-
+class Device(TemplateDevice):
     @hookimpl
     def load_network(self, network):
-        return Loaded(network)
-
-    @hookimpl
-    def to_host(self, array):
-        assert type(array) is Array, "an array of another distribution"
-        return array.elements.copy()
-
-    @hookimpl
-    def from_host(self, array):
-        return Array(array.copy())
-
-class Loaded(Executable):
-    def __init__(self, network):
-        self.inputs = tuple(replace(spec, memory="chip:0") for spec in network.inputs)
-        self.outputs = tuple(replace(spec, memory="chip:0") for spec in network.outputs)
-        self.program = compile_program(network)
-
-    def run(self, inputs, context):
-        assert all(type(value) is Array for value in inputs), "an array of another distribution"
-        return tuple(map(Array, self.program.run(tuple(value.elements for value in inputs))))
+        return TemplateExecutable(network, compile_program(network), memory="chip:0")
 
 @hookimpl
-def create_device():
-    return Device()
+def create_device(name):
+    return Device(name)
 """
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_onnxruntime import corrections, session
-from hetero_onnxruntime.engine import saturates_products
 from hetero_onnxruntime.known_errors import ERRORS
 from hetero_tests.engine_rows import Example, check_neighbours, check_row
 
@@ -14,7 +13,6 @@ from hetero_core import Core
 from hetero_core.engines.known_errors import KnownError
 
 ATTENTION = "float[1,2,3,4] q, float[1,2,5,4] k"
-MICROSOFT = "com.microsoft"
 EXAMPLES: dict[str, Example] = {
     "scores of causal attention": (
         f"23 g ({ATTENTION}) => (float[1,2,3,4] y, s) {{ y, , , s = Attention<is_causal = 1>(q, k, k) }}",
@@ -132,11 +130,6 @@ def test_neighbours_with_open_sizes_are_right_or_refused(core: Core, name: str) 
     check_neighbours(core, "ORT", EXAMPLES[name], {})
 
 
-def test_probe_reports_the_engines_behaviour() -> None:
-    assert saturates_products() in (False, True)
-    assert saturates_products.cache_info().currsize == 1
-
-
 def test_network_without_int8_asks_no_probe(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "saturates_products", lambda: pytest.fail("the probe was asked"))
     text = '<ir_version: 8, opset_import: ["": 17]> g (uint8[2,3] x, uint8[3,2] w) => (y) { y = MatMulInteger(x, w) }'
@@ -144,31 +137,6 @@ def test_network_without_int8_asks_no_probe(core: Core, monkeypatch: pytest.Monk
         {"x": np.full((2, 3), 255, np.uint8), "w": np.ones((3, 2), np.uint8)}
     )["y"]
     assert y.tolist() == [[765, 765], [765, 765]]
-
-
-PRODUCTS = {
-    "MatMulInteger": "y = MatMulInteger(a, b)",
-    "QGemm": "y = com.microsoft.QGemm(a, s, za, b, s, zb)",
-    "MatMulIntegerToFloat": "y = com.microsoft.MatMulIntegerToFloat(a, b, s, s)",
-    "dequantized": "d = DequantizeLinear(a, s, za) e = DequantizeLinear(b, s) y = MatMul(d, e)",
-}
-
-
-@pytest.mark.parametrize("level", ["NONE", "ALL"])
-@pytest.mark.parametrize("is_constant", [True, False])
-@pytest.mark.parametrize("title", PRODUCTS)
-def test_large_8_bit_products_do_not_saturate(core: Core, title: str, is_constant: bool, level: str) -> None:
-    a, b = np.full((2, 64), 255, np.uint8), np.full((64, 3), 127, np.int8)
-    header = f'<ir_version: 8, opset_import: ["": 17, "{MICROSOFT}": 1]>'
-    inputs = "uint8[n,64] a" if is_constant else "uint8[n,64] a, int8[64,3] b"
-    model = onnx.parser.parse_model(
-        f"{header} g ({inputs}) => (y) <float s = {{1}}, uint8 za = {{0}}, int8 zb = {{0}}> {{ {PRODUCTS[title]} }}"
-    )
-    if is_constant:
-        model.graph.initializer.append(onnx.numpy_helper.from_array(b, "b"))
-    loaded = core.load_network(model, "ORT", {"ORT_GRAPH_OPTIMIZATION": level})
-    y = loaded.infer({"a": a} if is_constant else {"a": a, "b": b})["y"]
-    np.testing.assert_array_equal(y, np.full((2, 3), 64 * 255 * 127))
 
 
 @pytest.mark.parametrize("saturates", [True, False])

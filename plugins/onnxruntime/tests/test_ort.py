@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,11 @@ import onnx.parser
 import pytest
 from hetero_onnxruntime.engine import OrtEngine
 
-from hetero_core import Core, Extension, Network
-from hetero_core.conformance.oracles import run_evaluator
-from hetero_core.errors import BlobMismatchError, ConfigKeyError, DeviceNotFoundError, InferenceError, UnsupportedNodesError
+from hetero_core import Core, Network
+from hetero_core.errors import BlobMismatchError, DeviceNotFoundError, InferenceError
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType
 from hetero_core.testing.compare import assert_same
-from hetero_core.testing.models import dynamic_batch_model, if_model, light_inputs, loop_model, lstm_model
+from hetero_core.testing.models import light_inputs, lstm_model
 
 Read = Callable[..., Network]
 
@@ -41,15 +37,6 @@ def test_plain_name_is_the_cpu_provider_and_its_id_says_so(core: Core) -> None:
     assert "CPU provider" in core.get_metric("ORT.CPU", "FULL_DEVICE_NAME")
     with pytest.raises(DeviceNotFoundError, match=r"device ORT has no id 'CUDA'; its ids are CPU"):
         core.get_metric("ORT.CUDA", "FULL_DEVICE_NAME") and core.load_network("model.onnx", "ORT.CUDA")
-
-
-def test_operator_without_kernel_is_refused_by_query_and_load(core: Core, read: Read) -> None:
-    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
-    result = core.query_network(network, "ORT")
-    assert dict(result.supported) == {"Relu_0": "ORT"}
-    with pytest.raises(UnsupportedNodesError) as caught:
-        core.load_network(network, "ORT")
-    assert caught.value.refusals == {"Twist_1": {"ORT": result.refused["Twist_1"]}}
 
 
 @pytest.mark.parametrize(
@@ -123,17 +110,6 @@ def test_operator_changed_after_the_newest_opset_is_refused(core: Core, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("name", "make"), [("if", if_model), ("loop", loop_model), ("lstm", lstm_model), ("dynamic", dynamic_batch_model)]
-)
-def test_model_with_bodies_or_open_sizes_equals_the_evaluator(core: Core, name: str, make: Callable[[], onnx.ModelProto]) -> None:
-    model = make()
-    inputs = light_inputs(model)
-    outputs = core.load_network(model, "ORT").infer(inputs)
-    for (key, value), expected in zip(outputs.items(), run_evaluator(model, inputs), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6, err_msg=f"{name} {key}")
-
-
-@pytest.mark.parametrize(
     ("dtype", "values"),
     [
         (np.float16, [1.5, -2]),
@@ -154,16 +130,6 @@ def test_values_of_a_type_come_back_as_they_went_in(core: Core, dtype: Any, valu
         answer = loaded.infer({"x": x})["y"]
     assert answer.dtype == x.dtype
     assert answer.tolist() == x.tolist()
-
-
-@pytest.mark.parametrize("size", ["2", "4097", "N"])
-def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: Read, size: str) -> None:
-    request = core.load_network(read(f"g (float[{size}] x) => (float[{size}] y) {{ y = Neg(x) }}"), "ORT").create_infer_request()
-    x = np.arange(4097 if size == "4097" else 2, dtype=np.float32)
-    mine = np.zeros_like(x)
-    request.set_tensor("y", mine)
-    assert request.infer({"x": x})["y"] is mine
-    assert mine.tolist() == (-x).tolist()
 
 
 def test_arrays_that_move_between_runs_are_read_and_written(core: Core, read: Read) -> None:
@@ -266,11 +232,6 @@ def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp
             )
 
 
-def test_undeclared_key_of_the_engine_is_refused(core: Core, read: Read) -> None:
-    with pytest.raises(ConfigKeyError, match=r"did you mean 'ORT_ALLOW_SPINNING'"):
-        core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT", {"ORT_ALLOW_SPINING": True})
-
-
 def test_spinning_is_allowed_without_a_word_of_the_engine(core: Core, read: Read, capfd: pytest.CaptureFixture[str]) -> None:
     core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT", {"ORT_ALLOW_SPINNING": True}).close()
     assert capfd.readouterr() == ("", "")
@@ -283,34 +244,6 @@ def test_error_of_the_engine_at_run_time_names_the_node(core: Core, read: Read) 
     assert loaded.infer({"x": np.ones(4, np.float32), "s": np.array([4])})["y"].tolist() == [1, 1, 1, 1]
 
 
-def test_custom_operator_works_inside_a_graph_of_the_engine() -> None:
-    def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
-        return (types[0],)
-
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[3] x) => (float[3] y) '
-        "{ a = Exp(x) b = com.acme.Twist(a) y = Log(b) }"
-    )
-    with Core() as core:
-        core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
-        loaded = core.load_network(model, "HETERO:ORT,CPU")
-        assert loaded.get_metric("HETERO_SUBGRAPHS") == (("ORT", ("Exp_0",)), ("CPU", ("Twist_1",)), ("ORT", ("Log_2",)))
-        x = np.array([1, 2, 3], np.float32)
-        np.testing.assert_allclose(loaded.infer({"x": x})["y"], x[::-1], rtol=1e-6)
-
-
-def test_one_session_serves_many_threads(core: Core) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    loaded = core.load_network(lstm_model(), "ORT")
-    inputs = [light_inputs(lstm_model(), seed=seed) for seed in range(8)]
-    expected = [loaded.infer(each) for each in inputs]
-    with ThreadPoolExecutor(8) as pool:
-        for index, answer in enumerate(pool.map(loaded.infer, inputs * 20)):
-            for name, value in answer.items():
-                np.testing.assert_array_equal(value, expected[index % 8][name])
-
-
 def test_initializer_array_is_not_copied_for_the_engine() -> None:
     import onnxruntime
     from hetero_onnxruntime.session import refer
@@ -318,41 +251,6 @@ def test_initializer_array_is_not_copied_for_the_engine() -> None:
     constant = Initializer.of_array(np.arange(1000, dtype=np.float32))
     value = refer(onnxruntime, constant)
     assert value.data_ptr() == constant.array.ctypes.data
-
-
-THREADS = """
-import os, sys
-import numpy as np, onnx.parser
-from hetero_core import Core
-
-MODEL = onnx.parser.parse_model(
-    '<ir_version: 8, opset_import: ["": 17]> g (float[4,4] x) => (float[4,4] y) { a = MatMul(x, x) y = Relu(a) }'
-)
-X = {"x": np.ones((4, 4), np.float32)}
-core, held, counts = Core(), [], []
-for round in range(30):
-    loaded = core.load_network(MODEL, "ORT", {"INFERENCE_NUM_THREADS": 2})
-    request = loaded.create_infer_request()
-    request.infer(X)
-    request.start_async(X)
-    request.wait()
-    if sys.argv[1] == "closed":
-        # A reference to a closed network keeps no thread of the engine.
-        held.append((loaded, request))
-        loaded.close()
-    del loaded, request
-    counts.append(len(os.listdir("/proc/self/task")))
-print(counts[4], counts[-1])
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted where the system lists them")
-@pytest.mark.parametrize("end", ["closed", "dropped"])
-def test_threads_end_with_the_network(end: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
-    few, many = map(int, ended.stdout.split())
-    # An ending thread may still be alive; a thread for each network would be 25 more.
-    assert many - few < 5
 
 
 def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> None:
@@ -366,14 +264,6 @@ def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> 
     expected = x.astype(np.float64) @ (weights.astype(np.float64) * np.float64(np.float32(0.01)))
     with core.load_network(model, "ORT") as loaded:
         np.testing.assert_allclose(loaded.infer({"x": x})["y"], expected, rtol=1e-5, atol=1e-4)
-
-
-def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
-    """The engine drops the constant from the model before it gets the weights, and then fails to find it."""
-    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg (x) }')
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(5000, np.float32), "unread"))
-    loaded = core.load_network(model, "ORT")
-    assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [-1, 2]
 
 
 @pytest.mark.parametrize(

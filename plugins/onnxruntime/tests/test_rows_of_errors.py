@@ -17,7 +17,6 @@ LSTM = "y, h = LSTM<hidden_size=2>(x, w, r)"
 GATES = {"w": np.ones((1, 8, 3), np.float32), "r": np.ones((1, 8, 2), np.float32)}
 
 LARGE = np.iinfo(np.int32).max
-EMPTY: dict[str, Any] = {"x": np.zeros((3, 0, 3), np.float32)}
 DRAWN: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
     "division": (
         "(int32[2] x, int32[2] z) => (int32[2] y) { y = Div(x, z) }",
@@ -38,26 +37,11 @@ DRAWN: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
         {"x": np.array([LARGE, 5, 6], np.int32)},
         np.array([LARGE + 11 - 2**32]),
     ),
-    "product": ("(int32[2] x) => (int32[1] y) { y = ReduceProd(x) }", {}, {"x": np.array([LARGE, 2], np.int32)}, np.array([-2])),
     "no steps": (
         "(float[0,2,3] x) => (float[0,1,2,2] y) { " + LSTM + " }",
         GATES,
         {"x": np.zeros((0, 2, 3), np.float32)},
         np.zeros((0, 1, 2, 2)),
-    ),
-    "open batch": ("(float[T,B,3] x) => (float[T,1,B,2] y) { " + LSTM + " }", GATES, EMPTY, np.zeros((3, 1, 0, 2))),
-    "unique": ("(float[N,2] x) => (y) { y = Unique<axis=0>(x) }", {}, {"x": np.zeros((0, 2), np.float32)}, np.zeros((0, 2))),
-    "depth": (
-        "(uint8[2,0] x) => (y) { y = MatMulInteger(x, b) }",
-        {"b": np.zeros((0, 3), np.uint8)},
-        {"x": np.zeros((2, 0), np.uint8)},
-        np.zeros((2, 3)),
-    ),
-    "open depth": (
-        "(uint8[M,K] x, uint8[K,N] z) => (y) { y = MatMulInteger(x, z) }",
-        {},
-        {"x": np.zeros((2, 0), np.uint8), "z": np.zeros((0, 3), np.uint8)},
-        np.zeros((2, 3)),
     ),
 }
 TAKEN: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {

@@ -98,16 +98,6 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
 @pytest.mark.parametrize(
     ("text", "opset", "reason"),
     [
-        (
-            "g (float[2,3] x) => (float[2,1] y) { y = ReduceLogSumExp <axes = [1]> (x) }",
-            17,
-            "ignores the attribute axes of ReduceLogSumExp",
-        ),
-        (
-            "g (float[1,1,5,5] x) => (float[1,1,2,2] y) { y = MaxPool <kernel_shape = [3,3], strides = [2], ceil_mode = 1> (x) }",
-            17,
-            "strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel",
-        ),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
@@ -126,31 +116,6 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
 def test_faults_outside_the_suite_are_refused(core: Core, read: Read, text: str, opset: int, reason: str) -> None:
     (answer,) = core.query_network(read(text, opset), "OPENVINO").refused.values()
     assert reason in answer
-
-
-QUANTIZED = (
-    "g (uint8[1,2,4,4] x) => (uint8[1,2,2,2] y) "
-    "<float xs = {{0.02}}, uint8 xz = {{9}}, int8[2,2,3,3] w = {{{filters}}}, float{scale}, "
-    "int8{zeros}, float ys = {{0.05}}, uint8 yz = {{20}}> {{ y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz) }}"
-)
-
-
-def quantize_convolution(scale: str, zeros: str) -> str:
-    filters = ", ".join(str(value) for value in np.random.default_rng(1).integers(-9, 10, 36))
-    return QUANTIZED.format(filters=filters, scale=scale, zeros=zeros)
-
-
-def test_scales_of_channels_are_refused_and_still_wrong(core: Core, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = read(quantize_convolution("[2] ws = {0.1, 0.5}", "[2] wz = {0, 0}"))
-    (reason,) = core.query_network(network, "OPENVINO").refused.values()
-    assert "multiplies filters by the scales of QLinearConv along the input channels" in reason
-    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
-    x = np.random.default_rng(2).integers(0, 40, (1, 2, 4, 4)).astype(np.uint8)
-    filters = network.initializers["w"].array * np.float64([0.1, 0.5]).reshape(2, 1, 1, 1)
-    windows = np.lib.stride_tricks.sliding_window_view((x - 9.0) * 0.02, (3, 3), axis=(2, 3))
-    expected = np.clip(np.rint(np.einsum("ncijkl,ockl->noij", windows, filters) / 0.05) + 20, 0, 255)
-    difference = core.load_network(network, "OPENVINO").infer({"x": x})["y"] - expected
-    assert np.abs(difference).max() > 1
 
 
 def test_more_values_than_there_are_do_not_end_the_process() -> None:
@@ -189,25 +154,6 @@ def test_constant_of_64_bits_as_an_output_is_refused(core: Core, read: Read) -> 
     assert "the output 'c' is a constant" in core.query_network(network, "OPENVINO").refused["Neg_0"]
     outputs = core.load_network(network, "HETERO:OPENVINO,CPU").infer({"x": np.ones(1, np.float32)})
     assert outputs["c"].tolist() == [-(2**31), 2**31]
-
-
-@pytest.mark.parametrize("operator", ["ThresholdedRelu", "Shrink"])
-def test_dropped_infinities_are_refused_and_still_wrong(
-    core: Core, read: Read, monkeypatch: pytest.MonkeyPatch, operator: str
-) -> None:
-    network = read(f"g (float[2] x) => (float[2] y) {{ y = {operator} (x) }}")
-    (reason,) = core.query_network(network, "OPENVINO").refused.values()
-    assert "multiplies by 0 what it drops, so that infinities become NaN" in reason
-    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
-    x = np.array([-np.inf, np.inf], np.float32)
-    assert np.isnan(core.load_network(network, "OPENVINO").infer({"x": x})["y"]).any()
-
-
-def test_convolution_with_one_scale_is_taken_and_equals_cpu(core: Core, read: Read) -> None:
-    network = read(quantize_convolution(" ws = {0.1}", " wz = {0}"))
-    x = np.random.default_rng(2).integers(0, 40, (1, 2, 4, 4)).astype(np.uint8)
-    answer, expected = (core.load_network(network, name).infer({"x": x})["y"] for name in ("OPENVINO", "CPU"))
-    assert answer.tolist() == expected.tolist()
 
 
 def test_arithmetic_on_shapes_is_taken(core: Core, read: Read) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,21 +13,17 @@ import onnx
 import onnx.parser
 import pytest
 
-from hetero_core import Core, Extension, Network
-from hetero_core.conformance.oracles import run_onnxruntime
+from hetero_core import Core, Network
 from hetero_core.errors import (
     BlobMismatchError,
-    ConfigKeyError,
     DeviceNotFoundError,
     InferenceError,
     LoadError,
     NetworkDeclarationWarning,
-    UnsupportedNodesError,
 )
-from hetero_core.network.types import TensorType
 from hetero_core.testing.backend_cases import iterate_backend_cases
 from hetero_core.testing.compare import assert_same
-from hetero_core.testing.models import dynamic_batch_model, if_model, light_inputs, loop_model, lstm_model
+from hetero_core.testing.models import light_inputs, lstm_model
 
 pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
 
@@ -40,16 +35,6 @@ def test_plain_name_is_the_cpu_device_and_its_id_says_so(core: Core) -> None:
     assert "with OpenVINO 202" in core.get_metric("OPENVINO.CPU", "FULL_DEVICE_NAME")
     with pytest.raises(DeviceNotFoundError, match=r"device OPENVINO has no id 'NONE'; its ids are CPU"):
         core.get_metric("OPENVINO.NONE", "FULL_DEVICE_NAME")
-
-
-def test_unknown_operator_is_refused_by_query_and_load(core: Core, read: Read) -> None:
-    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
-    result = core.query_network(network, "OPENVINO")
-    assert dict(result.supported) == {"Relu_0": "OPENVINO"}
-    assert "Twist" in result.refused["Twist_1"]
-    with pytest.raises(UnsupportedNodesError) as caught:
-        core.load_network(network, "OPENVINO")
-    assert caught.value.refusals == {"Twist_1": {"OPENVINO": result.refused["Twist_1"]}}
 
 
 @pytest.mark.parametrize(
@@ -70,17 +55,6 @@ def test_equal_versions_are_stamped_into_an_opset_of_the_engine(core: Core, read
     with core.load_network(network, "OPENVINO") as loaded:
         x = np.array([-1, 0, 2], np.float32)
         np.testing.assert_allclose(loaded.infer({"x": x})["y"], np.log1p(np.exp(x.astype(np.float64))), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "make"), [("if", if_model), ("loop", loop_model), ("lstm", lstm_model), ("dynamic", dynamic_batch_model)]
-)
-def test_model_with_bodies_or_open_sizes_equals_onnxruntime(core: Core, name: str, make: Callable[[], onnx.ModelProto]) -> None:
-    model = make()
-    inputs = light_inputs(model)
-    outputs = core.load_network(model, "HETERO:OPENVINO,TEMPLATE").infer(inputs)
-    for (key, value), expected in zip(outputs.items(), run_onnxruntime(model, inputs), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6, err_msg=f"{name} {key}")
 
 
 @pytest.mark.parametrize(
@@ -142,17 +116,6 @@ def test_network_of_nothing_but_passed_inputs_needs_no_engine(core: Core, read: 
     )
     answer = loaded.infer({"x": np.arange(3, dtype=np.float32)})
     assert answer["y"].tolist() == answer["z"].tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("text", ["y = Neg(x)", "y = Dropout(x)"], ids=["computed", "passed"])
-def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: Read, text: str) -> None:
-    network = read(f"g (float[2] x) => (float[2] y) {{ {text} }}")
-    expected = core.load_network(network, "CPU").infer({"x": np.array([1, 2], np.float32)})["y"]
-    request = core.load_network(network, "OPENVINO").create_infer_request()
-    mine = np.zeros(2, np.float32)
-    request.set_tensor("y", mine)
-    assert request.infer({"x": np.array([1, 2], np.float32)})["y"] is mine
-    assert mine.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(("size", "copied"), [(4096, 2 * 16384), (4097, 0)], ids=["small", "large"])
@@ -274,11 +237,6 @@ def test_model_too_large_for_a_message_goes_through_a_file(core: Core, monkeypat
     assert loaded.infer({"x": np.ones(4096, np.float32)})["y"].tolist() == (weights + 1).tolist()
 
 
-def test_undeclared_key_of_the_engine_is_refused(core: Core, read: Read) -> None:
-    with pytest.raises(ConfigKeyError, match=r"did you mean 'INFERENCE_PRECISION_HINT'"):
-        core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO", {"INFERENCE_PRECISION_HIN": "f32"})
-
-
 def test_error_of_a_run_is_an_inference_error_and_the_next_works(core: Core, read: Read) -> None:
     loaded = core.load_network(read("g (float[N] x, float[M] z) => (float[K] y) { y = Add(x, z) }"), "OPENVINO")
     with pytest.raises(InferenceError, match="Eltwise shape infer input shapes dim index: 0 mismatch"):
@@ -292,36 +250,6 @@ def test_error_of_the_engine_at_load_has_its_words(core: Core, read: Read, monke
     monkeypatch.setattr(device, "_translate", lambda config, name: {"NO_SUCH_PROPERTY": 1})
     with pytest.raises(LoadError, match=r"OpenVINO \S+ cannot load network 'g' on CPU: .*NO_SUCH_PROPERTY"):
         core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO")
-
-
-def test_custom_operator_works_inside_a_graph_of_the_engine() -> None:
-    def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
-        return (types[0],)
-
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[3] x) => (float[3] y) '
-        "{ a = Exp(x) b = com.acme.Twist(a) y = Log(b) }"
-    )
-    with Core() as core:
-        core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
-        loaded = core.load_network(model, "HETERO:OPENVINO,CPU")
-        assert loaded.get_metric("HETERO_SUBGRAPHS") == (
-            ("OPENVINO", ("Exp_0",)),
-            ("CPU", ("Twist_1",)),
-            ("OPENVINO", ("Log_2",)),
-        )
-        x = np.array([1, 2, 3], np.float32)
-        np.testing.assert_allclose(loaded.infer({"x": x})["y"], x[::-1], rtol=1e-6)
-
-
-def test_one_network_serves_many_threads(core: Core) -> None:
-    loaded = core.load_network(lstm_model(), "OPENVINO")
-    inputs = [light_inputs(lstm_model(), seed=seed) for seed in range(8)]
-    expected = [loaded.infer(each) for each in inputs]
-    with ThreadPoolExecutor(8) as pool:
-        for index, answer in enumerate(pool.map(loaded.infer, inputs * 20)):
-            for name, value in answer.items():
-                np.testing.assert_array_equal(value, expected[index % 8][name])
 
 
 @pytest.mark.parametrize("dtype", ["int4", "float8e4m3fn"])

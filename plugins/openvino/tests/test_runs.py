@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,38 +114,3 @@ def test_outputs_of_one_value_and_of_many_types_come_in_order(core: Core, read: 
             "count": count,
             "f": [1, 2, 3],
         }
-
-
-THREADS = """
-import os, sys
-import numpy as np, onnx.parser
-from hetero_core import Core
-
-MODEL = onnx.parser.parse_model(
-    '<ir_version: 8, opset_import: ["": 17]> g (float[4,4] x) => (float[4,4] y) { a = MatMul(x, x) y = Relu(a) }'
-)
-X = {"x": np.ones((4, 4), np.float32)}
-core, held, counts = Core(), [], []
-for round in range(30):
-    loaded = core.load_network(MODEL, "OPENVINO", {"INFERENCE_NUM_THREADS": 2})
-    request = loaded.create_infer_request()
-    request.infer(X)
-    request.start_async(X)
-    request.wait()
-    if sys.argv[1] == "closed":
-        # A reference to a closed network keeps no thread of the engine.
-        held.append((loaded, request))
-        loaded.close()
-    del loaded, request
-    counts.append(len(os.listdir("/proc/self/task")))
-print(counts[4], counts[-1])
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted where the system lists them")
-@pytest.mark.parametrize("end", ["closed", "dropped"])
-def test_threads_end_with_the_network(end: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
-    few, many = map(int, ended.stdout.split())
-    # An ending thread may still be alive; a thread for each network would be 25 more.
-    assert many - few < 5

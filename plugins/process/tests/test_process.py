@@ -55,19 +55,6 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(succession, "GRACE", 0.1)
 
 
-def test_answers_are_those_of_the_device_itself(core: Core, read: Callable[[str], Network]) -> None:
-    network = read("g (float[n,8] x, float[8,4] w) => (float[n,4] y, int64[2] s) { h = MatMul (x, w) y = Relu (h) s = Shape (y) }")
-    remote, local = core.load_network(network, "PROCESS:CPU"), core.load_network(network, "CPU")
-    random = np.random.default_rng(3)
-    request = remote.create_infer_request()
-    for rows in (1, 3, 3, 1000, 2, 0):
-        inputs = {"x": random.standard_normal((rows, 8), np.float32), "w": random.standard_normal((8, 4), np.float32)}
-        expected = local.infer(inputs)
-        for outputs in (remote.infer(inputs), request.infer(inputs)):
-            np.testing.assert_allclose(outputs["y"], expected["y"], rtol=1e-6)
-            np.testing.assert_array_equal(outputs["s"], expected["s"])
-
-
 def test_texts_sequences_and_absent_values_cross(core: Core, read: Callable[[str], Network]) -> None:
     network = read(
         "g (string[n] t, seq(float[m]) s) => (string[n] u, float[m] v) "
@@ -87,13 +74,6 @@ def test_query_names_refused_nodes_with_their_reasons(core: Core, read: Callable
     assert list(answer.refused.values()) == ["it computes Neg alone"]
     with pytest.raises(UnsupportedNodesError, match="Neg alone"):
         core.load_network(read("g (float[n] x) => (float[n] y) { y = Abs (x) }"), "HETERO:PROCESS:BREAKING")
-
-
-def test_part_of_a_split_network(core: Core, read: Callable[[str], Network]) -> None:
-    network = read("g (float[n] x) => (float[n] y) { h = Neg (x) a = Abs (h) y = Neg (a) }")
-    split = core.load_network(network, "HETERO:PROCESS:BREAKING,CPU")
-    assert len(split.get_metric("HETERO_SUBGRAPHS")) == 3
-    np.testing.assert_array_equal(split.infer(GOOD)["y"], [-1.0, -2.0])
 
 
 def test_process_without_a_device_is_an_error(core: Core, negation: Network) -> None:

@@ -19,7 +19,6 @@ from hetero_core.errors import (
     DeviceNotFoundError,
     DeviceUnavailableError,
     RequestCancelledError,
-    UnsupportedNodesError,
 )
 from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
 
@@ -62,24 +61,9 @@ def test_nodes_and_their_devices_are_listed(core: Core) -> None:
     assert all("CPU" in names for names in devices.values())
 
 
-@pytest.mark.parametrize("device", ["RAY:CPU", "RAY.b:CPU"])
-def test_answers_are_those_of_the_device_itself(core: Core, mixed: Network, device: str) -> None:
-    network = core.load_network(mixed, device)
-    request = network.create_infer_request()
-    for rows in (1, 3, 3, 1000, 0):
-        inputs = draw(rows)
-        np.testing.assert_allclose(request.infer(inputs)["y"], compute(inputs), rtol=1e-5, atol=1e-6)
-
-
 def test_unknown_node_is_an_error_that_names_the_nodes(core: Core, mixed: Network) -> None:
     with pytest.raises(DeviceNotFoundError, match="no id 'D'; its ids are A, B, C"):
         core.load_network(mixed, "RAY.d:CPU")
-
-
-def test_refusals_come_with_their_reasons(core: Core) -> None:
-    text = '<ir_version: 8, opset_import: ["": 17, "mine": 1]> g (float[n] x) => (float[n] y) { y = mine.Wish (x) }'
-    with pytest.raises(UnsupportedNodesError, match="Wish"):
-        core.load_network(core.read_network(onnx.parser.parse_model(text)), "RAY.a:CPU")
 
 
 def test_split_over_two_nodes_keeps_inner_values_on_the_nodes(core: Core, mixed: Network) -> None:
