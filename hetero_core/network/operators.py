@@ -959,6 +959,14 @@ def _classify_types(node: Node, dtypes: DTypes) -> tuple[str, str]:
     return "string" if node.attributes.get("classlabels_strings") else "int64", "float32"
 
 
+def _relabel_types(node: Node, dtypes: DTypes) -> tuple[str | None]:
+    """Returns the type of the labels: that of the values, or the other of two if a table is read both ways."""
+    if node.op_type == "CategoryMapper" or node.since_version == 1:
+        return ("int64" if dtypes[0] == "string" else "string",)
+    return (next((dtype for name, dtype in _LABEL_TYPES.items() if node.attributes.get(name)), None),)
+
+
+_LABEL_TYPES = {"values_strings": "string", "values_int64s": "int64", "values_floats": "float32"}
 _CLASS_LABELS = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
 
 OPERATORS: Mapping[str, Operator] = {
@@ -1035,6 +1043,15 @@ OPERATORS: Mapping[str, Operator] = {
     "Upsample": define(7, _resize, 0, along=_keep_first_apart),
     "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
     **dict.fromkeys(("LinearClassifier", "TreeEnsembleClassifier"), Operator(1, _classify, _classify_types)),
+    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), Operator(1, _keep, _relabel_types)),
+    **dict.fromkeys(("Binarizer", "Imputer"), define(1, _keep, 0)),
+    "ArrayFeatureExtractor": define(1, lambda node: [(*(node.shape()[:-1] or (1,)), prod(node.shape(1)))], 0),
+    "FeatureVectorizer": define(
+        1, lambda node: [(node.shape()[0] if len(node.shape()) > 1 else 1, sum(node.get("inputdimensions")))], "float32"
+    ),
+    "OneHotEncoder": define(
+        1, lambda node: [(*node.shape(), len(node.get("cats_int64s", ()) or node.get("cats_strings", ())))], "float32"
+    ),
     "LinearRegressor": define(1, _score("targets"), "float32"),
     **dict.fromkeys(("Normalizer", "Scaler"), define(1, _keep, "float32")),
     "TreeEnsemble": define(5, _score("n_targets"), 0),

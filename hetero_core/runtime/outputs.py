@@ -135,9 +135,14 @@ def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any,
 def _own(output: Any, shared: Container[int]) -> Any:
     """Returns an output, or a copy if it is a constant or its id is in `shared`."""
     if isinstance(output, list):
-        return [_own(item, shared) for item in output]
+        return output.copy() if holds_maps(output) else [_own(item, shared) for item in output]
     is_copied = isinstance(output, np.ndarray) and (id(output) in shared or not output.flags.writeable)
     return output.copy() if is_copied else output
+
+
+def holds_maps(values: Sequence[Any]) -> bool:
+    """Says whether a sequence is one of maps, which hold no arrays."""
+    return bool(values) and isinstance(values[0], dict)
 
 
 def find_shared(values: Sequence[Any]) -> set[int]:
@@ -165,6 +170,6 @@ def _flatten(values: Iterable[Any]) -> Iterator[Any]:
     """Yields the values, and the items of lists among them."""
     for value in values:
         if isinstance(value, list):
-            yield from _flatten(value)
+            yield from () if holds_maps(value) else _flatten(value)
         else:
             yield value

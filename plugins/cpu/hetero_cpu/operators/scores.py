@@ -35,11 +35,11 @@ Ending = tuple[str, bool]
 
 
 def reads_rows(site: Site) -> bool:
-    """Says whether a node reads rows of float32, and all of its outputs are asked for."""
+    """Says whether a node reads rows of float32, and its scores are asked for."""
     value, outputs = site.node.inputs[0], site.node.outputs
     x, count = site.prototypes[value], 2 if site.node.op_type.endswith("Classifier") else 1
     is_dense = site.is_float32(value) and x.ndim == 2 and bool(x.flags.c_contiguous)
-    return is_dense and len(outputs) == count and all(outputs) and not site.group.epilogue
+    return is_dense and len(outputs) == count and bool(outputs[-1]) and not site.group.epilogue
 
 
 def prepare_model(site: Site) -> Any:
@@ -130,7 +130,7 @@ def plan_linear_model(site: Site) -> Recipe | None:
         return None
     model = prepare_model(site)
     features, targets = model.coefficients.shape
-    has_label = len(site.node.outputs) > 1
+    has_label = len(site.node.outputs) > 1 and bool(site.node.outputs[0])
     numbers = np.abs(np.concatenate([model.coefficients.reshape(-1), model.intercepts]))
     if is_open(x.shape[1]) or x.shape[1] != features or numbers.size > _MOST_COEFFICIENTS or not numbers.max() <= LARGEST:
         return None
@@ -172,3 +172,43 @@ def _make_linear(ending: Ending) -> Kernel:
         return code.finish()
 
     return Kernel(f"linear_{ending[0].lower()}" + "_label" * ending[1], emit)
+
+
+_NORM_PARAMETERS = ("x", "features", "y", "rows")
+
+
+def plan_normalizer(site: Site) -> Recipe | None:
+    """Returns the recipe of the quotients of rows of float32 by their L1 or L2 norm. Source: ONNX-ML Normalizer-1."""
+    value, norm = site.node.inputs[0], site.node.attributes.get("norm", "MAX")
+    x = site.prototypes[value]
+    if norm not in ("L1", "L2") or not reads_rows(site) or is_open(x.shape[1]):
+        return None
+    rows, features = x.shape
+    kernel = _make_normalizer(norm)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), features, address_of(writes[0]), rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_normalizer(norm: str) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, _NORM_PARAMETERS)
+        zero, one = (code.widen(code.constant(number, 1)) for number in (0.0, 1.0))
+        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
+            line, y = (p[key] + row * (p["features"] * FLOAT_BYTES) for key in ("x", "y"))
+            total = code.variable(zero)
+            with code.loop(0, p["features"]) as feature:
+                x = code.widen(code.load_scalar(line + feature * FLOAT_BYTES))
+                total.set(total.get() + (x * x if norm == "L2" else (x < zero).choose(-x, x)))
+            size = code.call_intrinsic("sqrt", code.narrow(total.get())) if norm == "L2" else code.narrow(total.get())
+            # A row of norm zero stays.
+            divisor = (size > 0.0).choose(size, size.is_nan().choose(size, code.narrow(one)))
+            with code.loop(0, p["features"]) as feature:
+                code.store(y + feature * FLOAT_BYTES, code.load_scalar(line + feature * FLOAT_BYTES) / divisor)
+        return code.finish()
+
+    return Kernel(f"normalize_rows_{norm.lower()}", emit)

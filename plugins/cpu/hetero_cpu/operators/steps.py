@@ -47,6 +47,7 @@ NATIVE_STEPS = (
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
+    ("scores", "plan_normalizer", "Normalizer"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
 those of another domain are written `domain:operator`.

@@ -58,8 +58,9 @@ def plan_trees(site: Site) -> Recipe | None:
         return None
     prepared = prepare_model(site)
     labels, opposite = np.zeros(1, np.int64), ""
-    has_label = len(site.node.outputs) > 1
-    if has_label:
+    is_classifier = len(site.node.outputs) > 1
+    has_label = is_classifier and bool(site.node.outputs[0])
+    if is_classifier:
         labels, opposite, prepared = prepared.labels, prepared.opposite, prepared.forest
     if prepared.aggregate not in ("SUM", "AVERAGE") or prepared.post_transform not in TRANSFORMS:
         return None
@@ -71,7 +72,7 @@ def plan_trees(site: Site) -> Recipe | None:
     tables = lay_trees(prepared, weights.shape[1])
     features = x.shape[1]
     # A feature that x does not have is an error, which the toolkit's kernel raises.
-    if tables is None or labels.dtype != np.int64 or is_open(features) or features <= prepared.features.max():
+    if tables is None or (has_label and labels.dtype != np.int64) or is_open(features) or features <= prepared.features.max():
         return None
     # Subtracted from 1, a sum with a base value is rounded otherwise.
     if not np.abs(base).max() <= LARGEST or (opposite == "complement" and base[1] != 0):

@@ -207,7 +207,8 @@ def lay_input(array: Any) -> Any:
 def own_value(value: Any, memory: Array) -> Any:
     """Returns a value that was passed on by name, copied if it is a view of the arena, which the next run writes."""
     if isinstance(value, list):
-        return [own_value(element, memory) for element in value]
+        has_maps = bool(value) and isinstance(value[0], dict)  # which hold no arrays
+        return value if has_maps else [own_value(element, memory) for element in value]
     if not isinstance(value, np.ndarray):
         return value
     if np.may_share_memory(value, memory):

@@ -59,7 +59,9 @@ class _Rewriting:
             self._nodes.append(node)
 
     def finish(self) -> Network:
-        """Returns the network."""
+        """Returns the network, itself if it has no such node."""
+        if len(self._constants) == len(self._network.initializers):
+            return self._network
         types, constants = MappingProxyType(self._types), MappingProxyType(self._constants)
         return replace(self._network, nodes=tuple(self._nodes), types=types, initializers=constants)
 

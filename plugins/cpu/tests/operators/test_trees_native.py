@@ -232,3 +232,15 @@ def test_no_rows_have_no_scores() -> None:
         for rows in (0, 1, 3, 0):
             x = np.zeros((rows, FEATURES), np.float32)
             np.testing.assert_array_equal(network.infer({"x": x})["y"], walk(forest, x, 1).astype(np.float32))
+
+
+@pytest.mark.parametrize("norm", ["L1", "L2"])
+def test_normalizer_divides_rows_by_their_norms(norm: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70, FEATURES)).astype(np.float32)
+    x[3], x[5, 1], x[6, 2] = 0, np.nan, np.inf
+    sizes = np.abs(x.astype(np.float64)).sum(axis=1) if norm == "L1" else np.sqrt((x.astype(np.float64) ** 2).sum(axis=1))
+    with np.errstate(invalid="ignore"):
+        expected = x / np.where(sizes == 0, 1, sizes)[:, None]
+    actual = run(make_model("Normalizer", list_outputs(FEATURES), {"norm": norm}), x)
+    np.testing.assert_allclose(actual["y"], expected, rtol=1e-6)
