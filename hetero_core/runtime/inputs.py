@@ -90,15 +90,12 @@ def convert_value(
     the device takes tensors of any memory.
     """
     value_type = spec.type
-    if (
-        type(value) is np.ndarray
-        and type(value_type) is TensorType
-        and value.shape == value_type.shape
-        and value.flags.c_contiguous
-    ):
+    if type(value) is np.ndarray and type(value_type) is TensorType and value.flags.c_contiguous:
         dtype = value_type.dtype
-        if dtype is not None and value.dtype is numpy_dtype(dtype):
-            return value  # as nearly every value; the rest is for errors and conversions
+        if dtype is not None and value.dtype is numpy_dtype(dtype):  # as nearly every value; the rest is for errors and conversions
+            if value.shape != value_type.shape:
+                check_shape(value.shape, value_type, f"input '{spec.name}' of network '{network}'", {} if sizes is None else sizes)
+            return value
     where = f"input '{spec.name}' of network '{network}'"
     if isinstance(value, DeviceTensor):
         tensor_type = spec.type
