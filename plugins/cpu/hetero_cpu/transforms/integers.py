@@ -27,6 +27,7 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
+from hetero_cpu.transforms.tiles import has_exact_tiles
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[Dimension, ...] | None
@@ -375,6 +376,8 @@ class _Rewriter:
         cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
         if cuts is None:
             return None
+        if len(cuts) == 1 and node.op_type == "Conv" and group == 1 and _pays_to_halve(node, numbers, x.ranges, shape):
+            cuts = [(slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2)]
         largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
         if group > 1 and node.op_type == "ConvTranspose":
             largest = [np.tile(bound, group) for bound in largest]
@@ -517,6 +520,21 @@ def _cut_depth(
         if all(_bound(numbers[cut], ranges, outputs).max(initial=0) < EXACT for cut in cuts):
             return cuts
     return None
+
+
+def _pays_to_halve(node: Node, numbers: Array, ranges: tuple[tuple[int, int], ...], shape: Shape) -> bool:
+    """Says whether a convolution has exact tiles of Winograd's in two halves of its channels, but not as a whole."""
+    sides, attributes = (shape or ())[2:], node.attributes
+    outputs, channels, *kernel = numbers.shape
+    is_plain = kernel == [3, 3] and all(set(attributes.get(name) or {1}) == {1} for name in ("strides", "dilations"))
+    # Smaller images are computed directly, as are channels that fill no vector of 16. Two ranges belong to a computed zero point, with
+    # which the planner knows no limits.
+    is_large = all(isinstance(side, int) and side >= 10 for side in sides)
+    if not is_plain or len(ranges) > 1 or channels % 32 or outputs % 16 or not is_large:
+        return False
+    floats = numbers.astype(np.float32)
+    halves = floats[:, : channels // 2], floats[:, channels // 2 :]
+    return not has_exact_tiles(floats, *ranges[0]) and all(has_exact_tiles(half, *ranges[0]) for half in halves)
 
 
 def _input(node: Node, position: int) -> str:
@@ -1032,7 +1050,7 @@ def _pool_quantized(state: _Rewriter, node: Node) -> bool:
     # The mean has an error of two roundings, which the sum must not show.
     if count * 256 >= EXACT >> 3:
         return False
-    counts: Array = np.float32(count).reshape(())
+    counts: Array = np.array(count, np.float32)
     if any(pads) and not attributes.get("count_include_pad", 0):
         if not all(isinstance(size, int) for size in sizes):
             return False
