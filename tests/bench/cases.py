@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ LIGHT = ("densenet121", "inception_v1", "resnet50", "shufflenet", "squeezenet", 
 LARGER = ("bert", "gpt2_step", "mobilenet_v2", "u_net", "vit_tiny")
 FIXED = (*LIGHT, *LARGER)
 PROMPT, TOKENS = 128, 100
+QUANTIZERS = ("dynamic", "qdq", "qoperator")
 Feeds = dict[str, np.ndarray[Any, Any]]
 
 
@@ -44,7 +46,8 @@ class Case:
 def make_case(name: str, batch: int = 1) -> Case:
     """Returns a case, bit-identical for the same name and batch. Raises: KeyError.
 
-    Only the fixed models have a batch, and as `half:NAME` a form of float16.
+    Only the fixed models have a batch. A case has a form of float16, `half:NAME`, and quantized forms, which need onnxruntime:
+    `qdq:NAME`, `qoperator:NAME` and `dynamic:NAME`.
     """
     if name in FIXED or name == "residual":
         model = larger_model(name, batch) if name in LARGER else widen_batch(_make_light(name), batch)
@@ -57,6 +60,8 @@ def make_case(name: str, batch: int = 1) -> Case:
             for run in whole.runs
         ]
         return Case(set_float_type(whole.model, TensorProto.FLOAT16), runs)
+    if kind in QUANTIZERS:
+        return quantize_case(make_case(count, batch), kind)
     if count:
         return _make_chain(kind, int(count))
     return OTHERS[name]()
@@ -176,6 +181,28 @@ def make_int8_resnet(size: int = 224) -> Case:
     writer.add_output(writer.add_node("MatMul", x, writer.draw_weight(512, 1000)), (1, 1000))
     model = writer.build_model()
     return Case(model, [light_inputs(model)])
+
+
+def quantize_case(case: Case, kind: str) -> Case:
+    """Returns a case with the model quantized to 8 bits by onnxruntime, calibrated with its first run."""
+    from onnxruntime import quantization  # only these cases need it
+
+    class Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
+        def __init__(self) -> None:
+            self._runs = iter(case.runs[:1])
+
+        def get_next(self) -> Feeds | None:
+            return next(self._runs, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "floats.onnx"), Path(folder, "bytes.onnx")
+        onnx.save(case.model, source)
+        if kind == "dynamic":
+            quantization.quantize_dynamic(source, target, weight_type=quantization.QuantType.QInt8)
+        else:
+            form = quantization.QuantFormat.QDQ if kind == "qdq" else quantization.QuantFormat.QOperator
+            quantization.quantize_static(source, target, Calibration(), quant_format=form, per_channel=kind == "qdq")
+        return Case(onnx.load(target), case.runs, case.tokens)
 
 
 def make_trees(*, trees: int = 200, depth: int = 6, features: int = 30, rows: int = 100) -> Case:

@@ -314,6 +314,71 @@ def qlinear_unary(rng: Rng) -> Case:
     return graph.finish({y: limit(np.rint(value / scales[1]), zeros[1], dtype)})
 
 
+def qlinear_average_pool(rng: Rng) -> Case:
+    graph, dtype = Builder(), TYPES[rng.integers(2)]
+    kernel, strides = ([int(size) for size in rng.integers(1, 4, 2)] for _ in range(2))
+    pads = [int(rng.integers(0, size)) for size in (*kernel, *kernel)] if rng.integers(2) else [0] * 4
+    sides = [int(rng.integers(4, 20)) for _ in range(2)]
+    x = draw_bytes(rng, dtype, 2, int(rng.choice(CHANNELS)), *sides)
+    zeros, scales = [draw_zero(rng, dtype) for _ in range(2)], [draw_scale(rng) for _ in range(2)]
+    counts_pads = int(rng.integers(2))
+    constants = map(graph.constant, (scales[0], zeros[0], scales[1], zeros[1]))
+    attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads, "count_include_pad": counts_pads}
+    y = graph.node("QLinearAveragePool", graph.feed(x), *constants, domain=MICROSOFT, **attributes)
+    geometry = {"strides": strides, "pads": pads, "dilations": [1, 1], "group": 1}
+    window, (batch, channels) = np.ones((1, 1, *kernel), np.int64), x.shape[:2]
+    numbers = wide(x, zeros[0]).reshape(batch * channels, 1, *sides)
+    total = convolve(numbers, window, **geometry)
+    counts = np.float32(kernel[0] * kernel[1]) if counts_pads else convolve(np.ones_like(numbers), window, **geometry)
+    total, counts = (np.broadcast_to(each, total.shape).reshape(batch, channels, *total.shape[2:]) for each in (total, counts))
+    return graph.finish({y: rescale(total, scales[0] / (scales[1] * counts.astype(np.float32)), zeros[1], dtype)})
+
+
+def qlinear_softmax(rng: Rng) -> Case:
+    graph, dtype, axis = Builder(), TYPES[rng.integers(2)], int(rng.integers(3))
+    x = draw_bytes(rng, dtype, *(int(size) for size in rng.choice(CHANNELS, 3)))
+    scale, y_scale = np.float32(rng.uniform(1e-3, 0.2)), np.float32(rng.choice([1 / 256, 1 / 128, 0.0039, 0.02]))
+    zeros = [draw_zero(rng, dtype) for _ in range(2)]
+    constants = map(graph.constant, (scale, zeros[0], y_scale, zeros[1]))
+    y = graph.node("QLinearSoftmax", graph.feed(x), *constants, domain=MICROSOFT, axis=axis, opset=13)
+    terms = np.exp(wide(x, x.max(axis, keepdims=True)) * np.float64(scale))
+    shares = terms / terms.sum(axis, keepdims=True) * np.floor(np.float32(1) / y_scale)
+    # The quotient is no whole number, so the rounding of floats decides halves.
+    return graph.finish({y: limit(np.rint(shares), zeros[1], dtype)}, steps=1)
+
+
+def qlinear_where(rng: Rng) -> Case:
+    graph, dtype, shape = Builder(), TYPES[rng.integers(2)], (2, int(rng.choice(CHANNELS)), 5)
+    sides = draw_bytes(rng, dtype, *shape), draw_bytes(rng, dtype, *shape[1:] if rng.integers(2) else (1,))
+    zeros, scales = [draw_zero(rng, dtype) for _ in range(3)], [np.float32(2.0 ** rng.integers(-6, 1)) for _ in range(3)]
+    condition = rng.integers(0, 2, shape).astype(np.bool_)
+    names = [name for place in range(2) for name in map(graph.constant, (scales[place], zeros[place]))]
+    operands = graph.feed(condition), graph.feed(sides[0]), *names[:2], graph.feed(sides[1]), *names[2:]
+    y = graph.node("QLinearWhere", *operands, graph.constant(scales[2]), graph.constant(zeros[2]), domain=MICROSOFT)
+    left, right = (
+        rescale(wide(side, zero), scale / scales[2], zeros[2], dtype)
+        for side, zero, scale in zip(sides, zeros[:2], scales[:2], strict=True)
+    )
+    return graph.finish({y: np.where(condition, left, right)})
+
+
+def resized_codes(rng: Rng) -> Case:
+    """Returns an image of bytes that a nearest Resize enlarges, and its floats."""
+    graph, dtype = Builder(), TYPES[rng.integers(2)]
+    x, zero = (
+        draw_bytes(rng, dtype, 1, int(rng.choice(CHANNELS)), *(int(side) for side in rng.integers(1, 9, 2))),
+        draw_zero(rng, dtype),
+    )
+    names, factors = (graph.constant(np.float32(0.25)), graph.constant(zero)), [int(factor) for factor in rng.integers(1, 4, 2)]
+    codes = graph.node("QuantizeLinear", graph.feed(wide(x, zero).astype(np.float32) / 4), *names)
+    scales = graph.constant(np.array([1, 1, *factors], np.float32))
+    geometry = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    larger = graph.node("Resize", codes, "", scales, **geometry)
+    expected = x.repeat(factors[0], 2).repeat(factors[1], 3)
+    floats = wide(expected, zero).astype(np.float32) / 4
+    return graph.finish({larger: expected, graph.node("DequantizeLinear", larger, *names): floats})
+
+
 def mat_mul_to_float(rng: Rng) -> Case:
     graph, (a, a_zero, b, b_zero, total) = Builder(), draw_matrices(rng)
     a_scale, b_scale = draw_scale(rng), draw_scale(rng, *([b.shape[1]] if rng.integers(2) else []))
@@ -454,6 +519,7 @@ KINDS: Mapping[str, Callable[[Rng], Case]] = {
     for function in (
         conv_integer, mat_mul_integer, qlinear_conv, qlinear_mat_mul, qgemm, qlinear_add, qlinear_mul, qlinear_global_average_pool,
         qlinear_unary, mat_mul_to_float, dynamic_mat_mul, qdq_conv, qdq_mat_mul, qdq_residual, qdq_tiles,
+        qlinear_average_pool, qlinear_softmax, qlinear_where, resized_codes,
     )
 }  # fmt: skip
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.operators.winograd import has_exact_tiles
 from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.plan.planner import find_ranges
+from hetero_cpu.transforms.tiles import has_exact_tiles
 
 from hetero_core import Core
 from hetero_core.network.reader import read_network
 
-from .integers import KINDS, Builder, draw_case, find_difference
+from .integers import KINDS, Builder, convolve, draw_case, find_difference
 
 CASES = 16
 INTEGER_OPERATORS = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "Dynamic")
@@ -100,3 +100,24 @@ def test_ranges_follow_a_clip_through_constants() -> None:
     { a = Relu (x) b = Round (a) c = Add (b, shift) d = Clip (c, low, high) y = Sub (d, shift) }"""
     ranges = find_ranges(read_network(onnx.parser.parse_model(text)))
     assert ranges == {"a": (0, inf), "b": (0, inf), "c": (128, inf), "d": (128, 255), "y": (0, 127)}
+
+
+def test_ranges_of_a_concat_hold_all_of_its_inputs() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 6] y)
+    <float low = {-3}, float high = {5}, float zero = {0}, float most = {9}>
+    { a = Clip (x, low, high) b = Clip (x, zero, most) y = Concat <axis = 1> (a, b) }"""
+    assert find_ranges(read_network(onnx.parser.parse_model(text)))["y"] == (-3, 9)
+
+
+def test_channels_are_halved_if_only_halves_have_exact_tiles(core: Core, kernels: str) -> None:
+    graph, rng = Builder(), np.random.default_rng(3)
+    x, w = rng.integers(-128, 128, (1, 256, 12, 13)), rng.integers(-70, 71, (16, 256, 3, 3)).astype(np.int8)
+    assert not has_exact_tiles(w.astype(np.float32), -128, 127)
+    names = graph.constant(np.float32(0.5)), graph.constant(np.int8(0))
+    codes = graph.node("QuantizeLinear", graph.feed(x.astype(np.float32) / 2), *names)
+    weights = graph.node("DequantizeLinear", graph.constant(w), graph.constant(np.float32(0.25)))
+    geometry = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
+    y = graph.node("Conv", graph.node("DequantizeLinear", codes, *names), weights, kernel_shape=[3, 3], **geometry)
+    case = graph.finish({y: convolve(x, w.astype(np.int64), **geometry).astype(np.float32) / 8})
+    assert [node.op_type for node in transform_network(read_network(case.model)).nodes].count("Conv") == 2
+    assert find_difference(core, case, kernels) == ""

@@ -30,8 +30,9 @@ from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_nativ
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling
-from hetero_cpu.operators.winograd import choose_winograd, has_exact_tiles, plan_winograd
+from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 from hetero_cpu.symbols.arrays import lay_table
+from hetero_cpu.transforms.tiles import has_exact_tiles
 
 
 def plan_product_convolution(site: Site) -> Recipe | None:

@@ -112,6 +112,8 @@ def find_ranges(network: Network) -> Mapping[str, tuple[float, float]]:
             low, high = float(np.floor(low)), float(np.ceil(high))
         elif node.op_type in ("Add", "Sub"):
             low, high = (low + least, high + most) if node.op_type == "Add" else (low - most, high - least)
+        elif node.op_type == "Concat":
+            low, high = (pick(ranges.get(value, _NO_LIMITS)[side] for value in node.inputs) for side, pick in ((0, min), (1, max)))
         elif node.op_type in ("Div", "Mul", "MultiplyAdd") and low >= 0 and least > 0 and (len(limits) == 1 or last >= 0):
             low, high = 0.0, inf
         elif node.op_type not in _KEEPING:

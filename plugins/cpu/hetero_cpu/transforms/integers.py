@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +27,7 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
+from hetero_cpu.transforms.tiles import has_exact_tiles
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[Dimension, ...] | None
@@ -43,7 +45,7 @@ _SINCE = {
     **dict.fromkeys(("Add", "Div", "Identity", "Mul", "Sub"), 14),
     **dict.fromkeys(("Conv", "Round"), 11),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), 20),
-    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "ThresholdedRelu"), (1, 6, 0, 10), strict=True)),
+    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "ThresholdedRelu", "Where"), (1, 6, 0, 10, 16), strict=True)),
 }
 """The versions of the operators that the pass makes; 13 for all others."""
 
@@ -374,6 +376,8 @@ class _Rewriter:
         cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
         if cuts is None:
             return None
+        if len(cuts) == 1 and node.op_type == "Conv" and group == 1 and _pays_to_halve(node, numbers, x.ranges, shape):
+            cuts = [(slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2)]
         largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
         if group > 1 and node.op_type == "ConvTranspose":
             largest = [np.tile(bound, group) for bound in largest]
@@ -516,6 +520,21 @@ def _cut_depth(
         if all(_bound(numbers[cut], ranges, outputs).max(initial=0) < EXACT for cut in cuts):
             return cuts
     return None
+
+
+def _pays_to_halve(node: Node, numbers: Array, ranges: tuple[tuple[int, int], ...], shape: Shape) -> bool:
+    """Says whether a convolution has exact tiles of Winograd's in two halves of its channels, but not as a whole."""
+    sides, attributes = (shape or ())[2:], node.attributes
+    outputs, channels, *kernel = numbers.shape
+    is_plain = kernel == [3, 3] and all(set(attributes.get(name) or {1}) == {1} for name in ("strides", "dilations"))
+    # Smaller images are computed directly, as are channels that fill no vector of 16. Two ranges belong to a computed zero point, with
+    # which the planner knows no limits.
+    is_large = all(isinstance(side, int) and side >= 10 for side in sides)
+    if not is_plain or len(ranges) > 1 or channels % 32 or outputs % 16 or not is_large:
+        return False
+    floats = numbers.astype(np.float32)
+    halves = floats[:, : channels // 2], floats[:, channels // 2 :]
+    return not has_exact_tiles(floats, *ranges[0]) and all(has_exact_tiles(half, *ranges[0]) for half in halves)
 
 
 def _input(node: Node, position: int) -> str:
@@ -1018,28 +1037,108 @@ def _average_quantized(state: _Rewriter, node: Node) -> bool:
     return state.keep_rescaled(node, total, x_scale / (y_scale * np.float32(count)), *target)
 
 
+def _pool_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearAveragePool of ONNX Runtime: the exact sum of each window, which the mean over the whole window gives, rescaled once."""
+    operands, sizes = _read_unary(state, node), (state.shape(_input(node, 0)) or ())[2:]
+    attributes = dict(node.attributes)
+    is_plain = attributes.pop("auto_pad", "NOTSET") == "NOTSET" and not attributes.pop("ceil_mode", 0)
+    if operands is None or not is_plain or not sizes or attributes.pop("channels_last", 0):
+        return False
+    codes, x_scale, y_scale, target = operands
+    kernel, pads = attributes["kernel_shape"], attributes.get("pads") or (0,) * (2 * len(sizes))
+    count = int(np.prod(kernel, dtype=np.int64))
+    # The mean has an error of two roundings, which the sum must not show.
+    if count * 256 >= EXACT >> 3:
+        return False
+    counts: Array = np.array(count, np.float32)
+    if any(pads) and not attributes.get("count_include_pad", 0):
+        if not all(isinstance(size, int) for size in sizes):
+            return False
+        strides, elements = attributes.get("strides") or (1,) * len(sizes), []
+        for axis, (size, window, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
+            assert isinstance(size, int)
+            begins = np.arange(-pads[axis], size + pads[axis + len(sizes)] - window + 1, stride)
+            elements.append(np.minimum(begins + window, size) - np.maximum(begins, 0))
+        counts = reduce(np.multiply.outer, elements).astype(np.float32)
+    shape, rank = state.shape(node.outputs[0]), len(sizes)
+    template = replace(node, op_type="AveragePool", domain="", opset=14, since_version=11)
+    attributes |= {"count_include_pad": 1}
+    mean = state.emit_like(replace(template, attributes=MappingProxyType(attributes)), codes.parts[0], shape=shape)
+    total = state.emit("Round", state.emit("Mul", mean, state.number(np.float32(count)), shape=shape), shape=shape)
+    factor = x_scale / (y_scale * counts)
+    return state.keep_rescaled(node, total, factor.reshape((1, 1, *factor.shape)) if factor.ndim == rank else factor, *target)
+
+
+def _normalize_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearSoftmax of ONNX Runtime: floor(1 / y_scale) units are shared out; a sum in another order may decide a half."""
+    operands, axis, shape = _read_unary(state, node), node.attributes.get("axis"), state.shape(node.outputs[0])
+    if operands is None:
+        return False
+    codes, x_scale, y_scale, target = operands
+    is_late = node.attributes.get("opset", 0) >= 13
+    axis = (-1 if is_late else 1) if axis is None else axis
+    # An early Softmax normalizes all axes from `axis` on.
+    if not is_late and (shape is None or axis % len(shape) != len(shape) - 1):
+        return False
+    value = state.emit("Mul", codes.parts[0], state.number(x_scale), shape=shape)
+    shares = state.emit("Softmax", value, shape=shape, axis=axis)
+    units = state.emit("Mul", shares, state.number(np.floor(np.float32(1) / y_scale)), shape=shape)
+    return state.keep(node.outputs[0], state.saturate(units, *target, shape))
+
+
+def _requantize(state: _Rewriter, place: tuple[str, str, str], y_scale: Array, target: tuple[int, str]) -> str | None:
+    """Returns the numbers of a tensor, its scale and its zero point under another scale and zero point.
+
+    None if no single factor requantizes every byte as the two roundings of ONNX Runtime do.
+    """
+    value, scale, zero = place[0], state.scale(place[1]), state.zero(place[2])
+    codes = state.center(value, zero) if isinstance(zero, int) else None
+    if scale is None or codes is None or codes.dtype != target[1] or not isinstance(zero, int):
+        return None
+    low, high = _LIMITS[codes.dtype]
+    numbers = np.arange(low, high + 1).astype(np.float32) - np.float32(zero)
+    factor = scale / y_scale
+    if not np.array_equal(np.rint(numbers * scale / y_scale), np.rint(numbers * factor)):
+        return None
+    if scale != y_scale or zero != target[0]:
+        shape = state.shape(value)
+        codes = state.saturate(state.emit("Mul", codes.parts[0], state.number(factor), shape=shape), *target, shape)
+    return codes.parts[0]
+
+
 def _concatenate_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearConcat of ONNX Runtime, if a single factor requantizes every byte as its two roundings do."""
+    """QLinearConcat of ONNX Runtime."""
     y_scale, target = state.scale(node.inputs[0]), state.target(_input(node, 1), "")
     if y_scale is None or target is None or len(node.inputs) % 3 != 2:
         return False
-    parts = []
-    for place in range(2, len(node.inputs), 3):
-        value, scale, zero = node.inputs[place], state.scale(node.inputs[place + 1]), state.zero(node.inputs[place + 2])
-        codes = state.center(value, zero) if isinstance(zero, int) else None
-        if scale is None or codes is None or codes.dtype != target[1] or not isinstance(zero, int):
-            return False
-        low, high = _LIMITS[codes.dtype]
-        numbers = np.arange(low, high + 1).astype(np.float32) - np.float32(zero)
-        factor = scale / y_scale
-        if not np.array_equal(np.rint(numbers * scale / y_scale), np.rint(numbers * factor)):
-            return False
-        shape = state.shape(value)
-        if scale != y_scale or zero != target[0]:
-            codes = state.saturate(state.emit("Mul", codes.parts[0], state.number(factor), shape=shape), *target, shape)
-        parts.append(codes.parts[0])
-    joined = state.emit("Concat", *parts, shape=state.shape(node.outputs[0]), axis=node.attributes["axis"])
+    places = zip(node.inputs[2::3], node.inputs[3::3], node.inputs[4::3], strict=True)
+    parts = [_requantize(state, place, y_scale, target) for place in places]
+    if None in parts:
+        return False
+    shape = state.shape(node.outputs[0])
+    joined = state.emit("Concat", *(part for part in parts if part), shape=shape, axis=node.attributes["axis"])
     return state.keep(node.outputs[0], Codes((joined,), target[0], target[1], _open_ranges(target[1], target[0])))
+
+
+def _choose_quantized(state: _Rewriter, node: Node) -> bool:
+    """QLinearWhere of ONNX Runtime."""
+    y_scale, target = state.scale(_input(node, 7)), state.target(_input(node, 8), "")
+    if y_scale is None or target is None:
+        return False
+    condition, *places = node.inputs[:7]
+    x, y = (_requantize(state, (places[i], places[i + 1], places[i + 2]), y_scale, target) for i in (0, 3))
+    if x is None or y is None:
+        return False
+    state.make(condition)
+    numbers = state.emit("Where", condition, x, y, shape=state.shape(node.outputs[0]))
+    return state.keep(node.outputs[0], Codes((numbers,), target[0], target[1], _open_ranges(target[1], target[0])))
+
+
+def _resize(state: _Rewriter, node: Node) -> bool:
+    """Moves numbers if each element of the result is an element of the input."""
+    is_pick = node.attributes.get("mode", "nearest") == "nearest"
+    is_cropped = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    return is_pick and not is_cropped and _move(state, node)
 
 
 Rule = Callable[[_Rewriter, Node], bool]
@@ -1063,12 +1162,16 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "MatMulInteger"): _keep_integers("MatMul"),
     ("", "QLinearMatMul"): _multiply_quantized,
     ("", "Relu"): _rectify,
+    ("", "Resize"): _resize,
     ("", "Transpose"): _turn,
     (_MICROSOFT, "DynamicQuantizeMatMul"): _multiply_dynamically,
     (_MICROSOFT, "MatMulIntegerToFloat"): _multiply_to_float,
     (_MICROSOFT, "QGemm"): _multiply_qgemm,
     (_MICROSOFT, "QLinearAdd"): _add_quantized,
+    (_MICROSOFT, "QLinearAveragePool"): _pool_quantized,
     (_MICROSOFT, "QLinearConcat"): _concatenate_quantized,
     (_MICROSOFT, "QLinearGlobalAveragePool"): _average_quantized,
     (_MICROSOFT, "QLinearMul"): _times_quantized,
+    (_MICROSOFT, "QLinearSoftmax"): _normalize_quantized,
+    (_MICROSOFT, "QLinearWhere"): _choose_quantized,
 }
