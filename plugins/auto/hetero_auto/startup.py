@@ -40,7 +40,7 @@ from hetero_auto.measuring import (
 )
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool
 from hetero_core.composing.runs import is_ready
-from hetero_core.contract import CancelToken, Done, Executable, RunContext
+from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, DeadlineExceededError, HeteroError, MemoryLimitError, RequestCancelledError
@@ -522,8 +522,21 @@ class _Loader:
         if len(self.pool.members) > 1:
             # A failed run has brought a further device.
             self._take_over(best)
+        if len(seconds) < 2:
+            self._warn_of_slow_nodes(best)
         if self._way.entry and best.least:
             write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
+
+    def _warn_of_slow_nodes(self, member: Member) -> None:
+        """Warns if the only device that can be measured has slow nodes; waits for its kernels."""
+        if not is_ready(member.loaded):
+            await_kernels(member, self._make_inputs(member), self._source.owner)
+        slow = member.loaded.get_metric("SLOW_NODES")
+        if slow:
+            logger.warning(
+                "network '%s': %s has no fast kernel for %s (SLOW_NODES names all), and most of a run is spent there; %s has no other "
+                "device to compare", self._source.network.name, member.name, ", ".join(map(repr, slow[:3])), self._source.owner,
+            )  # fmt: skip
 
     def _list_challengers(self, best: Member | None) -> Iterator[str]:
         """Yields the devices to measure, in order; devices that hold the interpreter's lock only if there is no other."""
@@ -584,6 +597,10 @@ class _Loader:
     def _load(self, name: str) -> Member:
         self._used.add(name)
         began = perf_counter()
-        member = self._source.load(name)
+        token = is_candidate.set(self._way.measures and len(self._candidates.names) > 1)
+        try:
+            member = self._source.load(name)
+        finally:
+            is_candidate.reset(token)
         self._seconds[name] = perf_counter() - began
         return member

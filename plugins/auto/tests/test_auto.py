@@ -674,3 +674,15 @@ def test_kept_choice_answers_on_the_device_that_starts_sooner(
             loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
             assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
     assert (fast.loads, slow.loads) == (2, 2)
+
+
+@pytest.mark.parametrize("others", [(), ("B",)])
+def test_slow_nodes_are_told_if_no_other_device_takes_them(
+    core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture, others: tuple[str, ...]
+) -> None:
+    add_device("A").slow_nodes = ("Add_0",)
+    add_device("B").refused = () if others else ("Add",)
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+    loaded.infer(feed(2))
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert ("A has no fast kernel for 'Add_0' (SLOW_NODES names all)" in caplog.text) is (not others)
