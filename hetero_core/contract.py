@@ -6,6 +6,7 @@ A plugin author reads this file and `hookspecs.py`. Imports no array library and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -140,6 +141,10 @@ class Extension:
     since_version: int
     function: Callable[..., Any]
     infer_types: Callable[[tuple[ValueType | None, ...], Mapping[str, Any]], tuple[ValueType, ...]]
+
+
+is_candidate: ContextVar[bool] = ContextVar("hetero_is_candidate", default=False)
+"""True while AUTO loads a device to compare it with others: a device then gives no advice to use another one."""
 
 
 class CancelToken:

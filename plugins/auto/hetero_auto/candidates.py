@@ -10,6 +10,7 @@ import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from hetero_core import Core
@@ -125,6 +126,8 @@ class Candidates:
         self.answers: dict[str, QueryResult] = {}
         self.unavailable: dict[str, str] = {}
         """The reason of each device that was asked and cannot work here."""
+        self.query_seconds: dict[str, float] = {}
+        """The seconds until each device answered: the first query of a process may import an engine."""
         self._found: list[str] = []
         self._rest = self._walk()
 
@@ -161,6 +164,7 @@ class Candidates:
         """Says whether a device works and takes the whole network."""
         with self._lock:
             if name not in self.answers and name not in self.unavailable:
+                began = perf_counter()
                 try:
                     self._core.config_keys(name)
                 except DeviceUnavailableError as error:
@@ -169,6 +173,7 @@ class Candidates:
                         logger.warning("%s goes on without %s: %s", self._title, name, reason)
                 else:
                     self.answers[name] = self._core.query_network(self._network, name, self._configs[name])
+                    self.query_seconds[name] = perf_counter() - began
             return name in self.answers and not self.answers[name].refused
 
     def find_quick(self, seconds: Mapping[str, float]) -> str | None:

@@ -124,7 +124,7 @@ def _make_input(spec: ValueSpec) -> Any:
     return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
 
 
-_FORMAT = 2
+_FORMAT = 3
 _MOST_ELEMENTS = 16
 
 
@@ -176,7 +176,7 @@ def read_choice(name: str) -> Choice | None:
 
 
 def write_choice(name: str, core: Core, best: Member, seconds_until_answer: Mapping[str, float], elements: int) -> None:
-    """Stores a choice; `seconds_until_answer` is the load and the first run of each device that was measured."""
+    """Stores a choice; `seconds_until_answer` is the query, the load and the first run of each device that was measured."""
     quick = min(seconds_until_answer, key=lambda device: seconds_until_answer[device], default=best.name)
     if seconds_until_answer.get(best.name, 0.0) <= _FIRST_MARGIN * seconds_until_answer.get(quick, 0.0):
         quick = best.name

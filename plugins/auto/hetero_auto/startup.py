@@ -40,7 +40,7 @@ from hetero_auto.measuring import (
 )
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool
 from hetero_core.composing.runs import is_ready
-from hetero_core.contract import CancelToken, Done, Executable, RunContext
+from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, DeadlineExceededError, HeteroError, MemoryLimitError, RequestCancelledError
@@ -82,31 +82,25 @@ class Races:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._races: set[_Race] = set()
-        self._take_overs, self._is_decided = 0, False
-
-    @property
-    def is_over(self) -> bool:
+        self.is_over = False
         """True once the choice is made: new requests need not race."""
-        return self._is_decided
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a request on the quick device; `done` gets the first answer. Raises: ClosedError."""
         race = _Race(self._pool, inputs, context, lambda *answer: self._end(race, done, *answer))
-        # In this order no race is missed: the set has it before the number is read, and the number changes before the set is read.
+        # In this order no race is missed: the set has it before the pool is read, and the pool changes before the set is read.
         self._races.add(race)
         race.start()
-        if self._take_overs:
-            race.repeat()
+        race.repeat()
 
     def repeat_all(self) -> None:
         """Starts each request that runs on a device which has left the pool again, on a device that is in it."""
-        self._take_overs += 1
         for race in list(self._races):
             race.repeat()
 
     def end(self) -> None:
         """Notes that the choice is made; requests that still run are repeated if their device has left."""
-        self._is_decided = True
+        self.is_over = True
         self.repeat_all()
 
     def _end(self, race: _Race, done: Done, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
@@ -492,7 +486,6 @@ class _Loader:
                 if best is not None and not self._has_room():
                     logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
                     break
-                began = perf_counter()
                 try:
                     challenger = self._find_present(name) or next(self.load_each([name]))
                 except ClosedError:
@@ -501,8 +494,10 @@ class _Loader:
                     failure = error
                     continue
                 unready.append(challenger)
-                loading = perf_counter() - began
-                if best is None or self._beats(challenger, best):
+                is_faster = best is None or self._beats(challenger, best)
+                for member in (challenger,) if best is None else (challenger, best):
+                    seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
+                if is_faster:
                     if best is not None:
                         best.stays_open = not is_ready(best.loaded)
                         unready += [best] if best.stays_open else []
@@ -512,7 +507,6 @@ class _Loader:
                     unready.remove(challenger)
                     if challenger is not best:
                         self.close_member(challenger)
-                seconds[name] = loading + challenger.first
             if best is None:
                 raise failure if failure is not None else ClosedError(f"{self._source.owner}: no device can load the network")
             while unready:
@@ -528,10 +522,21 @@ class _Loader:
         if len(self.pool.members) > 1:
             # A failed run has brought a further device.
             self._take_over(best)
-        for member in self.pool.members:
-            seconds.setdefault(member.name, self._seconds.get(member.name, 0.0) + member.first)
+        if len(seconds) < 2:
+            self._warn_of_slow_nodes(best)
         if self._way.entry and best.least:
             write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
+
+    def _warn_of_slow_nodes(self, member: Member) -> None:
+        """Warns if the only device that can be measured has slow nodes; waits for its kernels."""
+        if not is_ready(member.loaded):
+            await_kernels(member, self._make_inputs(member), self._source.owner)
+        slow = member.loaded.get_metric("SLOW_NODES")
+        if slow:
+            logger.warning(
+                "network '%s': %s has no fast kernel for %s (SLOW_NODES names all), and most of a run is spent there; %s has no other "
+                "device to compare", self._source.network.name, member.name, ", ".join(map(repr, slow[:3])), self._source.owner,
+            )  # fmt: skip
 
     def _list_challengers(self, best: Member | None) -> Iterator[str]:
         """Yields the devices to measure, in order; devices that hold the interpreter's lock only if there is no other."""
@@ -592,6 +597,10 @@ class _Loader:
     def _load(self, name: str) -> Member:
         self._used.add(name)
         began = perf_counter()
-        member = self._source.load(name)
+        token = is_candidate.set(self._way.measures and len(self._candidates.names) > 1)
+        try:
+            member = self._source.load(name)
+        finally:
+            is_candidate.reset(token)
         self._seconds[name] = perf_counter() - began
         return member

@@ -627,7 +627,7 @@ def test_kept_choice_serves_the_next_process(
             core.unregister_plugin(name)
     fast, slow = add_device("A"), add_device("B")
     pause = threading.Event()
-    slow.work = lambda: pause.wait(0.01)
+    slow.work = lambda: pause.wait(0.05)
 
     def load_and_run() -> tuple[int, int]:
         before = fast.loads, slow.loads
@@ -653,3 +653,36 @@ def test_first_answer_comes_from_a_device_without_slow_nodes(core: Core, add_dev
     served = loaded.get_metric("REQUESTS_OF_DEVICES")
     assert served["A"] == 1
     assert loaded.get_metric("SLOW_NODES") in ((), ("Add_0",))
+
+
+def test_kept_choice_answers_on_the_device_that_starts_sooner(
+    core: Core, add_device: Any, network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest device takes long to load: the next process answers on the other one, and hands over."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in core.device_names:
+        if name != "AUTO":
+            core.unregister_plugin(name)
+    fast, slow = add_device("A"), add_device("B")
+    pause = threading.Event()
+    slow.work = lambda: pause.wait(0.01)
+    fast.before_load = lambda: pause.wait(1)
+    for _ in range(2):
+        with core.load_network(network) as loaded:
+            assert loaded.infer(feed(2))["y"].tolist() == [6]
+            assert loaded.get_metric("REQUESTS_OF_DEVICES")["B"] == 1
+            loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+            assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+    assert (fast.loads, slow.loads) == (2, 2)
+
+
+@pytest.mark.parametrize("others", [(), ("B",)])
+def test_slow_nodes_are_told_if_no_other_device_takes_them(
+    core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture, others: tuple[str, ...]
+) -> None:
+    add_device("A").slow_nodes = ("Add_0",)
+    add_device("B").refused = () if others else ("Add",)
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+    loaded.infer(feed(2))
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert ("A has no fast kernel for 'Add_0' (SLOW_NODES names all)" in caplog.text) is (not others)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.contract import Executable, Payload, RunContext
+from hetero_core.contract import Executable, Payload, RunContext, is_candidate
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_cpu.machine.availability import AUTO, NUMPY
@@ -137,6 +137,7 @@ class CpuExecutable(Executable):
         With `keeps_groups` GroupQueryAttention stays as it is, for rows of any length.
         """
         self._kernels, self.workers = kernels, workers
+        self._is_candidate = is_candidate.get()
         self._teams = None
         if kernels != NUMPY and workers > 1:
             from hetero_cpu.machine.program import TeamPool  # LLVM
@@ -362,14 +363,14 @@ class CpuExecutable(Executable):
             return self._plans.find(signature)
 
     def _note_slow_nodes(self, plan: PlanInUse, signature: Signature) -> None:
-        """Finds the slow nodes of a plan, and warns of the first plan that has any."""
+        """Finds the slow nodes of a plan, and warns of the first plan that has any, unless AUTO compares devices."""
         from hetero_cpu.plan.passes import specialize_network  # a plan of machine code alone needs neither
         from hetero_cpu.plan.slow_nodes import list_slow_nodes
 
         network = self.transformed if self._is_static else specialize_network(self.transformed, signature)
         slow = list_slow_nodes(plan.plan, network)
         plan.slow = tuple(dict.fromkeys(name for node in slow for name in node.origins or (node.name,)))
-        if slow and not any(other.slow for other in self._plans.plans):
+        if slow and not self._is_candidate and not any(other.slow for other in self._plans.plans):
             names = ", ".join(f"'{node.name}' ({node.operator})" for node in slow[:_MOST_NAMES])
             logger.warning(
                 "network '%s': CPU has no machine code for %s%s, and most of a run is spent there; `hetero inspect MODEL -d CPU` names the "

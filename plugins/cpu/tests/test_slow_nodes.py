@@ -11,6 +11,7 @@ from hetero_cpu.plan.plan import Foreign
 from hetero_cpu.plan.slow_nodes import estimate_seconds
 
 from hetero_core import Core
+from hetero_core.contract import is_candidate
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
 
@@ -33,6 +34,17 @@ def test_slow_nodes_are_heavy_steps_of_the_toolkit(text: str, size: int, caplog:
     is_slow = "heavy" in foreign and size == 512
     assert slow == (("heavy",) if is_slow else ())
     assert ("no machine code for 'heavy' (MatMul" in caplog.text) is is_slow
+
+
+def test_candidate_of_auto_gives_no_advice(caplog: pytest.LogCaptureFixture) -> None:
+    token = is_candidate.set(True)
+    try:
+        with Core() as core:
+            loaded = core.load_network(onnx.parser.parse_model(HEAD + HEAVY), "CPU", {"CPU_KERNELS": "JIT"})
+            loaded.infer({"x": np.ones((512, 512), np.int32), "f": np.ones(8, np.float32)})
+    finally:
+        is_candidate.reset(token)
+    assert "no machine code for" not in caplog.text
 
 
 @pytest.mark.parametrize(
