@@ -52,7 +52,7 @@ def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], is_busy: 
     time of each counts. A member that cannot run the inputs loses, with a warning.
     """
     members = (challenger, best)
-    able = [member for member in members if _is_able(member, partial(_run, member, inputs), title)]
+    able = [member for member in members if _is_able(member, partial(member.loaded.infer, inputs), title)]
     if len(able) < len(members):
         return able == [challenger]
     counts = {member: max(1, int(_SAMPLE_SECONDS / max(_time(member, inputs, 1), 1e-9))) for member in members}
@@ -91,10 +91,6 @@ def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:
         logger.warning("%s cannot measure %s: %s", title, member.name, error)
         return False
     return True
-
-
-def _run(member: Member, inputs: Mapping[str, Any]) -> None:
-    member.loaded.infer(inputs)
 
 
 def _time(member: Member, inputs: Mapping[str, Any], count: int) -> float:

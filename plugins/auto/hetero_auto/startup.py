@@ -82,8 +82,6 @@ class Races:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._races: set[_Race] = set()
-        self.is_over = False
-        """True once the choice is made: new requests need not race."""
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a request on the quick device; `done` gets the first answer. Raises: ClosedError."""
@@ -97,11 +95,6 @@ class Races:
         """Starts each request that runs on a device which has left the pool again, on a device that is in it."""
         for race in list(self._races):
             race.repeat()
-
-    def end(self) -> None:
-        """Notes that the choice is made; requests that still run are repeated if their device has left."""
-        self.is_over = True
-        self.repeat_all()
 
     def _end(self, race: _Race, done: Done, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         self._races.discard(race)
@@ -283,8 +276,7 @@ class AutoExecutable(PoolExecutable):
         if self.pool.sample is None and all(isinstance(each, np.ndarray) for each in inputs):
             self.pool.sample = tuple(each.copy() for each in inputs)
         self._open_settling()
-        races = self._races
-        return races if races is not None and not races.is_over and may_repeat_run(context) else None
+        return self._races if may_repeat_run(context) else None
 
     def _open_settling(self) -> Future[None] | None:
         """Returns the choice that is under way, which begins with the first call; None if the device was chosen at load."""
@@ -310,8 +302,6 @@ class AutoExecutable(PoolExecutable):
             if self._is_handed_over:
                 return
             self._is_handed_over = True
-        if self._races is not None:
-            self._races.end()
         self._races, self._begin, self.pool.sample = None, None, None
         members = self.pool.members
         if len(members) == 1:
