@@ -21,6 +21,8 @@ _BLAS_PRODUCT, _LOOP_PRODUCT, _TOOLKIT_ELEMENT = 5e-11, 1e-9, 5e-9
 """Seconds of the toolkit: for a multiplication by BLAS, by a loop of NumPy as for integers, and for an element."""
 _BLAS_TYPES = frozenset({"float32", "float64"})
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+_TAKING = ("ArrayFeatureExtractor", "Gather", "Shape", "Size", "Slice")
+"""Operators that read no more elements than they write."""
 
 
 def list_slow_nodes(plan: ExecutionPlan, network: Network) -> tuple[Node, ...]:
@@ -54,7 +56,8 @@ def estimate_seconds(node: Node, types: Mapping[str, TensorType], product: float
             return product * written * weights[0][0 if node.attributes.get("transA") else -1]
         if node.op_type in _RECURRENT:
             return product * prod(weights[0][:2]) * sum(map(prod, weights[1:3]))
-    return element * max([written, *map(prod, shapes)])
+    reads = [] if node.op_type.startswith(_TAKING) else map(prod, shapes)
+    return element * max([written, *reads])
 
 
 def _read_shape(value: str, types: Mapping[str, TensorType]) -> tuple[int, ...]:

@@ -31,19 +31,15 @@ from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, wi
 _RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that keep the numbers of keys."""
 _MOST_STEPS_BACK = 24
-_KEEPING_STEPS = frozenset(
-    (
-        *("Add", "Cast", "Identity", "LayerNormalization", "MatMul", "MatMulNBits", "Mul", "RMSNormalization", "RotaryEmbedding"),
-        *("SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Split"),
-    )
+_KEEPING_STEPS = (
+    "Add Cast Identity LayerNormalization MatMul MatMulNBits Mul RMSNormalization RotaryEmbedding SimplifiedLayerNormalization "
+    "SkipLayerNormalization SkipSimplifiedLayerNormalization Split"
 )
 """Operators whose output has the first two axes of their first input."""
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
-_ATTRIBUTES = frozenset(
-    (
-        *("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "kv_num_heads", "local_window_size", "num_heads"),
-        *("qk_output", "rotary_interleaved", "scale", "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
-    )
+_ATTRIBUTES = (
+    "causal do_rotary k_quant_type kv_cache_bit_width kv_num_heads local_window_size num_heads qk_output rotary_interleaved scale "
+    "sliding_window_cache smooth_softmax softcap v_quant_type"
 )
 _RANK = 4
 _LOWEST = float(np.finfo(np.float32).min)
@@ -154,7 +150,7 @@ class _Rewriting:
                 return position, 1
             producer = network.index_of_producer.get(value)
             node = None if producer is None else network.nodes[producer]
-            if node is None or node.op_type not in _KEEPING_STEPS | _LOOKUPS:
+            if node is None or node.op_type not in (*_KEEPING_STEPS.split(), *_LOOKUPS):
                 return None
             is_lookup, others = node.op_type in _LOOKUPS, [network.initializers.get(name) for name in node.inputs]
             if is_lookup:
@@ -181,7 +177,13 @@ class _Rewriting:
         get = node.attributes.get
         heads, groups, window = int(get("num_heads", 0)), int(get("kv_num_heads", 0)), int(get("local_window_size", -1))
         shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
-        if not set(node.attributes) <= _ATTRIBUTES or any(node.inputs[9:]) or any(node.outputs[3:]) or not is_causal or window == 0:
+        if (
+            not set(node.attributes) <= set(_ATTRIBUTES.split())
+            or any(node.inputs[9:])
+            or any(node.outputs[3:])
+            or not is_causal
+            or window == 0
+        ):
             return False
         if (
             get("softcap", 0.0)
