@@ -46,9 +46,9 @@ class OutputCheck:
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
                 named = type(value).__name__ if own is None else own
                 raise PluginError(f"{self._blame} returned {named} for output '{spec.name}'; expected an array of {dtype}")
-            if shape is not None and value.shape != shape and not fits_shape(value.shape, shape):
+            if shape is not None and (own_shape := value.shape) != shape and not fits_shape(own_shape, shape):
                 raise PluginError(
-                    f"{self._blame} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, as inference proves"
+                    f"{self._blame} returned shape {list(own_shape)} for output '{spec.name}'; expected {spec.type}, as inference proves"
                 )
         if self._watch is not None:
             self._watch.check(outputs)

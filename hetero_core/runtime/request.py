@@ -56,18 +56,18 @@ class Run:
     event loop of the end.
     """
 
+    # Class attributes until they are set: every run has them, and most runs set few of them.
+    outputs: tuple[Any, ...] = ()
+    error: BaseException | None = None
+    is_over = is_detached = is_delegated = False
+    wake: Callable[[], None] | None = None
+    timer: threading.Timer | None = None  # ends a run with DEADLINE
+
     def __init__(self, network: ExecutableNetwork, inputs: tuple[Any, ...], context: RunContext, deadline: float | None) -> None:
         self.network = network
         self.inputs = inputs
         self.context = context
         self.deadline = deadline  # seconds
-        self.outputs: tuple[Any, ...] = ()
-        self.error: BaseException | None = None
-        self.is_over = False
-        self.is_detached = False
-        self.is_delegated = False
-        self.wake: Callable[[], None] | None = None
-        self.timer: threading.Timer | None = None  # ends a run with DEADLINE
         # A lock that is held until the end; an event would cost 5 us in every run.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -87,6 +87,21 @@ class Run:
 class InferRequest:
     """A request on a loaded network. A single thread starts it; any thread may wait for it or cancel it."""
 
+    # Class attributes as those of Run: `infer` of a network makes a request for each run.
+    _presets: OrderedPresets | None = None
+    _outputs: tuple[Any, ...] | None = None
+    _callback: Callback | None = None
+    _state: object = NO_STATE
+    # A run with states reads the results of the last run in the spare working memory; the two take turns.
+    _spare: object = NO_STATE
+    # The network that computes in place of this one, and the working memory of its runs.
+    _delegate: ExecutableNetwork | None = None
+    _delegate_state: object = NO_STATE
+    _running: Run | None = None
+    _last: Run | None = None
+    _profile: Profile | None = None
+    _copied_inputs = 0
+
     def __reduce__(self) -> NoReturn:
         refuse_pickling("an InferRequest", "load the network in the other process and create a request there")
 
@@ -95,27 +110,14 @@ class InferRequest:
         self._lock = threading.Lock()
         self._input_of_name: dict[str, Any] = {}
         self._preset_of_name: dict[str, Any] = {}
-        self._presets: OrderedPresets | None = None
-        self._outputs: tuple[Any, ...] | None = None
-        self._callback: Callback | None = None
         self.states = RequestStates(network, self)
-        self._state: object = NO_STATE
-        # A run with states reads the results of the last run in the spare working memory; the two take turns.
-        self._spare: object = NO_STATE
-        # The network that computes in place of this one, and the working memory of its runs.
-        self._delegate: ExecutableNetwork | None = None
-        self._delegate_state: object = NO_STATE
-        # With a deadline within the run, which may be abandoned.
+        # With a deadline, the run makes its working memory, since it may be abandoned.
         if network.deadline is None and network.find_delegate() is None:
             self._state = network.create_state()
             if self.states:
                 self._spare = network.create_state(self._state)
         if self._state is not None:
             keep_in_child(self)
-        self._running: Run | None = None
-        self._last: Run | None = None
-        self._profile: Profile | None = None
-        self._copied_inputs = 0
 
     # Runs: on this thread, in an event loop, and detached
 
@@ -350,7 +352,7 @@ class InferRequest:
             # A waiting caller gets the error once; the error of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
-                if self.states:
+                if self._network.border.states:
                     outputs = self.states.keep(outputs)
                     self._state, self._spare = self._spare, self._state
                 run.outputs = self._outputs = outputs
@@ -363,9 +365,9 @@ class InferRequest:
 
     def _finish(self, run: Run) -> None:
         """Wakes the threads that wait for a run."""
-        timer, run.timer = run.timer, None
-        if timer is not None:
-            timer.cancel()
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None  # it refers to the run
         run.open()
         if run.wake is not None:
             run.wake()

@@ -126,7 +126,6 @@ class RequestStates(Mapping[str, RequestState]):
                     position_out=position_out[tie.output],
                     require_idle=self._require_idle,
                 )
-        self._tied_out = frozenset(state.position_out for state in self._states.values())
         self.copied_bytes = 0
         """Bytes of state that the last run copied."""
 
@@ -179,7 +178,8 @@ class RequestStates(Mapping[str, RequestState]):
             return outputs
         for state in self._states.values():
             state.keep(outputs[state.position_out])
-        return tuple(value for index, value in enumerate(outputs) if index not in self._tied_out)
+        tied = {state.position_out for state in self._states.values()}
+        return tuple(value for index, value in enumerate(outputs) if index not in tied)
 
     def __getitem__(self, name: str) -> RequestState:
         if name not in self._states:
