@@ -618,15 +618,20 @@ def test_no_take_over_is_lost_by_a_fault_of_a_device(
     assert serving == "C" or (error is not None and name == "third" and serving == "B")
 
 
-def test_kept_choice_serves_the_next_process(
-    core: Core, add_device: Any, network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two_alone(core: Core, add_device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """The only devices of the Core beside AUTO, A and B, with an empty store in `tmp_path`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in core.device_names:
         if name != "AUTO":
             core.unregister_plugin(name)
-    fast, slow = add_device("A"), add_device("B")
-    pause = threading.Event()
+    return add_device("A"), add_device("B")
+
+
+def test_kept_choice_serves_the_next_process(
+    core: Core, two_alone: tuple[Any, Any], network: Network, feed: Feed, tmp_path: Path
+) -> None:
+    fast, slow, pause = *two_alone, threading.Event()
     slow.work = lambda: pause.wait(0.05)
 
     def load_and_run() -> tuple[int, int]:
@@ -656,15 +661,10 @@ def test_first_answer_comes_from_a_device_without_slow_nodes(core: Core, add_dev
 
 
 def test_kept_choice_answers_on_the_device_that_starts_sooner(
-    core: Core, add_device: Any, network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    core: Core, two_alone: tuple[Any, Any], network: Network, feed: Feed, tmp_path: Path
 ) -> None:
-    """The fastest device takes long to load: the next process answers on the other one, and hands over."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name in core.device_names:
-        if name != "AUTO":
-            core.unregister_plugin(name)
-    fast, slow = add_device("A"), add_device("B")
-    pause = threading.Event()
+    """The fastest device takes long to load: the next process answers on B, and hands over to A."""
+    fast, slow, pause = *two_alone, threading.Event()
     slow.work = lambda: pause.wait(0.01)
     fast.before_load = lambda: pause.wait(1)
     for _ in range(2):
