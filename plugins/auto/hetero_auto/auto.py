@@ -1,7 +1,7 @@
 """The AUTO device: the best device of a list, or of all installed devices, for each network, with the next devices as a fallback.
 
 Loading: the devices that take the whole network, in order of preference; the device that loads fastest serves at once. With a list
-the first device takes over when it is compiled; without one each device is timed, and the fastest one takes over.
+the first device takes over when it is compiled; without a list all devices are timed, and the fastest takes over.
 """
 
 from __future__ import annotations

@@ -558,7 +558,7 @@ class _Loader:
         return beats(challenger, best, self._make_inputs(best), self.pool.is_busy, self._source.owner)
 
     def _make_inputs(self, member: Member) -> dict[str, Any]:
-        """Returns the inputs of a request; of ones, if there was none."""
+        """Returns the inputs of the first request, arrays of ones before it."""
         specs, sample = member.loaded.inputs, self.pool.sample
         if sample is None:
             return make_inputs(specs)

@@ -21,7 +21,7 @@ NUMBERS = np.array([-np.inf, -1.0, -0.0, 0.0, 1e-45, 0.5, 1.0, 3e38, np.inf, np.
 
 
 def draw_forest(rng: Any, *, trees: int, depth: int, targets: int, modes: tuple[str, ...], missing: bool) -> dict[str, Any]:
-    """Returns the attributes of random trees, some of a single leaf; a leaf has a weight for one target, or none."""
+    """Returns the attributes of random trees, some of a single leaf; a leaf has at most a single weight."""
     nodes: dict[str, list[Any]] = {name: [] for name in ("tree", "id", "feature", "mode", "value", "yes", "no", "missing")}
     leaves: dict[str, list[Any]] = {name: [] for name in ("tree", "id", "target", "weight")}
     for tree in range(trees):
