@@ -5,7 +5,7 @@ Rules:
   cycle.
 - Imports inside functions obey the same order: they postpone heavy modules (onnx, drivers), they do not reverse layers.
 - The few imports from a lower layer are listed in BELOW with their reason, and stand under TYPE_CHECKING, for annotations only.
-- `kernels`, `engines`, `testing`, `debugging`, `conformance` and `cli` use the core. The core never imports them, not even inside a
+- `kernels`, `engines`, `testing`, `debugging`, `frontends`, `serving`, `conformance` and `cli` use the core. The core never imports them, not even inside a
   function; `engines` is for plugins, `kernels` is for plugins, the conformance kit and the command line.
 - No file of hetero_core imports a plugin; a plugin imports only itself and the public modules of the core.
 """
@@ -57,6 +57,8 @@ LAYERS = (
     "engines",
     "testing",
     "debugging",
+    "frontends",
+    "serving",
     "conformance",
     "cli",
     "__main__",
@@ -76,6 +78,8 @@ USERS = {
     "engines": (),
     "testing": ("debugging", "conformance", "cli"),
     "debugging": ("conformance", "cli"),
+    "frontends": ("serving", "cli"),
+    "serving": ("cli",),
     "conformance": ("cli",),
     "cli": ("__main__",),
     "__main__": (),

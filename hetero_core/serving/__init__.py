@@ -1,0 +1,1 @@
+"""Models answered over HTTP and gRPC by the Open Inference Protocol; `hetero serve` is its command."""
