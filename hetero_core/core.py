@@ -7,8 +7,8 @@ A CallTarget has everything that a query, a load or an import needs to know abou
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from hetero_core.contract import ConfigKey, DeviceName, Extension, QueryResult
 from hetero_core.devices.cures import offer_cure
@@ -22,7 +22,8 @@ from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.executors import FORK_ADVICE, Executor, ExecutorManager
+from hetero_core.runtime import executors
+from hetero_core.runtime.executors import FORK_ADVICE, Executor, ExecutorManager, retain
 from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model
 
 if TYPE_CHECKING:
@@ -43,22 +44,39 @@ class Core:
     def __reduce__(self) -> NoReturn:
         refuse_pickling("a Core", "open one in each process, and pass paths of models or of blobs")
 
-    def __init__(self, *, device_timeout: float | None = 60.0, read_limits: ReadLimits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        device_timeout: float | None = 60.0,
+        read_limits: ReadLimits | None = None,
+        after_fork: Literal["raise", "reopen"] = "raise",
+    ) -> None:
         """`device_timeout`: the seconds in which a plugin must create its device and answer its first questions (configuration keys,
         a metric); None waits for ever. Queries, loads and runs are limited by DEADLINE instead.
         `read_limits`: how much time and memory reading a model may take; by default `ReadLimits()`.
+        `after_fork`: with "reopen", the first call in a forked child creates the devices anew with the settings of the parent, and the
+        first call on a network loads it anew from its model or blob, which stays referenced for this. With "raise" both are errors.
 
-        Raises: ConfigValueError for a timeout that is no positive number; PluginError for a broken wrapper.
+        Raises: ConfigValueError for a timeout that is no positive number or an unknown `after_fork`; PluginError for a broken wrapper.
         """
         if device_timeout is not None and not device_timeout > 0:
             raise ConfigValueError(f"device_timeout: expected seconds above 0, or None for no limit, got {device_timeout!r}")
-        self._registry = Registry(self, device_timeout)
+        if after_fork not in ("raise", "reopen"):
+            raise ConfigValueError(f"after_fork: expected 'raise' or 'reopen', got {after_fork!r}")
+        self._device_timeout = device_timeout
         self._read_limits = read_limits
+        self._after_fork = after_fork
+        # The calls that changed settings, which a forked child repeats.
+        self._changes: list[Callable[[], object]] = []
+        self._is_closed = False
+        self._open()
+
+    def _open(self) -> None:
+        self._registry = Registry(self, self._device_timeout)
         self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
         self._operator_types = OperatorTypes(self._extensions, self._registry.operator_types)
         self._loader = Loader(self._registry, self._executors, self._extensions, self._find)
-        self._is_closed = False
         self._process = os.getpid()
 
     # Networks
@@ -128,11 +146,13 @@ class Core:
         """Registers a module or an object as a device, under one or more names. Raises: DeviceNameError; PluginError for a used name."""
         self._require_open()
         self._registry.register(name, plugin)
+        self._note(lambda: self.register_plugin(name, plugin))
 
     def unregister_plugin(self, name: str) -> None:
         """Removes a device name; networks that are loaded on it work on. Raises: DeviceNotFoundError; errors of closing the device."""
         self._require_open()
         self._registry.unregister(name)
+        self._note(lambda: self.unregister_plugin(name))
 
     def add_extension(self, extension: Extension, device: str | None = None) -> tuple[str, ...]:
         """Adds a custom operator to a device, or to all that take extensions; networks that are read from now on get its types.
@@ -145,6 +165,7 @@ class Core:
         for parsed, entry in [self._find(name) for name in takers]:
             entry.add_extension(parsed, extension)
         self._extensions[extension.domain, extension.op_type] = extension
+        self._note(lambda: self.add_extension(extension, device))
         return takers
 
     def takes_extensions(self, device: str) -> bool:
@@ -158,13 +179,35 @@ class Core:
         return entry.check_name(parsed), entry
 
     def _find_target(self, device: str, config: Mapping[str, Any] | None) -> CallTarget:
+        self._require_open()
         return find_target(device, config, self._registry, self._find)
 
     def _require_open(self) -> None:
-        if self._process != os.getpid():
-            raise ClosedError(f"this Core cannot be used here: {FORK_ADVICE}")
         if self._is_closed:
             raise ClosedError("this Core is closed; make a new one")
+        if self._process != os.getpid():
+            if self._after_fork == "raise":
+                raise ClosedError(f"this Core cannot be used here: {FORK_ADVICE}")
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """Opens the Core in a forked child, with the settings of the parent; nothing of the parent is freed here."""
+        with executors.reopening:
+            if self._process != os.getpid():
+                retain((self._registry, self._executors, self._loader))
+                self._open()
+                changes, self._changes = self._changes, []
+                for change in changes:
+                    change()
+
+    def _note(self, change: Callable[[], object]) -> None:
+        if self._after_fork == "reopen":
+            self._changes.append(change)
+
+    def _load_again_after_fork(self, loaded: ExecutableNetwork, load: Callable[[], ExecutableNetwork]) -> ExecutableNetwork:
+        if self._after_fork == "reopen":
+            loaded.reload = load
+        return loaded
 
     # Metrics and configuration
 
@@ -197,6 +240,8 @@ class Core:
         else:
             parsed, entry = self._find(device)
             entry.set_config(parsed, config)
+        values = dict(config)
+        self._note(lambda: self.set_config(values, device))
 
     # Query, load, import
 
@@ -236,7 +281,9 @@ class Core:
             with offer_cure(self, read, target.device, splitter=self._registry.device_of_role.get("splitter", "")):
                 return self._loader.load(read, target, query)
 
-        return call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)
+        loaded = call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)
+        values = None if config is None else dict(config)
+        return self._load_again_after_fork(loaded, lambda: self.load_network(network, device, values))
 
     @own_errors("importing a network")
     def import_network(
@@ -262,23 +309,31 @@ class Core:
         if device is not None:
             find_for_call(device, config, self._registry, self._find)  # a wrong name is reported before a fault of the blob
         header, payload = container.read_blob(source)
-        parsed, entry, config = find_for_call(device or header.device, config, self._registry, self._find)
-        identity.check_header(header, entry, None if network is None else self._as_network(network))
-        target = identity.find_import_target(header, parsed, entry, config)
-        check_sections(payload, header.network, target.device, target.config)
-        with require_trust(header, payload, trust=trust) as trusted:
-            return call_in_time(
-                lambda: self._loader.import_blob(header, trusted, target),
-                target,
-                what=f"importing network '{header.network}'",
-                discard=ExecutableNetwork.close,
-            )
+        values = None if config is None else dict(config)
+
+        def load() -> ExecutableNetwork:
+            self._require_open()
+            parsed, entry, steering = find_for_call(device or header.device, values, self._registry, self._find)
+            identity.check_header(header, entry, None if network is None else self._as_network(network))
+            target = identity.find_import_target(header, parsed, entry, steering)
+            check_sections(payload, header.network, target.device, target.config)
+            with require_trust(header, payload, trust=trust) as trusted:
+                return call_in_time(
+                    lambda: self._loader.import_blob(header, trusted, target),
+                    target,
+                    what=f"importing network '{header.network}'",
+                    discard=ExecutableNetwork.close,
+                )
+
+        return self._load_again_after_fork(load(), load)
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
         """Returns a pool of threads for a plugin, apart from the threads of requests; it ends with its last reference.
 
         Raises: ClosedError after `close`.
         """
+        if self._after_fork == "reopen":
+            self._require_open()
         return self._executors.create_executor(name, workers=workers)
 
     # Lifetime

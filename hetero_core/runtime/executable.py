@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from threading import get_ident
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.contract import (
@@ -58,7 +59,8 @@ from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child
+from hetero_core.runtime import executors
+from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child, retain
 from hetero_core.runtime.inputs import DeviceTensor, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
@@ -110,6 +112,11 @@ class Binding:
 class ExecutableNetwork:
     """A network loaded on a device. Shared by threads; each thread or task works on a request of its own."""
 
+    reload: Callable[[], ExecutableNetwork] | None = None
+    """Loads the network again in a forked child; None if its use there is an error."""
+    _twin: ExecutableNetwork | None = None
+    _changes: Mapping[str, Any] = MappingProxyType({})
+
     def __reduce__(self) -> NoReturn:
         refuse_pickling(
             f"network '{self.name}' on {self.device}",
@@ -145,7 +152,7 @@ class ExecutableNetwork:
         self._is_closed = False
         self.thread_of_run: dict[RunContext, int] = {}
         """The runs that the device has not ended, each with the thread that computes it; 0 if the device started it by itself."""
-        self._process = os.getpid()
+        self.process = os.getpid()
         keep_in_child(self)
         is_bare = binding.run == executable.run
         # A wrapper sees each run, and a network that waits for its turn is not passed over.
@@ -197,6 +204,7 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; errors of the device.
         """
+        self.require_process()
         delegate = self.executable.delegate if self._delegates else None
         try:
             run = InferRequest(self if delegate is None else delegate).run(inputs)
@@ -473,6 +481,7 @@ class ExecutableNetwork:
             self._binding.executor.set_priority(changed[PRIORITY_KEY])
         if LOG_KEY in settings:
             self._binding.set_log_level(settings[LOG_KEY])
+        self._changes = {**self._changes, **config}
         self._use_config(changed)
 
     def _convert_settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -507,7 +516,7 @@ class ExecutableNetwork:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._process != os.getpid():
+        if self.process != os.getpid():
             return
         count = wait_for_runs(self.thread_of_run)
         if count:
@@ -524,9 +533,28 @@ class ExecutableNetwork:
             raise ClosedError(f"network '{self.name}' on {self.device} is closed; load it again")
 
     def require_process(self) -> None:
-        """Raises ClosedError in a forked child, because waiting for a thread would never end."""
-        if self._process != os.getpid():
-            raise ClosedError(f"network '{self.name}' on {self.device} cannot be used here: {FORK_ADVICE}")
+        """Loads the network again in a forked child if the Core permits it; else raises ClosedError there, because waiting for a
+        thread would never end.
+        """
+        if self.process != os.getpid():
+            if self.reload is None:
+                raise ClosedError(f"network '{self.name}' on {self.device} cannot be used here: {FORK_ADVICE}")
+            self._reopen(self.reload)
+
+    def _reopen(self, reload: Callable[[], ExecutableNetwork]) -> None:
+        """Takes over everything of a network that is loaded here; nothing of the parent is freed. Raises: as a load does."""
+        with executors.reopening:
+            if self.process == os.getpid() or self._is_closed:
+                return
+            changes, fresh = self._changes, reload()
+            if (fresh.inputs, fresh.outputs) != (self.inputs, self.outputs):
+                raise ClosedError(f"{self.where} cannot be opened again here: the inputs or outputs of its model have changed; load it")
+            if changes:
+                fresh.set_config(changes)
+            retain(vars(self).copy())
+            vars(self).update(vars(fresh), _twin=fresh)
+            # From now on both are one network, so that the Core closes this object with the new one.
+            fresh.__dict__ = vars(self)
 
     def __enter__(self) -> ExecutableNetwork:
         return self

@@ -14,8 +14,9 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import _bootstrap  # type: ignore[attr-defined]  # the locks of modules have no public name
 from itertools import count
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakSet
 
@@ -47,10 +48,44 @@ def keep_in_child(thing: object) -> None:
 call_in_child(lambda: _kept.extend(_held))
 
 
+def retain(thing: object) -> None:
+    """Keeps an object of the parent alive until the process ends, for the reason that `keep_in_child` gives."""
+    _kept.append(thing)
+
+
+IMPORT_SECONDS = 10.0
+"""Seconds that a fork waits for imports of other threads, such as those of a device that AUTO loads in the background."""
+
+
+def _await_imports() -> None:
+    """Lets a fork wait while another thread imports a module: in the child the lock of this module would stay held for ever."""
+    locks: Mapping[str, Any] = getattr(_bootstrap, "_module_locks", {})
+    end = monotonic() + IMPORT_SECONDS
+    while monotonic() < end:
+        owners = {getattr(reference(), "owner", None) for reference in list(locks.values())}
+        if owners <= {None, threading.get_ident()}:
+            return
+        sleep(0.001)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_await_imports)
+
 FORK_ADVICE = (
-    "this process was forked after it was made, and has none of its threads; make a Core in the child, or start the child with "
-    "multiprocessing's 'spawn'"
+    "this process was forked after it was made, and has none of its threads; make a Core in the child, start the child with "
+    "multiprocessing's 'spawn', or open the Core with after_fork='reopen'"
 )
+
+reopening = threading.RLock()
+"""Held while a forked child opens its Cores and networks again."""
+
+
+def _renew_lock() -> None:
+    global reopening
+    reopening = threading.RLock()
+
+
+call_in_child(_renew_lock)
 
 
 RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}

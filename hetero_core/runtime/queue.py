@@ -62,7 +62,7 @@ class AsyncInferQueue:
 
     def is_ready(self) -> bool:
         """Says whether a request is idle, so that `start_async` would not wait."""
-        self._network.require_process()
+        self._requests[0].require_process()
         with self._changed:
             return 0 in self._unfinished
 
@@ -74,7 +74,7 @@ class AsyncInferQueue:
 
         Raises: RequestBusyError while a request runs.
         """
-        self._network.require_process()
+        self._requests[0].require_process()
         with self._changed:
             if any(self._unfinished):
                 raise RequestBusyError(
@@ -87,7 +87,7 @@ class AsyncInferQueue:
 
         Raises: the first error since the last call, after all runs have ended; RequestBusyError within a callback of the queue.
         """
-        self._network.require_process()
+        self._requests[0].require_process()
         if self._here.index is not None:
             raise RequestBusyError(f"wait_all within a callback of the queue on network '{self._network.name}' waits for itself")
         with self._changed:
@@ -104,7 +104,7 @@ class AsyncInferQueue:
             request.cancel()
 
     def _wait_for_idle(self, *, takes_it: bool) -> int:
-        self._network.require_process()
+        self._requests[0].require_process()
         with self._changed:
             while True:
                 index = self._find_idle()

@@ -107,6 +107,7 @@ class InferRequest:
 
     def __init__(self, network: ExecutableNetwork) -> None:
         self._network = network
+        self._process = network.process
         self._lock = threading.Lock()
         self._input_of_name: dict[str, Any] = {}
         self._preset_of_name: dict[str, Any] = {}
@@ -177,7 +178,7 @@ class InferRequest:
 
         Raises: the error of the last run that `start_async` started, or of its callback; ClosedError in a forked child.
         """
-        self._network.require_process()
+        self.require_process()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             with self._lock:
@@ -195,7 +196,7 @@ class InferRequest:
 
     def cancel(self) -> None:
         """Ends a running request at once with RequestCancelledError; does nothing on an idle request."""
-        self._network.require_process()
+        self.require_process()
         run = self._running
         if run is None:
             return
@@ -208,7 +209,7 @@ class InferRequest:
 
     def _begin(self, inputs: Any) -> Run:
         network = self._network
-        network.require_process()
+        self.require_process()
         self.require_idle("start a run")
         merged = self._merge(inputs)
         # If constants are replaced, a second network computes, in working memory of its own.
@@ -447,6 +448,14 @@ class InferRequest:
     def _find_spec(self, name: str) -> tuple[ValueSpec, bool]:
         network = self._network
         return find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
+
+    def require_process(self) -> None:
+        """Raises ClosedError in a forked child, also if the network is opened again there: the state of the request is the parent's."""
+        self._network.require_process()
+        if self._process != self._network.process:
+            raise ClosedError(
+                f"a request on network '{self._network.name}' was created before this process was forked; create one in the child"
+            )
 
     def require_idle(self, action: str) -> None:
         """Raises RequestBusyError while a run is on; `action` is the verb of the message."""

@@ -19,6 +19,7 @@ import onnx.parser
 import pytest
 
 from hetero_core import AsyncInferQueue, Core, ExecutableNetwork
+from hetero_core.errors import ConfigValueError
 
 MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { a = Abs(x) y = Add(a, x) }'
 X = np.array([3], np.float32)
@@ -223,6 +224,77 @@ def test_interpreter_ends_with_runs_in_flight(body: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+REOPENED = """
+import io
+import warnings
+
+# Python 3.12 and later warn about a fork with threads; this test checks its effects.
+warnings.simplefilter("ignore", DeprecationWarning)
+core.close()
+core = Core(after_fork="reopen")
+core.register_plugin("STUCK", StuckDevice())
+core.set_config({"CPU_KERNELS": "NUMPY"}, "CPU")
+devices = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU", "AUTO", "BATCH:CPU(2)")
+networks = [core.load_network(MODEL, device) for device in devices]
+stream = io.BytesIO()
+networks[0].export_network(stream)
+networks.append(core.import_network(stream.getvalue(), trust=True))
+networks[0].set_config({"DEADLINE": 100})
+request, queue = networks[0].create_infer_request(), AsyncInferQueue(networks[0], 2)
+outputs = [network.infer({"x": X})["y"].tolist() for network in networks]
+
+
+def list_faults():
+    faults = []
+    for network in networks:
+        if network.infer({"x": X})["y"].tolist() != [6]:
+            faults.append(str(network))
+    settings = core.get_config("CPU", "CPU_KERNELS"), networks[0].get_config("DEADLINE"), networks[0].get_config("CPU_KERNELS")
+    if settings != ("NUMPY", 100, "NUMPY") or "STUCK" not in core.device_names:
+        faults.append(f"settings {settings}")
+    for action in (lambda: request.infer({"x": X}), request.wait, request.cancel, queue.wait_all, queue.start_async):
+        try:
+            action()
+        except ClosedError as error:
+            if "was created before this process was forked" in str(error):
+                continue
+            faults.append(str(error))
+        else:
+            faults.append("a request of the parent ran")
+    own = networks[0].create_infer_request()
+    own.start_async({"x": X})
+    own.wait()
+    core.close()
+    for network in networks:
+        try:
+            network.infer({"x": X})
+        except ClosedError:
+            continue
+        faults.append(f"{network} outlives its Core")
+    return faults
+
+
+child = os.fork()
+if child == 0:
+    faults = list_faults()
+    sys.stderr.write("; ".join(faults))
+    sys.exit(len(faults))
+assert outputs == [[6]] * len(networks)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert request.infer({"x": X})["y"].tolist() == [6]
+"""
+
+
+def test_forked_child_opens_core_and_networks_again_if_told() -> None:
+    ended = run_program(REOPENED)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_after_fork_takes_two_values() -> None:
+    with pytest.raises(ConfigValueError, match="after_fork: expected 'raise' or 'reopen', got 'ignore'"):
+        Core(after_fork="ignore")  # type: ignore[arg-type]  # a wrong value on purpose
+
+
 def test_exports_into_a_folder_on_sys_path_leak_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # importlib-metadata caches the listing of a folder for each modification time of the folder.
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -282,7 +354,7 @@ def list_unclear():
         try:
             action()
         except ClosedError as error:
-            if "cannot be used here: this process was forked after it was made" not in str(error):
+            if "cannot be used here: this process was forked after it was made" not in str(error) or "after_fork='reopen'" not in str(error):
                 unclear.append(f"{name}: {error}")
         else:
             unclear.append(f"{name}: no error")
