@@ -21,8 +21,8 @@ from hetero_core.errors import ClosedError, ConfigValueError, own_errors, refuse
 from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime import executors
+from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.executors import FORK_ADVICE, Executor, ExecutorManager, retain
 from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model
 

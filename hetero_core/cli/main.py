@@ -34,6 +34,7 @@ COMMANDS = {
     "query": "show which device would run each node of a model, and why",
     "visualize": "write the split of a model as a page, a picture, a text or a model",
     "run": "run one inference and print the outputs",
+    "serve": "answer requests for models over HTTP and gRPC",
     "bench": "time a model on one or several devices, side by side",
     "tune": "measure which device should run which part of a model",
     "compare": "compare every value of a model on two devices",

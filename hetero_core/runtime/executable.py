@@ -548,7 +548,9 @@ class ExecutableNetwork:
                 return
             changes, fresh = self._changes, reload()
             if (fresh.inputs, fresh.outputs) != (self.inputs, self.outputs):
-                raise ClosedError(f"{self.where} cannot be opened again here: the inputs or outputs of its model have changed; load it")
+                raise ClosedError(
+                    f"{self.where} cannot be opened again here: the inputs or outputs of its model have changed; load it"
+                )
             if changes:
                 fresh.set_config(changes)
             retain(vars(self).copy())

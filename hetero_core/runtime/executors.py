@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import _bootstrap  # type: ignore[attr-defined]  # the locks of modules have no public name
+from importlib import _bootstrap
 from itertools import count
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias

@@ -354,7 +354,8 @@ def list_unclear():
         try:
             action()
         except ClosedError as error:
-            if "cannot be used here: this process was forked after it was made" not in str(error) or "after_fork='reopen'" not in str(error):
+            text = str(error)
+            if "cannot be used here: this process was forked after it was made" not in text or "after_fork='reopen'" not in text:
                 unclear.append(f"{name}: {error}")
         else:
             unclear.append(f"{name}: no error")
