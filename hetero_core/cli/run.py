@@ -10,7 +10,6 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.blobs.container import is_blob
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
 from hetero_core.cli.measurement import is_compiling, wait_for_kernels
 from hetero_core.cli.options import (
@@ -18,6 +17,7 @@ from hetero_core.cli.options import (
     add_device_options,
     add_repeated,
     find_target,
+    is_blob,
     pin_network,
     read_config,
     read_model,
