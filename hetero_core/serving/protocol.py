@@ -108,11 +108,14 @@ def read_tensor(name: str, datatype: str, shape: Iterable[int], *, content: memo
 
 
 def _convert_values(dtype: np.dtype[Any], shape: tuple[int, ...], values: Any) -> Any:
-    array = np.array(values, object if dtype.kind == "O" else None)
+    # NumPy makes floats of lists with small and large uint64.
+    array = np.array(values, object if dtype.kind == "O" or dtype == np.uint64 else None)
     if array.shape != shape and array.shape != (prod(shape),):
         raise ValueError(f"its data has shape {list(array.shape)}")
     if dtype.kind == "O":
         return _as_texts(array.ravel().tolist(), shape)
+    if dtype == np.uint64 and all(type(value) is int for value in array.flat):
+        array = np.array(array, np.uint64)
     if array.size and array.dtype.kind not in _KINDS.get(dtype.kind, "iuf"):
         raise ValueError("its data has values of another kind")
     with np.errstate(over="raise"):

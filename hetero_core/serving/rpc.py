@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]  # without types
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # as above
 
 from hetero_core.errors import HeteroError
 from hetero_core.serving.protocol import Refusal, describe_error, find_datatype, join_texts, read_tensor, require_known, write_bytes
@@ -168,16 +169,14 @@ def create_handlers(repository: Repository, control: Control) -> Any:
 
 def _make_handler(name: str, method: Callable[[Any], Any]) -> Any:
     """Returns a handler that answers with the fields that `method` returns, or with the status of its error."""
-    response = MESSAGES[f"{name}Response"]
+    request, response = MESSAGES[f"{name}Request"], MESSAGES[f"{name}Response"]
 
-    async def answer(message: Any, context: Any) -> Any:
+    async def answer(content: bytes, context: Any) -> Any:
         try:
-            fields = method(message)
+            fields = method(request.FromString(content))
             return response(**(await fields if isinstance(fields, Awaitable) else fields))
-        except (Refusal, HeteroError) as error:
-            status, text = describe_error(error)
+        except (Refusal, HeteroError, DecodeError) as error:
+            status, text = (400, f"the request is no {name}Request") if isinstance(error, DecodeError) else describe_error(error)
             await context.abort(_CODES.get(status, grpc.StatusCode.INTERNAL), text)
 
-    return grpc.unary_unary_rpc_method_handler(
-        answer, request_deserializer=MESSAGES[f"{name}Request"].FromString, response_serializer=response.SerializeToString
-    )
+    return grpc.unary_unary_rpc_method_handler(answer, response_serializer=response.SerializeToString)
