@@ -210,6 +210,13 @@ def real(session: nox.Session) -> None:
 
 
 @nox.session
+def serving(session: nox.Session) -> None:
+    """Sends Triton's clients to `hetero serve`, 10,000 requests at a time, while models and devices come and go; minutes."""
+    install_workspace(session, [*COMPANIONS, "auto", "batch", "process"], "tritonclient[all]>=2.73,<3", "gunicorn>=27,<28")
+    session.run("pytest", "-s", "tests/serving", *session.posargs, env=isolate(session))
+
+
+@nox.session
 def environments(session: nox.Session) -> None:
     """Runs a network over devices of two further environments that the test creates; downloads two builds of ONNX Runtime."""
     install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
