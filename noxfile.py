@@ -213,7 +213,8 @@ def real(session: nox.Session) -> None:
 def serving(session: nox.Session) -> None:
     """Sends Triton's clients to `hetero serve`, 10,000 requests at a time, while models and devices come and go; minutes."""
     install_workspace(session, [*COMPANIONS, "auto", "batch", "process"], "tritonclient[all]>=2.73,<3", "gunicorn>=27,<28")
-    session.run("pytest", "-s", "tests/serving", *session.posargs, env=isolate(session))
+    session.run("pytest", "tests/serving", *session.posargs, env=isolate(session))
+    session.run("python", "tests/serving/throughput.py", env={**isolate(session), "PYTHONPATH": "tests/shared"})
 
 
 @nox.session

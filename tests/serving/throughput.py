@@ -7,7 +7,6 @@ of the server alone is printed as well.
 
 from __future__ import annotations
 
-import argparse
 import os
 import threading
 from collections.abc import Callable
@@ -27,16 +26,19 @@ from hetero_tests.server import run_server
 from hetero_core import Core
 
 CLIENTS = 32
+REQUESTS = 640
+SIZE = 512
+DEVICE = "CPU"
 
 
-def write_products(path: Path, size: int, layers: int) -> None:
-    """Writes a model of `layers` products with matrices of this size."""
+def write_products(path: Path, layers: int) -> None:
+    """Writes a model of `layers` products of matrices."""
     draws = np.random.default_rng(0)
     weights = [
-        onnx.numpy_helper.from_array(draws.normal(0, size**-0.5, (size, size)).astype(np.float32), f"w{i}") for i in range(layers)
+        onnx.numpy_helper.from_array(draws.normal(0, SIZE**-0.5, (SIZE, SIZE)).astype(np.float32), f"w{i}") for i in range(layers)
     ]
     nodes = [onnx.helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"]) for i in range(layers)]
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [64, size]) for name in ("h0", f"h{layers}")]
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [64, SIZE]) for name in ("h0", f"h{layers}")]
     graph = onnx.helper.make_graph(nodes, "products", ends[:1], ends[1:], weights)
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), str(path))
 
@@ -73,20 +75,13 @@ def time_clients(make: Callable[[int], Callable[[], Any]], count: int, process: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="CPU")
-    parser.add_argument("--size", type=int, default=512)
-    parser.add_argument("--layers", type=int, nargs="+", default=[4, 32, 64])
-    parser.add_argument("--requests", type=int, default=640)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    x = np.ones((64, options.size), np.float32)
-    for layers in options.layers:
+    x = np.ones((64, SIZE), np.float32)
+    for layers in (4, 32, 64):
         with TemporaryDirectory() as folder:
             file = Path(folder) / "m.onnx"
-            write_products(file, options.size, layers)
-            with run_server(file, "-d", options.device) as server, Core() as core:
-                network = core.load_network(file, options.device)
+            write_products(file, layers)
+            with run_server(file, "-d", DEVICE) as server, Core() as core:
+                network = core.load_network(file, DEVICE)
 
                 def make_client(index: int, server: Any = server) -> Callable[[], Any]:
                     kind, address = (tritonclient.grpc, server.grpc) if index % 2 else (tritonclient.http, server.http)
@@ -99,9 +94,9 @@ def main() -> None:
                     return lambda: network.infer([x])
 
                 rounds = []
-                for _ in range(options.rounds):
-                    served = time_clients(make_client, options.requests, server.process.pid)
-                    rounds.append((served, time_clients(make_call, options.requests, "self")))
+                for _ in range(5):
+                    served = time_clients(make_client, REQUESTS, server.process.pid)
+                    rounds.append((served, time_clients(make_call, REQUESTS, "self")))
                 for what, place in (("seconds", 0), ("seconds of the processor", 1)):
                     ratios = [served[place] / own[place] for served, own in rounds]
                     served, own = (median(side[place] for side in sides) for sides in zip(*rounds, strict=True))
