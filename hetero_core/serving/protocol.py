@@ -6,7 +6,7 @@ Bytes are little-endian, in row-major order. An element of BYTES is the number o
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -163,8 +163,3 @@ def write_bytes(array: Any) -> bytes:
 def join_texts(texts: Iterable[bytes]) -> bytes:
     """Returns the bytes of a tensor of BYTES with these elements."""
     return b"".join(part for text in texts for part in (_LENGTH.pack(len(text)), text))
-
-
-def pick_outputs(outputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Returns the outputs of these names, all outputs if there are none."""
-    return {name: outputs[name] for name in names or outputs}

@@ -23,7 +23,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from hetero_core.errors import HeteroError, InvalidNetworkError, NetworkNotFoundError, enumerate_choices
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.request import InferRequest
-from hetero_core.serving.protocol import Refusal, describe_error, describe_spec, pick_outputs, require_known
+from hetero_core.serving.protocol import Refusal, describe_error, describe_spec, require_known
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +84,9 @@ class ModelVersion:
         async with self._slots:
             request = self._idle.pop() if self._idle else self.network.create_infer_request()
             try:
+                values = await request.infer_async(inputs)
                 # They are encoded before the next run of the request, until which they are valid.
-                return encode(pick_outputs(await request.infer_async(inputs), outputs))
+                return encode({name: values[name] for name in outputs or values})
             finally:
                 self._idle.append(request)
 

@@ -111,19 +111,18 @@ async def _read_body(request: Request, limit: int) -> bytes:
     """Returns the body. Raises: Refusal for a body that is too long, too slow, or compressed; ClientDisconnect."""
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise Refusal(415, "compressed bodies are not read; send the request without Content-Encoding")
-    chunks, nbytes = [], int(request.headers.get("Content-Length", 0))
+    chunks, nbytes, declared = [], 0, int(request.headers.get("Content-Length", 0))
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            if nbytes <= limit:
-                nbytes = 0
+            # A client reads the answer after it has sent all, unless it asks first.
+            if declared <= limit or "Expect" not in request.headers:
                 async for chunk in request.stream():
-                    chunks.append(chunk)
                     nbytes += len(chunk)
-                    if nbytes > limit:
-                        break
+                    if nbytes <= limit:
+                        chunks.append(chunk)
     except TimeoutError:
         raise Refusal(408, f"the body has not arrived within {BODY_SECONDS:g} s") from None
-    if nbytes > limit:
+    if max(nbytes, declared) > limit:
         raise Refusal(413, f"the body is longer than {limit} bytes, the limit of this server (--max-body)")
     return b"".join(chunks)
 

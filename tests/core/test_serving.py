@@ -23,6 +23,7 @@ import pytest
 from hetero_tests.server import RunningServer, run_server, write_model
 
 from hetero_core import ExecutableNetwork
+from hetero_core.cli.main import main
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError
 
@@ -182,6 +183,7 @@ def test_other_refusals_have_their_own_status(server: RunningServer) -> None:
     assert server.ask("/v2/model", {}) == (404, {"error": "POST /v2/model is no request of the protocol"})
     assert server.ask(INFER)[0] == 405
     assert server.ask(INFER, b"x" * (2**20 + 1))[0] == 413
+    assert server.ask(INFER, b"", {"Content-Length": str(2**40), "Expect": "100-continue"})[0] == 413
     assert server.ask(INFER, b"x", {"Content-Encoding": "gzip"})[0] == 415
 
 
@@ -363,19 +365,18 @@ def test_server_answers_what_it_was_sent_and_ends_with_code_0(tmp_path: Path) ->
     assert set(answers) == {(200, True)}
 
 
-def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hetero_core", "serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_address_in_use_and_broken_model_are_errors(tmp_path: Path) -> None:
+def test_address_in_use_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_model(tmp_path / "m.onnx", 2)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        ended = run_serve(str(tmp_path), *FAST, "--http-port", port, "--grpc-port", "0")
-    assert (ended.returncode, f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr) == (2, True)
+        assert main(["serve", str(tmp_path), *FAST, "--http-port", port, "--grpc-port", "0"]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+
+
+def test_broken_model_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"nothing")
-    ended = run_serve(str(tmp_path), *FAST, "--http-port", "0", "--grpc-port", "0")
+    command = [sys.executable, "-m", "hetero_core", "serve", str(tmp_path), *FAST, "--http-port", "0", "--grpc-port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (ended.returncode, "m.onnx" in ended.stderr, "Traceback" in ended.stderr) == (2, True, False)
 
 
@@ -391,8 +392,6 @@ def test_files_that_are_no_models_are_errors(tmp_path: Path) -> None:
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from hetero_core.cli.main import main
-
     for name in ("hetero_core.serving.repository", "hetero_core.serving.server"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
