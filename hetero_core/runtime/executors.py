@@ -8,6 +8,7 @@ dropped, and runs in flight get `EXIT_SECONDS` to end. The pools of the standard
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import os
 import threading
@@ -53,6 +54,8 @@ def retain(thing: object) -> None:
     _kept.append(thing)
 
 
+logger = logging.getLogger(__name__)
+
 IMPORT_SECONDS = 10.0
 """Seconds that a fork waits for imports of other threads, such as those of a device that AUTO loads in the background."""
 
@@ -66,9 +69,11 @@ def _await_imports() -> None:
         if owners <= {None, threading.get_ident()}:
             return
         sleep(0.001)
+    logger.warning("a fork has waited %g s for an import of another thread; the child cannot import that module", IMPORT_SECONDS)
 
 
 if hasattr(os, "register_at_fork"):
+    # The last one to register is called first. logging, imported above, takes its lock in such a call, and an import may wait for it.
     os.register_at_fork(before=_await_imports)
 
 FORK_ADVICE = (

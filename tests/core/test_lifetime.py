@@ -234,7 +234,7 @@ core.close()
 core = Core(after_fork="reopen")
 core.register_plugin("STUCK", StuckDevice())
 core.set_config({"CPU_KERNELS": "NUMPY"}, "CPU")
-devices = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU", "AUTO", "BATCH:CPU(2)")
+devices = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU", "AUTO:TEMPLATE,CPU", "BATCH:CPU(2)")
 networks = [core.load_network(MODEL, device) for device in devices]
 stream = io.BytesIO()
 networks[0].export_network(stream)
