@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from collections import Counter
@@ -63,57 +62,54 @@ def add_options(parser: Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the report; exit code 1 if a check failed, 130 if the run was interrupted."""
-    from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks  # import the checks, and onnx
+    from hetero_core.conformance.catalogue import UnknownCheckError  # imports the checks, and onnx
     from hetero_core.conformance.processes import CheckProcesses, Order
-
-    if options.device is None and not options.list:
-        raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
-    with contextlib.ExitStack() as stack:
-        if not options.list:
-            order = Order(
-                device=options.device,
-                seed=options.seed,
-                reference=options.reference,
-                config=_read_config(options),
-                cases=options.cases,
-                limit=options.timeout,
-            )
-            # The process opens the device while the checks are listed here.
-            processes = stack.enter_context(CheckProcesses(order))
-        try:
-            checks = choose_checks(options.level, options.check, cases=options.cases)
-        except UnknownCheckError as error:
-            raise UsageError(str(error)) from error
-        if options.list:
-            return _list_checks(checks)
-        if options.matrix is not None and all(check.level != "operators" for check in checks):
-            raise UsageError(
-                "--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'"
-            )
-        subject, versions = processes.describe_subject()
-        outcomes, is_interrupted = _run(processes, checks, options)
     from hetero_core.conformance.report import report_to_json
 
-    report = report_to_json(subject, outcomes, versions, not_run=max(0, len(checks) - len(outcomes)))
+    if options.list:
+        return _list_checks(options)
+    if options.device is None:
+        raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
+    order = Order(
+        device=options.device,
+        levels=tuple(options.level),
+        patterns=tuple(options.check),
+        seed=options.seed,
+        reference=options.reference,
+        config=_read_config(options),
+        cases=options.cases,
+        limit=options.timeout,
+    )
+    try:
+        with CheckProcesses(order) as processes:
+            if options.matrix is not None and all(check.level != "operators" for check in processes.checks):
+                raise UsageError(
+                    "--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'"
+                )
+            outcomes, is_interrupted = _run(processes, options)
+    except UnknownCheckError as error:
+        raise UsageError(str(error)) from error
+    not_run = max(0, len(processes.checks) - len(outcomes))
+    report = report_to_json(processes.subject, outcomes, processes.versions, not_run=not_run)
     _write_pages(report, options)
     code = INTERRUPTED if is_interrupted else WRONG_RESULT if report["checks"]["failed"] else OK
-    return Answer(_describe(report, outcomes, options), report, code)
+    return Answer(_describe(report, options), report, code)
 
 
-def _run(processes: CheckProcesses, checks: Sequence[Check], options: argparse.Namespace) -> tuple[list[Outcome], bool]:
+def _run(processes: CheckProcesses, options: argparse.Namespace) -> tuple[list[Outcome], bool]:
     """Runs the checks and prints failures as they happen; returns the outcomes, and whether Ctrl-C ended the run."""
     outcomes: list[Outcome] = []
     began = monotonic()
     with follow(options)(f"checking {options.device}") as show:
         try:
-            for outcome in processes.run_checks(checks):
+            for outcome in processes.run_checks():
                 outcomes.append(outcome)
                 if outcome.status == "failed":
                     if not options.json:
                         _print_failure(outcome)
                     if options.exitfirst:
                         break
-                show(_describe_progress(options.device, len(outcomes), checks, monotonic() - began))
+                show(_describe_progress(options.device, len(outcomes), processes.checks, monotonic() - began))
         except KeyboardInterrupt:
             return outcomes, True
     return outcomes, False
@@ -140,14 +136,20 @@ def _read_config(options: argparse.Namespace) -> dict[str, str]:
     return config
 
 
-def _list_checks(checks: Sequence[Check]) -> Answer:
+def _list_checks(options: argparse.Namespace) -> Answer:
+    from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks  # imports the checks, and onnx
+
+    try:
+        checks = choose_checks(options.level, options.check, cases=options.cases)
+    except UnknownCheckError as error:
+        raise UsageError(str(error)) from error
     written = [check for check in checks if check.level not in ("operators", "contrib", "hetero") or check.summary]
     rows = [(check.name, check.level, check.summary) for check in written]
     fields = {"checks": [{"name": check.name, "level": check.level, "needs": check.needs} for check in checks]}
     return Answer(format_table(("CHECK", "LEVEL", "CLAIM"), rows), fields)
 
 
-def _write_pages(report: Mapping[str, Any], options: argparse.Namespace) -> None:
+def _write_pages(report: dict[str, Any], options: argparse.Namespace) -> None:
     from hetero_core.conformance.report import describe_badge, format_matrix, report_to_html, report_to_markdown
 
     pages: tuple[tuple[str | None, Callable[[dict[str, Any]], str]], ...] = (
@@ -161,7 +163,7 @@ def _write_pages(report: Mapping[str, Any], options: argparse.Namespace) -> None
             write_target(Path(path), write(report).encode())
 
 
-def _describe(report: Mapping[str, Any], outcomes: Sequence[Outcome], options: argparse.Namespace) -> str:
+def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
     from hetero_core.conformance.report import describe_operators, describe_refusals
 
     rows = [(level, *(str(count) for count in counts.values())) for level, counts in report["levels"].items()]

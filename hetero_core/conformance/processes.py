@@ -1,7 +1,8 @@
 """Runs checks in a child process, and replaces the child after a crash, an exit or a hang, which fails the check that was running.
 
-This process never loads the device. The child opens it, receives the name of one check at a time, and sends the outcome. The child's
-standard output and error go to a file: the last words of a child that has died, with the stacks by `faulthandler`, become the reason.
+This process never loads the device, nor builds a case. The child chooses the checks, opens the device, receives the index of one check
+at a time, and sends the outcome. The child's standard output and error go to a file: the last words of a child that has died, with the
+stacks by `faulthandler`, are shown with the failure.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ import signal
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from hetero_core.conformance.catalogue import list_checks
+from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.check import Check, CheckFailed
 from hetero_core.conformance.runner import FAILED, LIMIT_SECONDS, Outcome, SharedCore, Subject, make_target, open_core, try_check
-from hetero_core.errors import DeviceUnavailableError
-from hetero_core.remote.failures import describe_failure, restore_failure
+from hetero_core.errors import DeviceUnavailableError, HeteroError
 
 GRACE_SECONDS = 5.0
 """The child ends itself after the time limit, with the stacks of its threads; it is killed if it has not done so in this time."""
+OPENING_SECONDS = 60.0
+"""The least time limit for opening the device, which includes the imports of the child."""
 TRACE_CHARACTERS = 20_000
 
 CLOSING = Check("lifetime.device_closes_after_all_checks", "contract", lambda _: None)
@@ -38,9 +40,11 @@ CLOSING = Check("lifetime.device_closes_after_all_checks", "contract", lambda _:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """All that a child needs to know. Only installed devices can be checked in a child."""
+    """The device and the choice of checks. Only installed devices can be checked in a child."""
 
     device: str
+    levels: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
     seed: int = 0
     reference: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -49,78 +53,81 @@ class Order:
 
 
 class CheckProcesses:
-    """The child process and its successors. A context manager; the first child starts at once and opens the device meanwhile."""
+    """The child process and its successors. A context manager, which opens the device.
+
+    `subject` and `versions` are the head of the report; `checks` are the chosen checks, which run only in the child.
+
+    Raises: UnknownCheckError; the errors of a device that cannot be used; DeviceUnavailableError, with its last words, if the child dies.
+    """
+
+    subject: Subject
+    versions: Mapping[str, str]
+    checks: tuple[Check, ...]
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._folder = tempfile.TemporaryDirectory(prefix="hetero-conformance-", ignore_cleanup_errors=True)
-        self._child: _Child | None = _Child(order, self._folder.name)
-        self._subject: tuple[Subject, Mapping[str, str]] | None = None
+        self._child: _Child | None = None
 
-    def describe_subject(self) -> tuple[Subject, Mapping[str, str]]:
-        """Waits until the device is open; returns the head of the report, and the versions of the device.
-
-        Raises: the errors of a device that cannot be used; DeviceUnavailableError if the child dies, with its last words.
-        """
-        if self._subject is None:
-            child = self._child or self._start_child()
-            answer = child.receive()
-            if isinstance(answer, _Death):
-                child.end()
-                self._child = None
+    def __enter__(self) -> CheckProcesses:
+        try:
+            answer = self._start_child()
+            if isinstance(answer, HeteroError):
+                raise answer
+            if isinstance(answer, Death):
                 raise DeviceUnavailableError(f"cannot open device {self._order.device}: {answer.reason}\n{answer.trace}".strip())
-            if "error" in answer:
-                raise restore_failure(answer["error"], "in the process of the checks")
-            subject = Subject(device=self._order.device, seed=self._order.seed, reference=answer["reference"])
-            self._subject = subject, answer["versions"]
-        return self._subject
+        except BaseException:
+            self.__exit__()
+            raise
+        self.subject = Subject(device=self._order.device, seed=self._order.seed, reference=answer["reference"])
+        self.versions = answer["versions"]
+        self.checks = tuple(Check(name, level, lambda _: None) for name, level in answer["checks"])
+        self._index_of_name = {check.name: index for index, check in enumerate(self.checks)}
+        return self
 
-    def run_checks(self, checks: Sequence[Check]) -> Iterator[Outcome]:
-        """Yields the outcome of each check in order, then a failure if the device cannot be closed. Raises: as `describe_subject`."""
-        for check in checks:
+    def run_checks(self) -> Iterator[Outcome]:
+        """Yields the outcome of each check in order, then a failure if the device cannot be closed."""
+        for check in self.checks:
             yield self.run_check(check)
-        death = self.end()
+        death = self.close()
         if death is not None:
             yield Outcome(CLOSING, FAILED, death.reason, trace=death.trace)
 
     def run_check(self, check: Check) -> Outcome:
-        """Runs a check in the child and returns its outcome. Raises: as `describe_subject`, for the first child alone."""
-        self.describe_subject()
-        child, answer = self._child, None
-        if child is None:
-            child = self._start_child()
-            answer = child.receive()
-            if not isinstance(answer, _Death) and "error" in answer:
-                answer = _Death(f"the device cannot be opened again: {answer['error']['message']}")
-        if not isinstance(answer, _Death):
-            answer = child.ask(check)
-        if isinstance(answer, _Death):
-            child.end()
-            self._child = None
-            return Outcome(check, FAILED, answer.reason, trace=answer.trace)
-        return Outcome(check, answer["status"], answer["reason"], finding=answer["finding"], trace=answer["trace"])
+        """Runs one of `checks` in the child and returns its outcome."""
+        answer = self._start_child() if self._child is None else {}
+        if isinstance(answer, HeteroError):
+            answer = Death(f"the device cannot be opened again: {answer}")
+        if self._child is not None and not isinstance(answer, Death):
+            answer = self._child.ask(self._index_of_name[check.name])
+        if not isinstance(answer, Death):
+            return Outcome(check, answer["status"], answer["reason"], finding=answer["finding"], trace=answer["trace"])
+        self._end_child()
+        return Outcome(check, FAILED, answer.reason, trace=answer.trace)
 
-    def end(self) -> _Death | None:
+    def close(self) -> Death | None:
         """Lets the child close the device and end; returns the reason if it cannot."""
         child, self._child = self._child, None
         return None if child is None else child.close()
 
-    def __enter__(self) -> CheckProcesses:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        """Kills the child, unless `end` was called, and removes all temporary files of the device."""
-        if self._child is not None:
-            self._child.end()
+        """Kills the child, unless `close` was called, and removes all temporary files of the device."""
+        self._end_child()
         self._folder.cleanup()
 
-    def _start_child(self) -> _Child:
+    def _start_child(self) -> Any:
+        """Returns the first message of a new child: the device is open, or an error; or the child's end."""
         self._child = _Child(self._order, self._folder.name)
-        return self._child
+        return self._child.receive()
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
 
 
 @dataclass(frozen=True, slots=True)
-class _Death:
+class Death:
     """The end of a child: the reason, and the last lines that it wrote."""
 
     reason: str
@@ -131,7 +138,7 @@ class _Child:
     """A child process, its connection, and the file that it writes to."""
 
     def __init__(self, order: Order, folder: str) -> None:
-        self._limit = order.limit
+        self._check_limit = order.limit
         self._output = Path(folder) / "output"
         self._output.write_bytes(b"")
         # A forked child would inherit threads and locks of this process.
@@ -141,42 +148,34 @@ class _Child:
         self._process.start()
         theirs.close()
         self._began = monotonic()
+        self._limit = max(order.limit, OPENING_SECONDS)
 
-    def ask(self, check: Check) -> dict[str, Any] | _Death:
-        """Returns the answer to a check, or the child's end."""
+    def ask(self, index: int | None) -> Any:
+        """Returns the answer to a check, None to close the device; or the child's end."""
         os.truncate(self._output, 0)  # a device may write without end
-        self._began = monotonic()
+        self._began, self._limit = monotonic(), self._check_limit
         with contextlib.suppress(OSError):  # a child that has died meanwhile is seen below
-            self._connection.send((check.level, check.name))
+            self._connection.send(index)
         return self.receive()
 
-    def receive(self) -> dict[str, Any] | _Death:
+    def receive(self) -> Any:
         """Returns the next message, or the child's end; a child that has not ended after the limit is killed."""
         wait([self._connection, self._process.sentinel], self._limit + GRACE_SECONDS)
         try:
             if self._connection.poll():
-                message: dict[str, Any] = self._connection.recv()
-                return message
+                return self._connection.recv()
         except (EOFError, OSError):  # the child has closed its end
             pass
         return self._describe_death()
 
-    def close(self) -> _Death | None:
+    def close(self) -> Death | None:
         """Lets the child close the device and end. Returns the reason if it does not, or not with exit code 0."""
-        os.truncate(self._output, 0)
-        self._began = monotonic()
-        with contextlib.suppress(OSError):
-            self._connection.send(None)
-        answer = self.receive()
-        if not isinstance(answer, _Death):
+        failure = self.ask(None)
+        if failure == "":
             self._process.join(self._limit + GRACE_SECONDS)
-            failure = answer.get("error")
-            if failure is not None:
-                self.end()
-                return _Death(f"closing the device raised {failure['type']}: {failure['message']}")
-            answer = None if self._process.exitcode == 0 else self._describe_death("at the end of its process")
+            failure = None if self._process.exitcode == 0 else self._describe_death(" at its end")
         self.end()
-        return answer
+        return failure if failure is None or isinstance(failure, Death) else Death(f"closing the device raised {failure}")
 
     def end(self) -> None:
         """Kills the child if it still runs."""
@@ -185,7 +184,7 @@ class _Child:
         self._process.close()
         self._connection.close()
 
-    def _describe_death(self, when: str = "") -> _Death:
+    def _describe_death(self, when: str = "") -> Death:
         is_late = monotonic() - self._began >= self._limit
         self._process.join(GRACE_SECONDS if not is_late else 0.5)
         code = self._process.exitcode
@@ -193,8 +192,8 @@ class _Child:
             self._process.kill()
         trace = self._output.read_text(errors="replace")[-TRACE_CHARACTERS:].strip()
         if is_late:
-            return _Death(f"did not end within {self._limit:g} seconds; the device, or the core, hangs{_find_place(trace)}", trace)
-        return _Death(f"the device ended the process of the checks{when and f' {when}'}: {_describe_code(code)}", trace)
+            return Death(f"did not end within {self._limit:g} seconds; the device, or the core, hangs{_find_place(trace)}", trace)
+        return Death(f"the device ended the process of the checks{when}: {_describe_code(code)}", trace)
 
 
 def _find_place(trace: str) -> str:
@@ -224,33 +223,32 @@ def serve_checks(connection: Connection, order: Order, folder: str) -> None:
     # Checks judge the results of a device, not its warnings.
     warnings.simplefilter("ignore")
     logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
-    with _limited(order.limit):
+    with _limited(max(order.limit, OPENING_SECONDS)):
         try:
-            target = make_target(
-                order.device, seed=order.seed, reference=order.reference, config=order.config
-            )
+            checks = choose_checks(order.levels, order.patterns, cases=order.cases)
+            target = make_target(order.device, seed=order.seed, reference=order.reference, config=order.config)
             with open_core(target.make_core) as core:
                 versions = dict(core.get_versions(order.device))
-        except Exception as error:  # noqa: BLE001  # a device may raise anything; the parent raises it again
-            connection.send({"error": describe_failure(error)})
+        except HeteroError as error:
+            connection.send(error)
             return
-    connection.send({"reference": target.reference, "versions": versions})
+    names = [(check.name, check.level) for check in checks]
+    connection.send({"checks": names, "reference": target.reference, "versions": versions})
     shared = SharedCore(target)
     try:
-        for level, name in iter(connection.recv, None):
-            check = next(check for check in list_checks((level,), cases=order.cases) if check.name == name)
+        for index in iter(connection.recv, None):
             with _limited(order.limit):
-                outcome = try_check(check, target, shared)
+                outcome = try_check(checks[index], target, shared)
             connection.send(_pack(outcome))
     except (EOFError, OSError):
         os._exit(1)  # the parent is gone
     with _limited(order.limit):
         try:
             shared.close()
-        except Exception as error:  # noqa: BLE001  # as above
-            connection.send({"error": describe_failure(error)})
-        else:
-            connection.send({})
+            failure = ""
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; the parent reports it
+            failure = f"{type(error).__name__}: {error}"
+        connection.send(failure)
     # The threads of the device are joined, and its libraries unloaded, as Python ends.
     faulthandler.dump_traceback_later(order.limit, exit=True, file=2)
 

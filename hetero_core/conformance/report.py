@@ -223,8 +223,9 @@ def describe_refusals(report: Mapping[str, Any], shown: int) -> str:
     operators = list(dict.fromkeys(name for name, refused in rows if refused))
     if not operators:
         return ""
+    noun = "operator" if len(operators) == 1 else "operators"
     rest = f" and {len(operators) - shown:,} more" if len(operators) > shown else ""
-    return f"{count_refused(report):,} cases refused: {len(operators):,} operators, {', '.join(operators[:shown])}{rest}."
+    return f"{count_refused(report):,} cases refused: {len(operators):,} {noun}, {', '.join(operators[:shown])}{rest}."
 
 
 def describe_badge(report: Mapping[str, Any]) -> dict[str, Any]:
