@@ -39,6 +39,7 @@ from hetero_core.errors import (
     InputShapeError,
     InputTypeError,
     PluginError,
+    RequestCancelledError,
     enumerate_choices,
     refuse_pickling,
 )
@@ -153,6 +154,7 @@ class ExecutableNetwork:
         self._use_config(binding.config)
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
+        self._stays_in_memory = all(spec.memory == HOST or spec.name in self.resident for spec in self.all_outputs)
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
         self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=binding.provenance).check
         # A device starts runs by itself only if no wrapper stands around them, and no other network has its turn.
@@ -284,15 +286,34 @@ class ExecutableNetwork:
         start, profile = self.executable.start, context.profile
         assert start is not None
 
+        expected_calls = [1]
+
         def end(outputs: Any, error: BaseException | None) -> None:
-            if context not in self.thread_of_run:
+            if not expected_calls or context not in self.thread_of_run:
                 logger.warning("%s called `done` a second time for one run of %s; the call is ignored", self.provenance, self.where)
                 return
-            if error is None and not self._is_host:
-                try:
-                    outputs = take_home(self, outputs, profile, context.tensors)
-                except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
-                    outputs, error = None, failure
+            expected_calls.clear()
+            if error is not None or self._stays_in_memory:
+                finish(outputs, error)
+                return
+            # On a thread of the core: `to_host` may wait for the device's own thread, which is the one that calls here.
+            try:
+                future = self.submit(lambda: bring_home(outputs))
+            except ClosedError as closed:
+                finish(None, closed)
+                return
+            dropped = RequestCancelledError(f"the Core was closed before the outputs of a run on {self.device} were copied")
+            future.add_done_callback(lambda ended: finish(None, dropped) if ended.cancelled() else None)
+
+        def bring_home(outputs: Any) -> None:
+            try:
+                outputs = take_home(self, outputs, profile, context.tensors)
+            except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
+                finish(None, failure)
+            else:
+                finish(outputs, None)
+
+        def finish(outputs: Any, error: BaseException | None) -> None:
             # The device has finished: the callback may close the network.
             self._leave(context)
             done(outputs, error)

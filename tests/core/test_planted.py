@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import pickle
 import random
@@ -183,6 +184,20 @@ def drift(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
     outputs = PlainExecutable.run(executable, inputs, context)
     executable._constants = {name: array + np.float32(1e-6) for name, array in executable._constants.items()}
     return outputs
+
+
+def jitter(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    runs = vars(executable).setdefault("runs", itertools.count())
+    outputs = PlainExecutable.run(executable, inputs, context)
+    noise = np.float32(2.0**-20) * (next(runs) * 5 % 7 - 3)
+    return tuple(value * (1 + noise) if value.dtype == np.float32 else value for value in outputs)
+
+
+def round_factors(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+    """Rounds the factors of a float32 product to the 11 bits of TF32."""
+    is_product = node.op_type == "MatMul" and inputs[0].dtype == np.float32
+    rounded = [((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32) for x in inputs] if is_product else inputs
+    return right(node, rounded)
 
 
 def cached_by(make_key: Callable[[Any], Any]) -> Plant:
@@ -470,6 +485,21 @@ class Rounding(Choosing):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         return self.load_network(device, unpack_network(payload.sections), config if self.remembers else {"ROUNDING": "FULL"})
+
+
+class Mute(Choosing):
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"MODE": ConfigKey(str, "", "")}
+
+
+class Exporter:
+    """PlainDevice with an export and no import."""
+
+    query_network, load_network, export_network = (
+        getattr(PlainDevice, name) for name in ("query_network", "load_network", "export_network")
+    )
+    find_refusal, make_executable = PlainDevice.find_refusal, PlainDevice.make_executable
 
 
 class Remembering(PlainDevice):
@@ -945,6 +975,10 @@ PLANTS: dict[str, Plant] = {
     **{f"NaN lost in {operator}": losing_nan(operator) for operator in ("Relu", "MaxPool")},
     "int64 through int32": casting(np.int64, np.int32),
     "weights drift": running(drift),
+    "results that jitter": running(jitter),
+    "products in TF32": computing(round_factors),
+    "a key without a text": Mute,
+    "an export without an import": Exporter,
     "cached by the identity of an array": cached_by(lambda value: value.__array_interface__["data"][0]),
     "cached by a part of an array": cached_by(lambda value: (value.shape, value.reshape(-1)[[0, -1]].tobytes())),
     "stuck at the first batch size": running(keep_size),
