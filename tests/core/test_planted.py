@@ -314,6 +314,45 @@ def compute_sixteen_rows(network: Network, inputs: Arrays, outputs: Arrays) -> A
     return tuple(zero_from(16, value) if value.ndim > 1 else value for value in outputs)
 
 
+def formula(operator: str, compute: Callable[..., Any]) -> Plant:
+    """Returns a device class that computes networks that begin with `operator` by this formula on their inputs."""
+
+    def change(network: Network, inputs: Arrays, outputs: Arrays) -> Arrays:
+        if network.nodes[0].op_type != operator:
+            return outputs
+        return (np.asarray(compute(*inputs)).astype(outputs[0].dtype),)
+
+    return toolkit(outputs=change)
+
+
+def each_output(change: Callable[[Any], Any]) -> Plant:
+    return toolkit(outputs=lambda *arguments: tuple(map(change, arguments[2])))
+
+
+def swap_pads(node: Node) -> Node:
+    pads = node.attributes.get("pads")
+    return replace(node, attributes={**node.attributes, "pads": pads[2:] + pads[:2]}) if pads else node
+
+
+def sum_halves(x: Any, w: Any) -> Any:
+    return np.add.accumulate((x[:, :, None] * w[None]).astype(x.dtype), axis=1, dtype=x.dtype)[:, -1]
+
+
+def estimate_erf(x: Any) -> Any:
+    """Source: Abramowitz and Stegun 7.1.25, right to 2.5e-5."""
+    t = 1 / (1 + 0.47047 * np.abs(x))
+    return np.sign(x) * (1 - (0.3480242 * t - 0.0958798 * t**2 + 0.7478556 * t**3) * np.exp(-(x**2)))
+
+
+def overflow_softmax(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.exp(x) / np.exp(x).sum()
+
+
+def estimate_gelu(x: Any) -> Any:
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
 # Devices with a fault in a hook
 
 
@@ -975,6 +1014,21 @@ PLANTS: dict[str, Plant] = {
     **{f"NaN lost in {operator}": losing_nan(operator) for operator in ("Relu", "MaxPool")},
     "int64 through int32": casting(np.int64, np.int32),
     "weights drift": running(drift),
+    "halves rounded away from zero": formula("QuantizeLinear", lambda x: np.floor(x / 2 + 0.5) + 3),
+    "casts that round": formula("Cast", np.rint),
+    "pads of both sides exchanged": toolkit(node=swap_pads),
+    "products of depth 0 left out": formula("MatMul", lambda x, w: x @ w if x.shape[-1] else np.ones((len(x), w.shape[-1]))),
+    "denormals flushed": each_output(lambda y: np.where(np.abs(y) < 1.1e-38, 0, y).astype(y.dtype)),
+    "sums in float16": formula("MatMul", sum_halves),
+    "float16 saturates": each_output(lambda y: np.clip(y, -65504, 65504) if y.dtype == np.float16 else y),
+    "Gelu by tanh": formula("Gelu", estimate_gelu),
+    "Erf by a fast formula": formula("Erf", estimate_erf),
+    "strides of an inner value ignored": formula("Transpose", lambda x: -x.reshape(x.shape[::-1])),
+    "batches above 4": each_output(lambda y: zero_from(4, y) if y.ndim == 3 else y),
+    "linear_before_reset ignored": forgetting("GRU", "linear_before_reset"),
+    "results of rank 0 with a dimension": each_output(lambda y: y.reshape(1) if not y.ndim else y),
+    "Softmax overflows": formula("Softmax", overflow_softmax),
+    "bounds of Clip exchanged": formula("Clip", lambda x: np.maximum(np.minimum(x, 1), 2)),
     "results that jitter": running(jitter),
     "products in TF32": computing(round_factors),
     "a key without a text": Mute,

@@ -90,7 +90,8 @@ def test_foreign_error_of_a_plugin_becomes_an_internal_error(core: Core, read: C
 
     core.register_plugin("FAILING", Failing())
     with pytest.raises(
-        InternalError, match=r"ZeroDivisionError: driver fell over; raised by plugin FAILING .* in load_network.* The plugin is at fault"
+        InternalError,
+        match=r"ZeroDivisionError: driver fell over; raised by plugin FAILING .* in load_network.* The plugin is at fault",
     ) as caught:
         core.load_network(read(ADD), "FAILING")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
