@@ -39,7 +39,7 @@ def _slide(x: Any, w: Any) -> Any:
     x = np.pad(x[0, 0], ((1, 2), (0, 3)))
     rows, columns = x.shape[0] - 2 * (w.shape[2] - 1), x.shape[1] - w.shape[3] + 1
     places = np.ndindex(*w.shape[2:])
-    return sum(w[0, 0, i, j] * x[2 * i : 2 * i + rows, j : j + columns] for i, j in places)[None, None]  # type: ignore[index]  # an array
+    return sum(w[0, 0, i, j] * x[2 * i : 2 * i + rows, j : j + columns] for i, j in places)[None, None]
 
 
 def _gate(x: Any, w: Any, r: Any, b: Any) -> Any:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import logging
 import multiprocessing
 import os
+import re
 import signal
+import sys
 import tempfile
 import traceback
 import warnings
@@ -31,7 +34,9 @@ from hetero_core.errors import DeviceUnavailableError, HeteroError
 GRACE_SECONDS = 5.0
 """The child ends itself after the time limit, with the stacks of its threads; it is killed if it has not done so in this time."""
 OPENING_SECONDS = 60.0
-"""The least time limit for opening the device, which includes the imports of the child."""
+"""The least time limit for opening the device."""
+BUILDING_SECONDS = 600.0
+"""How long the child may take for its imports and for building the cases; 5 s on a quiet processor."""
 TRACE_CHARACTERS = 20_000
 
 CLOSING = Check("lifetime.device_closes_after_all_checks", "contract", lambda _: None)
@@ -149,18 +154,19 @@ class _Child:
         theirs.close()
         self._began = monotonic()
         self._limit = max(order.limit, OPENING_SECONDS)
+        self._grace = BUILDING_SECONDS
 
     def ask(self, index: int | None) -> Any:
         """Returns the answer to a check, None to close the device; or the child's end."""
         os.truncate(self._output, 0)  # a device may write without end
-        self._began, self._limit = monotonic(), self._check_limit
+        self._began, self._limit, self._grace = monotonic(), self._check_limit, GRACE_SECONDS
         with contextlib.suppress(OSError):  # a child that has died meanwhile is seen below
             self._connection.send(index)
         return self.receive()
 
     def receive(self) -> Any:
         """Returns the next message, or the child's end; a child that has not ended after the limit is killed."""
-        wait([self._connection, self._process.sentinel], self._limit + GRACE_SECONDS)
+        wait([self._connection, self._process.sentinel], self._limit + self._grace)
         try:
             if self._connection.poll():
                 return self._connection.recv()
@@ -185,13 +191,11 @@ class _Child:
         self._connection.close()
 
     def _describe_death(self, when: str = "") -> Death:
-        is_late = monotonic() - self._began >= self._limit
-        self._process.join(GRACE_SECONDS if not is_late else 0.5)
+        self._process.join(0.5 if monotonic() - self._began > self._limit + self._grace else GRACE_SECONDS)
         code = self._process.exitcode
-        if code is None:
-            self._process.kill()
         trace = self._output.read_text(errors="replace")[-TRACE_CHARACTERS:].strip()
-        if is_late:
+        # The child's own timer writes this line before it ends the child.
+        if re.search(r"^Timeout \(\d+:\d\d:\d\d", trace, re.MULTILINE) or code is None:
             return Death(f"did not end within {self._limit:g} seconds; the device, or the core, hangs{_find_place(trace)}", trace)
         return Death(f"the device ended the process of the checks{when}: {_describe_code(code)}", trace)
 
@@ -200,9 +204,7 @@ def _find_place(trace: str) -> str:
     return "; the stacks of all threads follow" if "most recent call first" in trace else ""
 
 
-def _describe_code(code: int | None) -> str:
-    if code is None:
-        return "it closed the connection"
+def _describe_code(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -217,21 +219,23 @@ def serve_checks(connection: Connection, order: Order, folder: str) -> None:
     output = os.open(os.path.join(folder, "output"), os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # the last lines before a crash
     faulthandler.enable(2)
     # Temporary files of a device vanish with the folder, also after a crash.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     # Checks judge the results of a device, not its warnings.
     warnings.simplefilter("ignore")
     logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
-    with _limited(max(order.limit, OPENING_SECONDS)):
-        try:
-            checks = choose_checks(order.levels, order.patterns, cases=order.cases)
+    try:
+        checks = choose_checks(order.levels, order.patterns, cases=order.cases)
+        with _limited(max(order.limit, OPENING_SECONDS)):
             target = make_target(order.device, seed=order.seed, reference=order.reference, config=order.config)
             with open_core(target.make_core) as core:
                 versions = dict(core.get_versions(order.device))
-        except HeteroError as error:
-            connection.send(error)
-            return
+    except HeteroError as error:
+        connection.send(error)
+        return
     names = [(check.name, check.level) for check in checks]
     connection.send({"checks": names, "reference": target.reference, "versions": versions})
     shared = SharedCore(target)

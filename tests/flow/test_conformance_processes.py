@@ -76,7 +76,10 @@ def plant_code(plant: Plant, *, run: str = "pass", close: str = "pass") -> None:
 
 
 def start_kit(*arguments: str, text: bool = False) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hetero_core", "conformance", "BREAKING", *arguments, *([] if text else ["--json"])]
+    """Starts the command; a shell's background job ignores Ctrl-C, so its signal is set back first."""
+    words = ["conformance", "BREAKING", *arguments, *([] if text else ["--json"])]
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{code}; from hetero_core.cli.main import main; sys.exit(main({words!r}))"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
