@@ -29,20 +29,8 @@ def require_version(title: str, version: str, oldest: tuple[int, ...], *, distri
         )
 
 
-_ORIGINALS = "__hetero_originals__"
-"""The name under which an engine's module holds its own names while a front end is in their place."""
-
-
-def hold_originals(module: ModuleType) -> None:
-    """Stores the names of an engine's module in the module, before a front end replaces some of them."""
-    vars(module).setdefault(_ORIGINALS, dict(vars(module)))
-
-
 def import_engine(module: str, attribute: str, title: str, *, cure: str) -> ModuleType:
-    """Returns a module with the names of an engine's module; a front end that replaces names later, or did before, does not change it.
-
-    Raises: DeviceUnavailableError if the engine cannot be imported or lacks `attribute`.
-    """
+    """Returns an engine's module. Raises: DeviceUnavailableError if it cannot be imported or lacks `attribute`."""
     try:
         imported = importlib.import_module(module)  # loads native libraries, so engines are imported late
     except Exception as error:  # an engine may raise anything while it loads its libraries
@@ -52,6 +40,4 @@ def import_engine(module: str, attribute: str, title: str, *, cure: str) -> Modu
     if not hasattr(imported, attribute):
         # If two distributions share a folder, uninstalling either leaves an empty package.
         raise DeviceUnavailableError(f"{title} is installed, but its folder has no {attribute}; {cure}")
-    names = ModuleType(module, imported.__doc__)
-    vars(names).update({**vars(imported), **vars(imported).get(_ORIGINALS, {})})
-    return names
+    return imported

@@ -75,7 +75,7 @@ BELOW = {
 # Modules and folders that use the core -> their allowed importers besides themselves.
 USERS = {
     "kernels": ("testing", "conformance", "cli"),
-    "engines": ("frontends",),
+    "engines": (),
     "testing": ("debugging", "conformance", "cli"),
     "debugging": ("conformance", "cli"),
     "frontends": ("serving", "cli"),

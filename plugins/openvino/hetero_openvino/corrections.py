@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.engines.installation import import_engine
+from hetero_openvino.engine import import_own_names
 
 
 def correct_model(model: Any) -> None:
@@ -326,8 +326,7 @@ def _is_scale(node: Any) -> bool:
 
 def _fold(opset: Any, value: Any) -> Any:
     """Returns a constant of the value of a constant expression; the engine computes it, right without a product behind it."""
-    engine = import_engine("openvino", "Core", "OpenVINO", cure="reinstall openvino")  # loaded already
-
+    engine = import_own_names()
     dtype = value.get_element_type()
     array = engine.Core().compile_model(
         engine.Model([opset.convert(value, "f32")], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}

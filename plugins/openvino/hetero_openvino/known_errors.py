@@ -26,7 +26,6 @@ from hetero_core.engines.inspection import (
     list_nearest_factors,
     walk_producers,
 )
-from hetero_core.engines.installation import import_engine
 from hetero_core.engines.known_errors import (
     EMPTY_AXES,
     always,
@@ -52,6 +51,7 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
+from hetero_openvino.engine import import_own_names
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
 QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
@@ -216,7 +216,7 @@ def saturates_bytes(operator: str) -> bool:
     )
     shapes = [[int(size) for size in text.split(",")] for text in sizes]
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(shapes[1], 127, np.int8), "b"))
-    core = import_engine("openvino", "Core", "OpenVINO", cure="reinstall openvino").Core()  # loaded already
+    core = import_own_names().Core()
     answer = core.compile_model(core.read_model(model.SerializeToString()), "CPU")([np.full(shapes[0], 255, np.uint8)])[0]
     return bool((answer != round(64 * 255 * 127 / 8192)).any())
 
