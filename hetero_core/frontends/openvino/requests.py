@@ -268,8 +268,12 @@ class InferRequest:
     @property
     def profiling_info(self) -> list[ProfilingInfo]:
         """The time of each node in the last run; empty unless the model was compiled with PERF_COUNT."""
-        times = [(each, timedelta(seconds=each.seconds)) for each in self._request.perf_counts]
-        return [ProfilingInfo(each.node, each.operator, each.device, time, time) for each, time in times]
+        nodes = [each for each in self._request.perf_counts if each.operator != "transfer"]
+        times = [timedelta(seconds=each.seconds) for each in nodes]
+        return [
+            ProfilingInfo(each.node, each.operator.partition("-")[0], each.device, time, time)
+            for each, time in zip(nodes, times, strict=True)
+        ]
 
     def query_state(self) -> list[VariableState]:
         """Returns the states."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import io
 import re
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
