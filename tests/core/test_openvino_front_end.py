@@ -396,6 +396,7 @@ def test_program_and_its_workers_get_the_front_end(tmp_path: Path, path: Path) -
     (tmp_path / "app.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "hetero_core.frontends.openvino", "-d", "TEMPLATE", str(tmp_path / "app.py"), str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stderr == ""
     assert ended.stdout.splitlines() == ["(['TEMPLATE'], 'hetero_core.frontends.openvino.core')"] * 2
 
 

@@ -17,7 +17,7 @@ else:
 
 _paths = list(sys.path)
 sys.path[:] = [path for path in _paths if path != str(Path(__file__).parent)]
-sys.modules.pop("sitecustomize", None)
+_this = sys.modules.pop("sitecustomize")
 try:
     import_module("sitecustomize")
 except ModuleNotFoundError as error:
@@ -25,3 +25,4 @@ except ModuleNotFoundError as error:
         raise
 finally:
     sys.path[:] = _paths
+    sys.modules.setdefault("sitecustomize", _this)

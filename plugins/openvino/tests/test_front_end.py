@@ -7,6 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -313,34 +314,57 @@ def test_objects_of_openvino_itself_are_refused() -> None:
 
 # The table of OpenVINO's API
 
-CLASSES = (
-    "Core",
-    "Model",
-    "CompiledModel",
-    "InferRequest",
-    "AsyncInferQueue",
-    "Tensor",
-    "ConstOutput",
-    "PartialShape",
-    "Dimension",
+KINDS = (
+    *("Core", "Model", "CompiledModel", "InferRequest", "AsyncInferQueue", "Tensor", "ConstOutput", "PartialShape", "Dimension", "Shape"),
+    *("Type", "Layout", "OVAny", "Node", "ProfilingInfo", "preprocess.PrePostProcessor", "preprocess.InputInfo"),
+    *("preprocess.InputTensorInfo", "preprocess.PreProcessSteps", "preprocess.InputModelInfo", "preprocess.OutputInfo"),
+    *("preprocess.OutputTensorInfo", "preprocess.PostProcessSteps", "preprocess.OutputModelInfo", "preprocess.ColorFormat"),
+    *("preprocess.ResizeAlgorithm", "preprocess.PaddingMode"),
 )
-PREPROCESS = (
-    "PrePostProcessor",
-    "InputInfo",
-    "InputTensorInfo",
-    "PreProcessSteps",
-    "InputModelInfo",
-    "OutputInfo",
-    "OutputTensorInfo",
-)
+PROPERTIES = ("properties", *(f"properties.{group}" for group in ("device", "hint", "intel_auto", "intel_cpu", "log", "streams")))
 
 
-def list_names(ov: Any) -> set[str]:
-    """Returns the public names of a module `openvino`: functions, classes, the members of the classes of `CLASSES`, properties."""
-    names = {name for name in dir(ov) if not name.startswith("_") and not re.fullmatch(r"opset\d+", name)}
-    for kind in (*CLASSES, "Shape", "Type", "Layout", "OVAny", "ProfilingInfo"):
-        names |= {f"{kind}.{name}" for name in dir(getattr(ov, kind)) if not name.startswith("_")}
-    for kind in PREPROCESS:
-        members = dir(getattr(ov.preprocess, kind, object))
-        names |= {f"preprocess.{kind}.{name}" for name in members if not name.startswith("_")}
+def list_names() -> set[str]:
+    """Returns the public names of the installed OpenVINO: of the module, of the classes of `KINDS`, and of `PROPERTIES`."""
+    names = {name for name in dir(openvino) if not name.startswith("_") and not re.fullmatch(r"opset\d+", name)}
+    for kind in KINDS:
+        names |= {f"{kind}.{name}" for name in dir(attrgetter(kind)(openvino)) if not name.startswith("_")}
+    for group in PROPERTIES:
+        members = dir(attrgetter(f"_pyopenvino.{group}")(openvino))
+        names |= {f"{group}.{name}" for name in members if not name.startswith("_")}
     return names
+
+
+def open_samples() -> dict[str, Any]:
+    """Returns class of OpenVINO -> an object of the front end."""
+    core = front.Core()
+    model = core.read_model(IMAGE)
+    compiled = core.compile_model(model, "CPU", {"PERF_COUNT": True})
+    request = compiled.create_infer_request()
+    request.infer(np.zeros((1, 3, 8, 6), np.float32))
+    ppp = front.preprocess.PrePostProcessor(model)
+    into, out = ppp.input(), ppp.output()
+    queue, port, node = front.AsyncInferQueue(compiled, 1), compiled.input(), model.get_ops()[0]
+    values = (front.PartialShape([1]), front.Dimension(1), front.Shape([1]), front.Type.f32, front.Layout("N"), front.OVAny(1))
+    samples = (core, model, compiled, request, queue, front.Tensor(X), port, *values, node, request.profiling_info[0])
+    steps = (ppp, into, into.tensor(), into.preprocess(), into.model(), out, out.tensor(), out.postprocess(), out.model())
+    enums = (front.preprocess.ColorFormat.RGB, front.preprocess.ResizeAlgorithm.RESIZE_CUBIC, front.preprocess.PaddingMode.CONSTANT)
+    return dict(zip(KINDS, (*samples, *steps, *enums), strict=True))
+
+
+def test_table_lists_the_names_of_openvino_and_which_are_there() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (yes|no) \| (.*) \|$", (ROOT / "docs/reference/openvino-api.md").read_text(), re.MULTILINE)
+    assert sorted(name for name, _, _ in rows) == sorted(list_names())
+    samples = open_samples()
+    for name, answer, reason in rows:
+        kind, _, member = name.rpartition(".")
+        holder = samples[kind] if kind in samples else attrgetter(kind)(front) if kind else front
+        assert (answer == "yes") == hasattr(holder, member), name
+        assert answer == "yes" or reason, f"{name}: say why it is not there"
+
+
+def test_properties_have_the_keys_of_openvino() -> None:
+    for group in PROPERTIES:
+        ours, theirs = attrgetter(group)(front), attrgetter(group)(openvino)
+        keys = {name: key for name, key in vars(ours).items() if isinstance(key, str) and not name.startswith("_")}
+        assert keys == {name: str(getattr(theirs, name)) for name in keys}
