@@ -40,7 +40,7 @@ def main(count: int) -> None:
     for page in pages:
         lines.append([[text, float(score), np.asarray(box).tolist()] for box, text, score in engine(page)[0] or ()])
         first = first or time.perf_counter() - begin
-    print("\n" + json.dumps({"class": openvino.Core.__module__, "first": first, "pages": lines}))
+    sys.stdout.write("\n" + json.dumps({"class": openvino.Core.__module__, "first": first, "pages": lines}) + "\n")
 
 
 if __name__ == "__main__":

@@ -42,4 +42,4 @@ def test_rapidocr_reads_pages_as_with_openvino(device: str, original: dict[str, 
         for (text, score, box), (_, expected_score, expected_box) in zip(page, expected, strict=True):
             assert score == pytest.approx(expected_score, abs=1e-3), f"page {number}, {text}"
             assert box == expected_box, f"page {number}, {text}"
-    print(f"{device}: the first page after {answer['first']:.2f} s, with OpenVINO {original['first']:.2f} s")
+    sys.stderr.write(f"{device}: the first page after {answer['first']:.2f} s, with OpenVINO {original['first']:.2f} s\n")

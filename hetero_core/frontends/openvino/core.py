@@ -47,8 +47,10 @@ class Core:
         return Model(self._core.read_network(_read_source(model)))
 
     @translated
-    def compile_model(self, model: Any, device_name: str | None = None, config: Any = None) -> CompiledModel:
-        """Returns a model, or the ONNX file of a path, compiled for a device, by default AUTO.
+    def compile_model(
+        self, model: Any, device_name: str | None = None, config: Any = None, *, weights: Any = None
+    ) -> CompiledModel:
+        """Returns a model, or the ONNX file of a path, compiled for a device, by default AUTO; `weights` as in `read_model`.
 
         Raises: RuntimeError with the nodes that the device refuses, unknown devices and properties.
         """

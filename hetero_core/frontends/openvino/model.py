@@ -105,6 +105,9 @@ class Model:
         """Returns a second model, which shares nodes and weights with this."""
         return Model(self.pinned_network())
 
+    def __deepcopy__(self, memo: Any) -> Model:
+        return self.clone()
+
     def get_ops(self) -> list[Node]:
         """Returns the nodes in topological order, without inputs, outputs and constants."""
         affinity = self.network.affinity

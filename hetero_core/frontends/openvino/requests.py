@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from time import perf_counter
 from typing import IO, Any, NamedTuple
 
@@ -32,9 +33,7 @@ class OVDict(Mapping[Any, Any]):
         self._dict = {port: _own(outputs[port.any_name], copies=copies, decodes=decodes) for port in ports}
 
     def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, ConstOutput):
-            key = next((port for port in self._dict if key in (port.index, port.any_name)), key)
-        return self._dict[key]
+        return self._dict[next((port for port in self._dict if key in (port.index, port.any_name)), key)]
 
     def __iter__(self) -> Iterator[ConstOutput]:
         return iter(self._dict)
@@ -42,20 +41,20 @@ class OVDict(Mapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._dict)
 
+    def __repr__(self) -> str:
+        return repr(self._dict)
+
     def names(self) -> tuple[set[str], ...]:
         """Returns the names of each output."""
-        return tuple(port.names for port in self._dict)
+        return tuple(port.names for port in self)
 
     def to_dict(self) -> dict[ConstOutput, Any]:
         """Returns port -> output."""
-        return self._dict
+        return dict(self._dict)
 
     def to_tuple(self) -> tuple[Any, ...]:
         """Returns the outputs in order."""
-        return tuple(self._dict.values())
-
-    def __repr__(self) -> str:
-        return repr(self._dict)
+        return tuple(self.values())
 
 
 def _own(value: Any, *, copies: bool, decodes: bool) -> Any:
@@ -244,20 +243,13 @@ class InferRequest:
         """Waits for at most `timeout` milliseconds; returns whether the run has ended. Raises: RuntimeError if it failed."""
         return self._request.wait(timeout / 1000)
 
+    userdata = property(attrgetter("_finish.userdata"))
+    latency = property(attrgetter("_finish.latency"))  # milliseconds
+
     def set_callback(self, callback: Callable[[Any], Any], userdata: Any = None) -> None:
         """Sets the function that is called with the userdata after each asynchronous run that succeeded."""
         self._request.require_idle("set a callback")
         self._finish.callback, self._finish.userdata = callback, userdata
-
-    @property
-    def userdata(self) -> Any:
-        """The userdata of the callback."""
-        return self._finish.userdata
-
-    @property
-    def latency(self) -> float:
-        """Milliseconds that the last run took."""
-        return self._finish.latency
 
     @property
     def results(self) -> OVDict:
@@ -293,7 +285,7 @@ class InferRequest:
         (self.set_input_tensor if port in self.model_inputs else self.set_output_tensor)(port, tensor)
 
     def set_tensors(self, inputs: Mapping[Any, Any]) -> None:
-        """Sets several tensors by name or port."""
+        """Sets the tensors of several inputs and outputs by name or port."""
         for port, tensor in inputs.items():
             self.set_tensor(port, tensor)
 
@@ -379,9 +371,6 @@ class AsyncInferQueue:
 
     def __len__(self) -> int:
         return len(self._requests)
-
-    def __iter__(self) -> Iterator[InferRequest]:
-        return iter(self._requests)
 
     def __getitem__(self, index: int) -> InferRequest:
         return self._requests[index]

@@ -61,7 +61,7 @@ class Written:
         return f"<{type(self).__name__}: {self}>"
 
 
-@with_getters("size", "type_name")
+@with_getters("size")
 class Type(Enum):
     """An element type; the value is its name in ONNX, None for `dynamic`. OpenVINO's u1, u3, u6 and nf4 have no type in ONNX."""
 
@@ -89,20 +89,16 @@ class Type(Enum):
         return numpy_dtype(self.value)
 
     @property
-    def type_name(self) -> str:
-        """OpenVINO's name of the type: "f32"."""
-        return self.name
-
-    @property
     def size(self) -> int:
         """The bytes of an element in a file, rounded up; 0 for texts and `dynamic`."""
         return 0 if self.value is None else -(-(bits_of_dtype(self.value) or 0) // 8)
 
     def to_string(self) -> str:
-        """Returns OpenVINO's name of the type."""
+        """Returns OpenVINO's name of the type: "f32"."""
         return self.name
 
-    __str__ = to_string
+    __str__ = get_type_name = to_string
+    type_name = property(to_string)
 
     def __repr__(self) -> str:
         return f"<Type: '{self.value or self.name}'>"

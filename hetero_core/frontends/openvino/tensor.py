@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class Tensor:
         else:
             self.data = _hold(source, shared=shared_memory)
 
+    size, byte_size, strides = (property(attrgetter(f"data.{name}")) for name in ("size", "nbytes", "strides"))
+
     @property
     def str_data(self) -> np.ndarray[Any, Any]:
         """A copy of the texts as an array of NumPy's texts."""
@@ -62,21 +65,6 @@ class Tensor:
     def element_type(self) -> Type:
         """The element type."""
         return find_type(dtype_of_numpy(self.data.dtype))
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return int(self.data.size)
-
-    @property
-    def byte_size(self) -> int:
-        """The number of bytes."""
-        return int(self.data.nbytes)
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """The bytes from an element to the next along each axis."""
-        return tuple(self.data.strides)
 
     def copy_from(self, source: Any) -> None:
         """Copies a tensor or an array into this tensor, which takes its shape."""

@@ -96,6 +96,7 @@ CALLS = (
         "(X, W)",
         "{'x': X.astype('int64'), 'w': W}",
     ),
+    *("[np.float32([[np.nan, np.inf, -np.inf]]), W]", "[np.zeros((0, 3), np.float32), W]", "[np.ones((17, 3), np.float16), W]"),
     *("[X[::-1], W]", "{'x': ov.Tensor(X), 'w': ov.Tensor(W)}", "[X.astype(np.float64), W]"),
 )
 
@@ -112,6 +113,8 @@ def test_calls_answer_as_openvino_does(inputs: str, compiled: dict[str, Any]) ->
             )
             assert result.names() == ({"y"}, {"z"})
             assert list(result) == c.outputs
+            assert ["y" in result, 1 in result, "q" in result] == [True, True, False]
+            assert result.get("q") is None
     for answer in answers:
         np.testing.assert_array_equal(answer, answers[0])
 
@@ -315,7 +318,18 @@ def test_objects_of_openvino_itself_are_refused() -> None:
 # The table of OpenVINO's API
 
 KINDS = (
-    *("Core", "Model", "CompiledModel", "InferRequest", "AsyncInferQueue", "Tensor", "ConstOutput", "PartialShape", "Dimension", "Shape"),
+    *(
+        "Core",
+        "Model",
+        "CompiledModel",
+        "InferRequest",
+        "AsyncInferQueue",
+        "Tensor",
+        "ConstOutput",
+        "PartialShape",
+        "Dimension",
+        "Shape",
+    ),
     *("Type", "Layout", "OVAny", "Node", "ProfilingInfo", "preprocess.PrePostProcessor", "preprocess.InputInfo"),
     *("preprocess.InputTensorInfo", "preprocess.PreProcessSteps", "preprocess.InputModelInfo", "preprocess.OutputInfo"),
     *("preprocess.OutputTensorInfo", "preprocess.PostProcessSteps", "preprocess.OutputModelInfo", "preprocess.ColorFormat"),
@@ -353,7 +367,9 @@ def open_samples() -> dict[str, Any]:
 
 
 def test_table_lists_the_names_of_openvino_and_which_are_there() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| (yes|no) \| (.*) \|$", (ROOT / "docs/reference/openvino-api.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([\w.]+)` \| (yes|no) \| (.*) \|$", (ROOT / "docs/reference/openvino-api.md").read_text(), re.MULTILINE
+    )
     assert sorted(name for name, _, _ in rows) == sorted(list_names())
     samples = open_samples()
     for name, answer, reason in rows:
