@@ -130,7 +130,8 @@ def test_extension_of_hetero_is_taken_and_a_library_is_not() -> None:
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.float64(2), np.int64(2), [2], np.array(2), ov.Tensor(W)])
 def test_single_numbers_and_lists_are_inputs(value: Any, compiled: ov.CompiledModel) -> None:
-    assert compiled({"x": X.tolist(), "w": value})["y"].tolist() == (X - 2).tolist()
+    for run in (compiled, compiled.create_infer_request().infer):
+        assert run({"x": X.tolist(), "w": value})["y"].tolist() == (X - 2).tolist()
 
 
 def test_a_list_of_numbers_is_the_value_of_the_only_input() -> None:
@@ -150,7 +151,7 @@ def test_texts_are_decoded() -> None:
 
 def test_results_are_the_callers_own_unless_shared(compiled: ov.CompiledModel) -> None:
     request = compiled.create_infer_request()
-    first = request.infer([X, W])["y"]
+    first = request.infer([np.asfortranarray(X), W], share_inputs=True)["y"]
     shared = request.infer([X, W], share_outputs=True)["y"]
     assert np.may_share_memory(shared, request.get_output_tensor(0).data)
     request.infer([X + 1, W])
@@ -159,15 +160,21 @@ def test_results_are_the_callers_own_unless_shared(compiled: ov.CompiledModel) -
 
 def test_an_array_may_be_reused_once_a_run_has_started(compiled: ov.CompiledModel) -> None:
     queue = ov.AsyncInferQueue(compiled, 2)
-    sums: dict[int, float] = {}
-    queue.set_callback(lambda request, number: sums.__setitem__(number, float(request.results["y"].sum())))
+    sums: dict[int, tuple[float, float]] = {}
+
+    def keep(request: ov.InferRequest, number: int) -> None:
+        assert (request.userdata, request.latency > 0) == (number, True)
+        sums[number] = (float(request.get_input_tensor(0).data.sum()), float(request.results["y"].sum()))
+
+    queue.set_callback(keep)
     reused = X.copy()
     for number in range(8):
         reused[:] = number
         queue.start_async([reused, W], number)
     reused[:] = np.nan
     queue.wait_all()
-    assert sums == {number: 6 * (number - 2.0) for number in range(8)}
+    assert sums == {number: (6.0 * number, 6.0 * (number - 2)) for number in range(8)}
+    assert len(queue.userdata) == len(list(queue)) == 2
 
 
 def test_output_tensor_before_the_first_run_is_filled() -> None:

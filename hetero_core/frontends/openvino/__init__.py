@@ -13,7 +13,6 @@ from hetero_core.frontends.openvino.ports import ConstOutput, Output
 from hetero_core.frontends.openvino.requests import AsyncInferQueue, CompiledModel, InferRequest, ProfilingInfo
 from hetero_core.frontends.openvino.shapes import Dimension, Layout, PartialShape, Shape, Type
 from hetero_core.frontends.openvino.tensor import Tensor, tensor_from_file
-
 from hetero_core.frontends.replacement import replace_package
 
 # fmt: off

@@ -121,7 +121,9 @@ class CompiledModel:
         outputs = self.loaded.infer(name_inputs(inputs, self.inputs, shared=True))
         return OVDict(self.outputs, outputs, copies=False, decodes=decode_strings)
 
-    infer_new_request = __call__
+    def infer_new_request(self, inputs: Any = None) -> OVDict:
+        """Returns the outputs of a run on a request of its own."""
+        return self.create_infer_request().infer(inputs)
 
     @translated
     def create_infer_request(self) -> InferRequest:
@@ -229,9 +231,16 @@ class InferRequest:
     def _list_inputs(self, inputs: Any, *, shared: bool) -> dict[str, Any]:
         """Keeps the inputs of a run for the next runs; returns all inputs."""
         self._request.require_idle("start a run")
-        for name, value in name_inputs(inputs, self.model_inputs, shared=shared).items():
-            self._tensor_of_input[name] = Tensor(value, shared_memory=True)
+        self._keep_inputs(name_inputs(inputs, self.model_inputs, shared=shared))
         return {name: tensor.data for name, tensor in self._tensor_of_input.items()}
+
+    def _keep_inputs(self, named: Mapping[str, Any]) -> None:
+        self._tensor_of_input.update({name: Tensor(value, shared_memory=True) for name, value in named.items()})
+
+    def keep_start(self, start: _Start) -> None:
+        """Keeps inputs, userdata and latency of a run of the queue, for its callback."""
+        self._keep_inputs(start.inputs)
+        self._finish = _Finish(start.begin, (perf_counter() - start.begin) * 1000, userdata=start.userdata)
 
     @translated
     def wait(self) -> None:
@@ -336,6 +345,18 @@ class InferRequest:
         return Tensor(value, shared_memory=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A run that a queue starts."""
+
+    userdata: Any
+    inputs: Mapping[str, Any]
+    begin: float
+
+    def __repr__(self) -> str:  # stands in the note of an error
+        return repr(self.userdata)
+
+
 class AsyncInferQueue:
     """A pool of requests; an idle request takes the next inputs."""
 
@@ -345,19 +366,28 @@ class AsyncInferQueue:
         self._inputs = model.inputs
         self._queue = HeteroQueue(model.loaded, jobs)
         self._requests = [InferRequest(model, request, is_queued=True) for request in self._queue]
+        self._callback: Callable[[InferRequest, Any], Any] | None = None
+        self._queue.set_callback(self._end)
         self.is_ready = self._queue.is_ready
         self.get_idle_request_id = self._queue.get_idle_request_id
 
     @translated
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Starts a run on an idle request, waiting until a request is idle. Raises: RuntimeError for wrong inputs."""
-        self._queue.start_async(name_inputs(inputs, self._inputs, shared=share_inputs), userdata)
+        named = name_inputs(inputs, self._inputs, shared=share_inputs)
+        self._queue.start_async(named, _Start(userdata, named, perf_counter()))
+
+    def _end(self, request: HeteroRequest, start: _Start) -> None:
+        own = self._requests[list(self._queue).index(request)]
+        own.keep_start(start)
+        if self._callback is not None:
+            self._callback(own, start.userdata)
 
     @translated
     def set_callback(self, callback: Callable[[InferRequest, Any], Any]) -> None:
         """Sets the function that is called with the request and its userdata after each run that succeeded."""
-        ours = dict(zip(self._queue, self._requests, strict=True))
-        self._queue.set_callback(lambda request, userdata: callback(ours[request], userdata))
+        self._queue.set_callback(self._end)  # refused while a request runs
+        self._callback = callback
 
     @translated
     def wait_all(self) -> None:
@@ -367,7 +397,7 @@ class AsyncInferQueue:
     @property
     def userdata(self) -> list[Any]:
         """The userdata of the last start of each request."""
-        return list(self._queue.userdata)
+        return [getattr(start, "userdata", None) for start in self._queue.userdata]
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -123,11 +123,11 @@ def _is_value(inputs: Sequence[Any]) -> bool:
 
 
 def _convert(value: Any, port: ConstOutput, *, shared: bool) -> Any:
-    if isinstance(value, Tensor) or not (hasattr(value, "__array__") or isinstance(value, int | float)):
+    if isinstance(value, Tensor) or not (hasattr(value, "__array__") or isinstance(value, int | float | list | tuple)):
         return read_array(value)
     array, dtype = np.asarray(value), port.spec.dtype
     if array.ndim == 0 and port.partial_shape.is_static:
         array = array.reshape(tuple(port.shape))
     if dtype not in (None, "string") and array.dtype != (expected := numpy_dtype(dtype)):
         return array.astype(expected)
-    return array if shared else np.array(array, order="C")
+    return np.asarray(array, order="C") if shared else np.array(array, order="C")
