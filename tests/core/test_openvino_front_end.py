@@ -54,6 +54,8 @@ def test_models_are_read_from_paths_bytes_and_streams(path: Path) -> None:
         assert [port.any_name for port in (*model.inputs, *model.outputs)] == ["x", "w", "y", "z"]
         assert core.compile_model(source, "CPU")([X, W])[0].tolist() == (X - 2).tolist()
     assert core.read_model(model=str(path), weights=path.with_suffix(".bin")).input("w").shape == [1]
+    with pytest.raises(RuntimeError, match="reading a model has no property NUM_STREAMS"):
+        core.read_model(path, config={"ENABLE_MMAP": False, "NUM_STREAMS": 1})
 
 
 @pytest.mark.parametrize("source", ["model.xml", Path("folder/model.xml"), b"<?xml version='1.0'?><net/>"])

@@ -44,6 +44,11 @@ class Core:
 
         Raises: RuntimeError; for OpenVINO's IR it says how to get a model of ONNX.
         """
+        unknown, _ = settle_properties(config, (), where="reading a model")
+        if unknown:
+            raise ConfigKeyError(
+                f"reading a model has no property {', '.join(sorted(unknown))}; compile_model takes those of devices"
+            )
         return Model(self._core.read_network(_read_source(model)))
 
     @translated

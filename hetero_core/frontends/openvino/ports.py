@@ -49,5 +49,5 @@ def find_port(ports: Sequence[ConstOutput], key: Any, *, where: str) -> ConstOut
     for port in ports:
         if name in (port.index, port.any_name):
             return port
-    asked = "without a name or index" if key is None else f"'{name}'"
-    raise RuntimeError(f"{where} {asked} was not found; there are {', '.join(f'{port.index}: {port.any_name}' for port in ports)}")
+    text = "without a name or index" if key is None else f"'{name}'"
+    raise RuntimeError(f"{where} {text} was not found; there are {', '.join(f'{port.index}: {port.any_name}' for port in ports)}")
