@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
+from hetero_core.cli.inputs import IMAGES
 from hetero_core.cli.measurement import is_compiling, wait_for_kernels
 from hetero_core.cli.options import (
     Parser,
@@ -30,6 +32,7 @@ from hetero_core.cli.options import (
 )
 from hetero_core.core import Core
 from hetero_core.network.border import InputInfo
+from hetero_core.network.types import Dimension
 from hetero_core.profile import Profile
 
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ _COMPILING_SECONDS = 5.0
 _SLOW_SECONDS = 10.0
 """After a first inference that took longer, no further inference is timed."""
 _EXECUTED_SUFFIXES = (".html", ".onnx")
+MeasuredImage = Callable[[], Mapping[str, Dimension]]
+"""Returns the sizes of an image by the letter of their axis; called if it is resized."""
 
 
 def add_options(parser: Parser) -> None:
@@ -65,7 +70,9 @@ def add_options(parser: Parser) -> None:
     )
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
     inputs.add_argument("--seed", type=whole_number(0), metavar="N", help="the seed of --random (0)")
-    add_preparation_options(parser)
+    group = add_preparation_options(parser)
+    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
+    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument(
         "--save-outputs", metavar="TARGET", help="write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
@@ -128,7 +135,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     if options.shape and not options.random:
         raise UsageError("--shape has a meaning for an exported network only with --random; its shapes are compiled in")
     for option, is_given in (
-        *((option, True) for option in find_given(options)),
+        *((option, True) for option in find_given(options, "batch", "output")),
         ("--pin", bool(options.pin)),
         ("--affinity", options.affinity is not None),
         ("--compare", options.compare is not None),
@@ -231,7 +238,6 @@ def _compare(
     return Answer(f"{answer.text}\n\n{format_comparison(rows, options.compare)}", fields, OK if agrees else WRONG_RESULT)
 
 
-IMAGES = (".png", ".jpg", ".jpeg")
 _DESCRIPTIONS = {
     "layout": "the order of the axes of the array, as in NHWC",
     "precision": "the element type of the array, as in U8",
@@ -242,8 +248,8 @@ _DESCRIPTIONS = {
 }
 
 
-def add_preparation_options(parser: Parser) -> None:
-    """Adds the options, in a group of their own."""
+def add_preparation_options(parser: Parser) -> argparse._ArgumentGroup:
+    """Returns a new group with the options that bring inputs into the model's form."""
     group = parser.add_argument_group("preparation of the model")
     add_repeated(
         group,
@@ -252,15 +258,26 @@ def add_preparation_options(parser: Parser) -> None:
         help="run the model for this shape of an input, or this value of a named size; for an exported network the shape "
         "of a random input with open dimensions",
     )
-    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
     for name, summary in _DESCRIPTIONS.items():
         group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
-    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
+    return group
 
 
-def find_given(options: argparse.Namespace) -> list[str]:
-    """Returns the options of the call that need a model."""
-    return [f"--{name}" for name in ("batch", *_DESCRIPTIONS, "output") if getattr(options, name) not in (None, [])]
+def find_given(options: argparse.Namespace, *more: str) -> list[str]:
+    """Returns the options of the call that need a model; `more` are names of further such options."""
+    return [f"--{name}" for name in (*_DESCRIPTIONS, *more) if getattr(options, name) not in (None, [])]
+
+
+def choose_values(network: EditableNetwork, values: Sequence[str]) -> EditableNetwork:
+    """Returns the network with these outputs and inner values as its outputs; without values, the network itself.
+
+    Raises: InvalidNetworkError for a name that the network does not have.
+    """
+    if not values:
+        return network
+    known = [spec.name for spec in network.outputs]
+    added = [value for value in dict.fromkeys(values) if value not in known]
+    return network.with_outputs(add=added, only=values)
 
 
 def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> EditableNetwork:
@@ -268,18 +285,18 @@ def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> Ed
 
     Raises: UsageError for texts that cannot be read; InvalidNetworkError for changes that the network does not allow.
     """
-    if options.output:
-        known = [spec.name for spec in network.outputs]
-        added = [value for value in dict.fromkeys(options.output) if value not in known]
-        network = network.with_outputs(add=added, only=options.output)
-    network = reshape(network, options.shape)
+    network = reshape(choose_values(network, options.output), options.shape)
     if options.batch is not None:
         network = network.with_batch(options.batch)
-    described = _describe_inputs(network, options)
-    return network.with_inputs(described) if described else network
+    files = _list_images(options.input, [spec.name for spec in network.inputs])
+    return describe_inputs(network, options, {name: partial(_measure_image, file) for name, file in files.items()})
 
 
-def _describe_inputs(network: Network, options: argparse.Namespace) -> dict[str, InputInfo]:
+def describe_inputs(network: EditableNetwork, options: argparse.Namespace, images: Mapping[str, MeasuredImage]) -> EditableNetwork:
+    """Returns the network for inputs in the form that the options describe; `images` tells which inputs come from images.
+
+    Raises: as `prepare_network`.
+    """
     names = [spec.name for spec in network.inputs]
     described: dict[str, dict[str, Any]] = {}
     for option in _DESCRIPTIONS:
@@ -289,8 +306,8 @@ def _describe_inputs(network: Network, options: argparse.Namespace) -> dict[str,
             if option in fields:
                 raise UsageError(f"--{option} {text}: input '{name}' has one already; leave one out")
             fields[option] = _read_numbers(value, option) if option in ("mean", "scale") else value
-    files = _list_images(options.input, names)
-    return {name: _complete(InputInfo(**fields), files.get(name), network, name) for name, fields in described.items()}
+    infos = {name: _complete(InputInfo(**fields), images.get(name), network, name) for name, fields in described.items()}
+    return network.with_inputs(infos) if infos else network
 
 
 def _split_value(text: str, option: str, names: Sequence[str]) -> tuple[str, str]:
@@ -323,12 +340,16 @@ def _list_images(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
     return files
 
 
-def _complete(info: InputInfo, file: Path | None, network: Network, name: str) -> InputInfo:
-    """Returns the description completed from the image file: 8 bits, channels last, and its size."""
-    if file is None:
-        return info
+def _measure_image(file: Path) -> dict[str, Dimension]:
     from hetero_core.cli.inputs import measure_image  # imports Pillow
 
+    return {"N": 1, **dict(zip("HWC", measure_image(file), strict=True))}
+
+
+def _complete(info: InputInfo, image: MeasuredImage | None, network: Network, name: str) -> InputInfo:
+    """Returns the description completed for an image: 8 bits, channels last, and its size."""
+    if image is None:
+        return info
     spec = next((spec for spec in network.inputs if spec.name == name), None)
     rank = None if spec is None or spec.shape is None else len(spec.shape)
     usual = {2: "HW", 3: "HWC", 4: "NHWC"}
@@ -336,7 +357,7 @@ def _complete(info: InputInfo, file: Path | None, network: Network, name: str) -
     info = replace(info, layout=layout, precision="U8" if info.precision is None else info.precision)
     if info.resize is None or layout is None:
         return info
-    sizes = dict(zip("HWC", measure_image(file), strict=True)) | {"N": 1}
+    sizes = image()
     return replace(info, shape=tuple(sizes.get(letter) for letter in layout.upper()))
 
 

@@ -1,0 +1,467 @@
+"""`hetero predict`: runs a model on every file of a folder and writes the outputs to one file.
+
+A file is one sample. Threads read ahead, the requests of an AsyncInferQueue run, and this thread writes each result to the journal. A file
+that cannot be read or run is recorded with its reason and does not end the command. A run that fails is repeated alone for its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageError, count_up, follow
+from hetero_core.cli.inputs import (
+    IMAGES,
+    READERS,
+    fill_inputs,
+    find_common_size,
+    find_only_input,
+    open_input,
+    read_converted_image,
+    read_file,
+    read_inputs,
+    require_complete,
+    require_known,
+)
+from hetero_core.cli.options import (
+    Parser,
+    add_device_options,
+    add_repeated,
+    find_target,
+    is_blob,
+    pin_network,
+    read_config,
+    read_model,
+    read_pins,
+    reshape,
+    whole_number,
+)
+from hetero_core.cli.results import WRITERS, Journal, require_writable, write_results
+from hetero_core.cli.run import add_preparation_options, choose_values, describe_inputs, find_given
+from hetero_core.core import Core
+from hetero_core.devices.threads import HINT_KEY
+from hetero_core.errors import ClosedError, DeviceCrashedError, DeviceUnavailableError, HeteroError, enumerate_choices
+from hetero_core.reports.text import count
+
+if TYPE_CHECKING:
+    from hetero_core.network.graph import Network
+    from hetero_core.network.types import Dimension, ValueSpec
+    from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.request import InferRequest
+
+_BATCH = 8
+_CHECKED_RUNS = 1000
+"""Runs after which failed runs are looked for; until then the queue holds their errors."""
+_READERS = 4
+_SHOWN_BAD = 20
+_DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
+"""Errors that no other file would escape."""
+
+
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
+    add_device_options(parser, required=False)
+    parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
+    add_repeated(
+        parser,
+        "-i",
+        "--input",
+        metavar="[NAME=]FOLDER",
+        help="the folder, with its subfolders: each file is a sample, as for 'hetero run'; NAME=VALUE and NAME=FILE for another input "
+        "are the same in every run",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help=f"where to write the results: {', '.join(sorted(WRITERS))}"
+    )
+    group = add_preparation_options(parser)
+    add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
+    running = parser.add_argument_group("running")
+    running.add_argument(
+        "--batch",
+        type=whole_number(1),
+        metavar="N",
+        help=f"how many files run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1",
+    )
+    running.add_argument(
+        "--requests", type=whole_number(1), metavar="N", help="the number of requests (what the device recommends)"
+    )
+
+
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the counts and the bad files; exit code 4 if there are any, 130 after an interrupt, which the same call continues.
+
+    Raises: UsageError, errors of reading, devices and configuration; errors of a device that is lost.
+    """
+    target = find_target(options.output)
+    if target.suffix.lower() not in WRITERS:
+        raise UsageError(f"-o {target}: the results are written as {enumerate_choices(WRITERS)}")
+    name, folder, constants = _split_inputs(options.input)
+    path_of_file, others = _list_files(folder)
+    step = follow(options)
+    with Core() as core:
+        samples, device, batch = _load(core, options, name, path_of_file, constants)
+        require_writable(target, [spec.name for spec in samples.executable.outputs])
+        identity = {"model": samples.executable.fingerprint, "inputs": options.input, "folder": str(folder.resolve())}
+        began, journal = perf_counter(), _open_journal(target, identity)
+        try:
+            stamps = {file: _find_stamp(path) for file, path in path_of_file.items()}
+            files = [file for file in path_of_file if not journal.is_done(file, stamps[file])]
+            done_before = len(path_of_file) - len(files)
+            title = f"running '{samples.executable.name}' on {device}"
+            try:
+                with count_up(options, title, total=len(path_of_file), done=done_before) as advance:
+                    _Prediction(samples, journal, stamps, advance).run(files, options.requests or 0)
+            except KeyboardInterrupt:
+                return _answer_interrupt(target, journal, path_of_file)
+            except HeteroError as error:
+                error.add_note(f"the results so far are in '{journal.path}'; the same command goes on from there")
+                raise
+            seconds = perf_counter() - began
+            with step(f"writing '{target}'"):
+                write_results(target, journal, list(path_of_file))
+        finally:
+            journal.close()
+    journal.path.unlink()
+    records = [journal.records[file] for file in path_of_file]
+    bad = [{"file": record.file, "reason": record.error} for record in records if record.error is not None]
+    fields = {
+        "network": samples.executable.name,
+        "device": device,
+        "output": str(target),
+        "files": len(path_of_file),
+        "done_before": done_before,
+        "batch": batch,
+        "seconds": seconds,
+        "per_second": len(files) / seconds,
+        "bad": bad,
+        "not_read": dict(others),
+    }
+    return Answer(_describe(fields), fields, BAD_FILES if bad else OK, _list_remarks(fields))
+
+
+def _describe(fields: Mapping[str, Any]) -> str:
+    batches = f", in batches of {fields['batch']}" if fields["batch"] > 1 else ""
+    text = (
+        f"wrote '{fields['output']}': {fields['files'] - len(fields['bad'])} of {count(range(fields['files']), 'file')} by network "
+        f"'{fields['network']}' on {fields['device']}{batches}, {fields['per_second']:.4g} files per second"
+    )
+    if not fields["bad"]:
+        return text
+    shown = [f"  {' '.join(each['file'].split())}: {' '.join(each['reason'].split())}" for each in fields["bad"][:_SHOWN_BAD]]
+    rest = len(fields["bad"]) - len(shown)
+    return "\n".join(
+        [text, "", "without a result:", *shown, *([f"  ... and {rest} more, all in the output and in --json"] if rest else [])]
+    )
+
+
+def _list_remarks(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    before = [f"{fields['done_before']} files were done before an interruption"] if fields["done_before"] else []
+    kinds = ", ".join(f"{number} {suffix or 'without ending'}" for suffix, number in sorted(fields["not_read"].items()))
+    return (*before, *([f"files of other kinds were not read: {kinds}"] if kinds else []))
+
+
+def _answer_interrupt(target: Path, journal: Journal, files: Mapping[str, Path]) -> Answer:
+    fields = {"output": str(target), "files": len(files), "interrupted": True, "journal": str(journal.path)}
+    fields["done"] = sum(record.error is None for record in journal.records.values())
+    text = f"interrupted: {fields['done']} of {len(files)} files are done; the same command goes on from there ('{journal.path}')"
+    return Answer(text, fields, INTERRUPTED)
+
+
+def _open_journal(target: Path, identity: Mapping[str, Any]) -> Journal:
+    path = target.with_name(f"{target.name}.journal")
+    try:
+        return Journal(path, identity)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"cannot use the journal '{path}': {error}") from error
+
+
+def _split_inputs(texts: Sequence[str]) -> tuple[str, Path, list[str]]:
+    """Returns the input of the folder, "" if the option does not name it, the folder, and the -i options of constants."""
+    folders, constants = [], []
+    for text in texts:
+        name, equals, place = text.partition("=")
+        if Path(text).is_dir():
+            folders.append(("", Path(text)))
+        elif equals and Path(place).is_dir():
+            folders.append((name, Path(place)))
+        else:
+            constants.append(text)
+    if len(folders) != 1:
+        raise UsageError(f"expected one folder, as in -i images/ or -i NAME=images/; got {', '.join(texts) or 'none'}")
+    return (*folders[0], constants)
+
+
+def _list_files(folder: Path) -> tuple[dict[str, Path], Counter[str]]:
+    """Returns the path of each file by its name within the folder, sorted, and how many files have another ending, by ending.
+
+    Names that begin with a point are left out. Raises: UsageError if there is no file.
+    """
+    others: Counter[str] = Counter()
+    path_of_file = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            if path.suffix.lower() in READERS:
+                # A name that is no UTF-8 has no place in JSON or Parquet as it is.
+                path_of_file[os.fsencode(path.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")] = path
+            elif not name.startswith("."):
+                others[path.suffix.lower()] += 1
+    if not path_of_file:
+        raise UsageError(f"folder '{folder}' has no file that can be read; these are {enumerate_choices(READERS)}")
+    return {file: path_of_file[file] for file in sorted(path_of_file)}, others
+
+
+def _find_stamp(path: Path) -> list[int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _load(
+    core: Core, options: argparse.Namespace, name: str, path_of_file: Mapping[str, Path], constants: Sequence[str]
+) -> tuple[_Samples, str, int]:
+    """Returns the loaded network with the reader of its samples, the device, and the number of files in a batch."""
+    config, step = read_config(options), follow(options)
+
+    def read_samples(specs: Sequence[ValueSpec], replaceable: Sequence[ValueSpec], network: str) -> tuple[str, dict[str, Any]]:
+        inputs = read_inputs(constants, specs, network=network, replaceable=replaceable)
+        others = [path for path in path_of_file.values() if path.suffix.lower() != ".npz"]
+        free = [spec for spec in specs if spec.name not in inputs]
+        if name:
+            require_known([name], specs, network, f"-i {name}=")
+        return name or (find_only_input(others[0], free, network) if others else ""), inputs
+
+    if is_blob(options.model):
+        for option in find_given(options, "batch", "value", "shape", "pin", "affinity"):
+            raise UsageError(f"{option} needs the ONNX model; '{options.model}' is an exported network")
+        with step(f"importing '{options.model}'"):
+            executable = core.import_network(options.model, options.device, config, trust=options.trust)
+        own_name, inputs = read_samples(executable.inputs, executable.replaceable, executable.name)
+        return _Samples(executable, path_of_file, own_name, inputs), str(executable.device), 1
+    if options.device is None:
+        raise UsageError("the following arguments are required: -d/--device; see 'hetero predict --help'")
+    if options.trust:
+        raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
+    core.resolve_config(options.device, config)  # a wrong name is reported before the model is read
+    from hetero_core.runtime.loading import list_replaceable
+
+    with step(f"reading '{options.model}'"):
+        network = reshape(choose_values(read_model(core, options.model), options.value), options.shape)
+    own_name, inputs = read_samples(network.inputs, list_replaceable(network), network.name)
+    with step(f"looking at {count(path_of_file, 'file')}"):
+        network = describe_inputs(network, options, _measure_images(network, own_name, path_of_file))
+    pinned = pin_network(core, network, options.device, read_pins(options))
+    if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
+        config[HINT_KEY] = "THROUGHPUT"
+    with step(f"loading network '{network.name}' on {options.device}"):
+        device, batch = _choose_batches(core, pinned, options, config, has_constants=bool(inputs))
+        executable = core.load_network(pinned, device, config)
+    return _Samples(executable, path_of_file, own_name, inputs), device, batch
+
+
+def _measure_images(
+    network: Network, name: str, path_of_file: Mapping[str, Path]
+) -> dict[str, Callable[[], Mapping[str, Dimension]]]:
+    """Returns the sizes of the images for the input that takes them; height and width are open if they differ."""
+    images = [path for path in path_of_file.values() if path.suffix.lower() in IMAGES]
+    shapes = [spec.shape for spec in network.inputs if spec.name == name]
+    if not images or not shapes:
+        return {}
+
+    def measure() -> dict[str, Dimension]:
+        height, width = find_common_size(images) or (None, None)
+        return {"N": shapes[0][0] if shapes[0] else None, "H": height, "W": width}
+
+    return {name: measure}
+
+
+def _choose_batches(
+    core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str], *, has_constants: bool
+) -> tuple[str, int]:
+    """Returns the device that runs the network, with BATCH around it for more than one file at once, and the size of the batch.
+
+    Raises: UsageError if --batch cannot be followed.
+    """
+    is_open = all(spec.shape and not isinstance(spec.shape[0], int) for spec in network.inputs)
+    size = options.batch if options.batch is not None else _BATCH if is_open and not has_constants else 1
+    if size == 1 or (options.batch is None and "BATCH" not in core.available_devices):
+        return options.device, 1
+    device = f"BATCH:({options.device})({size})"
+    refused = core.query_network(network, device, config).refused
+    if not refused:
+        return device, size
+    if options.batch is not None:
+        node, reason = next(iter(refused.items()))
+        raise UsageError(f"--batch {size}: BATCH refuses {count(refused, 'node')} of '{network.name}', as '{node}': {reason}")
+    return options.device, 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A file that was read: its inputs, or the reason for their absence. With `is_single` its batch axis was added."""
+
+    file: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    is_single: bool = False
+    error: str | None = None
+
+
+class _Samples:
+    """The files as inputs of a loaded network. Safe for threads."""
+
+    def __init__(
+        self, executable: ExecutableNetwork, path_of_file: Mapping[str, Path], name: str, constants: Mapping[str, Any]
+    ) -> None:
+        """`name` is the input of the files, "" if each is an archive with names; `constants` are the same in every run."""
+        self.executable = executable
+        self._path_of_file = path_of_file
+        self._name = name
+        self._constants = constants
+        self._specs = (*executable.inputs, *(spec for spec in executable.replaceable if spec.name in constants))
+
+    def read(self, file: str) -> _Sample:
+        """Returns the sample of a file."""
+        from hetero_core.runtime.inputs import order_inputs
+
+        network = self.executable.name
+        try:
+            arrays = self._read_arrays(self._path_of_file[file])
+            batched = {spec.name: _add_batch(arrays[spec.name], spec) for spec in self._specs if spec.name in arrays}
+            is_single = any(is_added for _, is_added in batched.values())
+            inputs = fill_inputs(
+                {**self._constants, **{name: array for name, (array, _) in batched.items()}}, self._specs, {}, seed=None
+            )
+            require_complete(inputs, self._specs, network=network)
+            order_inputs(inputs, self._specs, network=network)
+        except HeteroError as error:
+            return _Sample(file, error=str(error))
+        except Exception as error:  # noqa: BLE001  # decoders of images raise errors of many kinds, and the file is recorded with it
+            return _Sample(file, error=f"{type(error).__name__}: {error}")
+        return _Sample(file, inputs, is_single)
+
+    def _read_arrays(self, path: Path) -> dict[str, Any]:
+        suffix = path.suffix.lower()
+        if suffix not in IMAGES:
+            return read_file(
+                path, "" if suffix == ".npz" and not self._name else self._name, self._specs, network=self.executable.name
+            )
+        spec = next(spec for spec in self._specs if spec.name == self._name)
+        pixels = open_input(read_converted_image, path, spec)
+        return {self._name: pixels[0] if len(spec.shape or ()) == 4 else pixels}
+
+    def finish(self, outputs: Mapping[str, Any], *, is_single: bool) -> Mapping[str, Any]:
+        """Returns the outputs of a sample; those with a batch lose its axis if the sample had none."""
+        if not is_single:
+            return outputs
+        batches = {1, *(spec.shape[0] for spec in self.executable.inputs if spec.shape)}
+        names = {spec.name for spec in self.executable.outputs if spec.shape and spec.shape[0] in batches - {None}}
+        return {name: value[0] if name in names else value for name, value in outputs.items()}
+
+
+def _add_batch(array: Any, spec: ValueSpec) -> tuple[Any, bool]:
+    """Returns the array, with a batch axis if it lacks the first axis of the input, and whether it was added."""
+    shape = spec.shape
+    lacks = shape is not None and len(shape) == array.ndim + 1 and (shape[0] == 1 or not isinstance(shape[0], int))
+    return (array[None] if lacks else array), lacks
+
+
+class _Prediction:
+    """The runs of all samples, whose results go to the journal."""
+
+    def __init__(self, samples: _Samples, journal: Journal, stamps: Mapping[str, list[int]], advance: Callable[[], None]) -> None:
+        self._samples = samples
+        self._journal = journal
+        self._stamps = stamps
+        self._advance = advance
+        self._ended: SimpleQueue[tuple[str, Mapping[str, Any]]] = SimpleQueue()
+        self._started: dict[str, None] = {}
+
+    def run(self, files: Sequence[str], requests: int) -> None:
+        """Runs the files on so many requests, 0 for what the device recommends. Raises: the error of a device that is lost."""
+        from hetero_core.runtime.queue import AsyncInferQueue
+
+        with ThreadPoolExecutor(_READERS) as pool, AsyncInferQueue(self._samples.executable, requests) as queue:
+            queue.set_callback(self._take_outputs)
+            try:
+                for number, sample in enumerate(_read_ahead(pool, self._samples.read, files, 2 * len(queue)), 1):
+                    if sample.error is not None:
+                        self._record(sample.file, None, sample.error)
+                        continue
+                    self._started[sample.file] = None
+                    queue.start_async(sample.inputs, userdata=(sample.file, sample.is_single))
+                    self._record_ended()
+                    if number % _CHECKED_RUNS == 0:
+                        self._settle(queue.wait_all)
+                self._settle(queue.wait_all)
+            except KeyboardInterrupt:
+                self._record_ended()
+                raise
+
+    def _take_outputs(self, request: InferRequest, sample: tuple[str, bool]) -> None:
+        """Copies the outputs, which the next run of the request replaces."""
+        import numpy as np
+
+        from hetero_core.cli.outputs import iterate_tensors
+
+        file, is_single = sample
+        outputs = {spec.name: request.get_tensor(spec.name) for spec in self._samples.executable.outputs}
+        values = self._samples.finish(outputs, is_single=is_single)
+        self._ended.put((file, {name: np.array(value) for name, value in iterate_tensors(values) if value is not None}))
+
+    def _record_ended(self) -> None:
+        while not self._ended.empty():
+            file, outputs = self._ended.get()
+            self._record(file, outputs, None)
+
+    def _record(self, file: str, outputs: Mapping[str, Any] | None, error: str | None) -> None:
+        self._started.pop(file, None)
+        try:
+            self._journal.add(file, self._stamps[file], outputs, error)
+        except OSError as trouble:
+            raise UsageError(f"cannot write the journal '{self._journal.path}': {trouble.strerror or trouble}") from trouble
+        self._advance()
+
+    def _settle(self, wait_all: Callable[[], None]) -> None:
+        """Waits for the runs, and repeats those that failed one by one, since the queue raises a single error."""
+        with suppress(HeteroError):
+            wait_all()
+        self._record_ended()
+        for file in list(self._started):
+            sample = self._samples.read(file)
+            if sample.error is not None:
+                self._record(file, None, sample.error)
+                continue
+            try:
+                outputs = self._samples.executable.infer(sample.inputs)
+            except _DEVICE_ERRORS:
+                raise
+            except HeteroError as error:
+                self._record(file, None, str(error))
+            else:
+                self._record(file, self._samples.finish(outputs, is_single=sample.is_single), None)
+
+
+def _read_ahead(pool: ThreadPoolExecutor, read: Callable[[str], _Sample], files: Sequence[str], depth: int) -> Iterator[_Sample]:
+    """Yields the samples in order, at most `depth` of them read in advance."""
+    waiting: deque[Future[_Sample]] = deque()
+    for file in files:
+        waiting.append(pool.submit(read, file))
+        if len(waiting) > depth:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
