@@ -48,6 +48,7 @@ from hetero_core.cli.options import (
 from hetero_core.cli.results import WRITERS, Journal, require_writable, write_results
 from hetero_core.cli.run import add_preparation_options, choose_values, describe_inputs, find_given
 from hetero_core.core import Core
+from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, DeviceCrashedError, DeviceUnavailableError, HeteroError, enumerate_choices
 from hetero_core.reports.text import count
@@ -63,6 +64,7 @@ _CHECKED_RUNS = 1000
 """Runs after which failed runs are looked for; until then the queue holds their errors."""
 _READERS = 4
 _SHOWN_BAD = 20
+_SHOWN_FILES = 5
 _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
 
@@ -111,7 +113,7 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core:
         samples, device, batch = _load(core, options, name, path_of_file, constants)
         require_writable(target, [spec.name for spec in samples.executable.outputs])
-        identity = {"model": samples.executable.fingerprint, "inputs": options.input, "folder": str(folder.resolve())}
+        identity = {"model": samples.executable.fingerprint, "inputs": [name, *constants], "folder": str(folder.resolve())}
         began, journal = perf_counter(), _open_journal(target, identity)
         try:
             stamps = {file: _find_stamp(path) for file, path in path_of_file.items()}
@@ -157,11 +159,17 @@ def _describe(fields: Mapping[str, Any]) -> str:
     )
     if not fields["bad"]:
         return text
-    shown = [f"  {' '.join(each['file'].split())}: {' '.join(each['reason'].split())}" for each in fields["bad"][:_SHOWN_BAD]]
-    rest = len(fields["bad"]) - len(shown)
-    return "\n".join(
-        [text, "", "without a result:", *shown, *([f"  ... and {rest} more, all in the output and in --json"] if rest else [])]
-    )
+    files_of_reason: dict[str, list[str]] = {}
+    for each in fields["bad"]:
+        files_of_reason.setdefault(" ".join(each["reason"].split()), []).append(each["file"])
+    lines = [f"  {_shorten(files)}: {reason}" for reason, files in files_of_reason.items()]
+    rest = [f"  ... and {len(lines) - _SHOWN_BAD} more reasons, all in the output"] if len(lines) > _SHOWN_BAD else []
+    return "\n".join([text, "", "without a result:", *lines[:_SHOWN_BAD], *rest])
+
+
+def _shorten(files: Sequence[str]) -> str:
+    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+    return ", ".join(files[:_SHOWN_FILES]) + more
 
 
 def _list_remarks(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -269,7 +277,7 @@ def _load(
     if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
         config[HINT_KEY] = "THROUGHPUT"
     with step(f"loading network '{network.name}' on {options.device}"):
-        device, batch = _choose_batches(core, pinned, options, config, has_constants=bool(inputs))
+        device, batch = _choose_batches(core, pinned, options, config)
         executable = core.load_network(pinned, device, config)
     return _Samples(executable, path_of_file, own_name, inputs), device, batch
 
@@ -290,16 +298,15 @@ def _measure_images(
     return {name: measure}
 
 
-def _choose_batches(
-    core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str], *, has_constants: bool
-) -> tuple[str, int]:
+def _choose_batches(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> tuple[str, int]:
     """Returns the device that runs the network, with BATCH around it for more than one file at once, and the size of the batch.
 
     Raises: UsageError if --batch cannot be followed.
     """
     is_open = all(spec.shape and not isinstance(spec.shape[0], int) for spec in network.inputs)
-    size = options.batch if options.batch is not None else _BATCH if is_open and not has_constants else 1
-    if size == 1 or (options.batch is None and "BATCH" not in core.available_devices):
+    is_possible = is_open and "BATCH" in core.device_names
+    size = options.batch if options.batch is not None else _BATCH if is_possible else 1
+    if size == 1 or parse_device_name(options.device).name == "BATCH":
         return options.device, 1
     device = f"BATCH:({options.device})({size})"
     refused = core.query_network(network, device, config).refused

@@ -67,8 +67,8 @@ class Journal:
         differences = [name for name, value in to_json(identity).items() if earlier.get(name) != value]
         if differences:
             raise UsageError(
-                f"'{self.path}' is of an interrupted call with another {' and '.join(differences)}; repeat that call to complete it, "
-                "or remove the file to begin anew"
+                f"'{self.path}' is of an interrupted call that differs in its {' and '.join(differences)}; repeat that call to "
+                "complete it, or remove the file to begin anew"
             )
         place = self._stream.tell()
         while line := self._stream.readline():
