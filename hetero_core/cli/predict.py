@@ -45,8 +45,8 @@ from hetero_core.cli.options import (
     reshape,
     whole_number,
 )
+from hetero_core.cli.preparation import add_preparation_options, choose_values, describe_inputs, find_given
 from hetero_core.cli.results import WRITERS, Journal, require_writable, write_results
-from hetero_core.cli.run import add_preparation_options, choose_values, describe_inputs, find_given
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.threads import HINT_KEY
