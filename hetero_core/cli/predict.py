@@ -7,6 +7,7 @@ that cannot be read or run is recorded with its reason and does not end the comm
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,13 +58,14 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network
     from hetero_core.network.types import Dimension, ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.queue import AsyncInferQueue
     from hetero_core.runtime.request import InferRequest
 
 _BATCH = 8
 _CHECKED_RUNS = 1000
 """Runs after which failed runs are looked for; until then the queue holds their errors."""
 _READERS = 4
-_SHOWN_BAD = 20
+_SHOWN_REASONS = 20
 _SHOWN_FILES = 5
 _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
@@ -109,90 +111,65 @@ def answer(options: argparse.Namespace) -> Answer:
         raise UsageError(f"-o {target}: the results are written as {enumerate_choices(WRITERS)}")
     name, folder, constants = _split_inputs(options.input)
     path_of_file, others = _list_files(folder)
-    step = follow(options)
     with Core() as core:
         samples, device, batch = _load(core, options, name, path_of_file, constants)
-        require_writable(target, [spec.name for spec in samples.executable.outputs])
-        identity = {"model": samples.executable.fingerprint, "inputs": [name, *constants], "folder": str(folder.resolve())}
-        began, journal = perf_counter(), _open_journal(target, identity)
-        try:
+        network = samples.executable
+        require_writable(target, [spec.name for spec in network.outputs])
+        identity = {"model": network.fingerprint, "inputs": repr([name, *constants]), "folder": str(folder.resolve())}
+        began = perf_counter()
+        with Journal(target.with_name(f"{target.name}.journal"), identity) as journal:
             stamps = {file: _find_stamp(path) for file, path in path_of_file.items()}
-            files = [file for file in path_of_file if not journal.is_done(file, stamps[file])]
-            done_before = len(path_of_file) - len(files)
-            title = f"running '{samples.executable.name}' on {device}"
-            try:
-                with count_up(options, title, total=len(path_of_file), done=done_before) as advance:
-                    _Prediction(samples, journal, stamps, advance).run(files, options.requests or 0)
-            except KeyboardInterrupt:
-                return _answer_interrupt(target, journal, path_of_file)
-            except HeteroError as error:
-                error.add_note(f"the results so far are in '{journal.path}'; the same command goes on from there")
-                raise
+            done = journal.list_done(stamps)
+            title = f"running '{network.name}' on {device}"
+            with count_up(options, title, total=len(stamps), done=len(done)) as advance:
+                prediction = _Prediction(samples, journal, stamps, advance)
+                try:
+                    prediction.run([file for file in stamps if file not in done], options.requests or 0)
+                except KeyboardInterrupt:
+                    text = f"interrupted; the same command goes on from '{journal.path}'"
+                    return Answer(text, {"interrupted": True, "journal": str(journal.path)}, INTERRUPTED)
+                except HeteroError as error:
+                    error.add_note(f"the same command goes on from '{journal.path}'")
+                    raise
             seconds = perf_counter() - began
-            with step(f"writing '{target}'"):
-                write_results(target, journal, list(path_of_file))
-        finally:
-            journal.close()
+            with follow(options)(f"writing '{target}'"):
+                write_results(target, journal)
+            errors = journal.list_errors()
     journal.path.unlink()
-    records = [journal.records[file] for file in path_of_file]
-    bad = [{"file": record.file, "reason": record.error} for record in records if record.error is not None]
     fields = {
-        "network": samples.executable.name,
+        "network": network.name,
         "device": device,
         "output": str(target),
-        "files": len(path_of_file),
-        "done_before": done_before,
+        "files": len(stamps),
+        "done_before": len(done),
         "batch": batch,
         "seconds": seconds,
-        "per_second": len(files) / seconds,
-        "bad": bad,
-        "not_read": dict(others),
+        "per_second": (len(stamps) - len(done)) / seconds,
+        "bad": [{"file": file, "reason": reason} for file, reason in errors.items()],
+        "not_read": dict(sorted(others.items())),
     }
-    return Answer(_describe(fields), fields, BAD_FILES if bad else OK, _list_remarks(fields))
+    remarks = [f"{len(done)} files were done before an interruption"] if done else []
+    if others:
+        kinds = (f"{number} {suffix or 'without ending'}" for suffix, number in sorted(others.items()))
+        remarks.append(f"files of other kinds were not read: {', '.join(kinds)}")
+    return Answer(_describe(fields, errors), fields, BAD_FILES if errors else OK, tuple(remarks))
 
 
-def _describe(fields: Mapping[str, Any]) -> str:
+def _describe(fields: Mapping[str, Any], errors: Mapping[str, str]) -> str:
     batches = f", in batches of {fields['batch']}" if fields["batch"] > 1 else ""
     text = (
-        f"wrote '{fields['output']}': {fields['files'] - len(fields['bad'])} of {count(range(fields['files']), 'file')} by network "
+        f"wrote '{fields['output']}': {fields['files'] - len(errors)} of {count(range(fields['files']), 'file')} by network "
         f"'{fields['network']}' on {fields['device']}{batches}, {fields['per_second']:.4g} files per second"
     )
-    if not fields["bad"]:
-        return text
     files_of_reason: dict[str, list[str]] = {}
-    for each in fields["bad"]:
-        files_of_reason.setdefault(" ".join(each["reason"].split()), []).append(each["file"])
-    lines = [f"  {_shorten(files)}: {reason}" for reason, files in files_of_reason.items()]
-    rest = [f"  ... and {len(lines) - _SHOWN_BAD} more reasons, all in the output"] if len(lines) > _SHOWN_BAD else []
-    return "\n".join([text, "", "without a result:", *lines[:_SHOWN_BAD], *rest])
-
-
-def _shorten(files: Sequence[str]) -> str:
-    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
-    return ", ".join(files[:_SHOWN_FILES]) + more
-
-
-def _list_remarks(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    before = [f"{fields['done_before']} files were done before an interruption"] if fields["done_before"] else []
-    kinds = ", ".join(f"{number} {suffix or 'without ending'}" for suffix, number in sorted(fields["not_read"].items()))
-    return (*before, *([f"files of other kinds were not read: {kinds}"] if kinds else []))
-
-
-def _answer_interrupt(target: Path, journal: Journal, files: Mapping[str, Path]) -> Answer:
-    fields = {"output": str(target), "files": len(files), "interrupted": True, "journal": str(journal.path)}
-    fields["done"] = sum(record.error is None for record in journal.records.values())
-    text = f"interrupted: {fields['done']} of {len(files)} files are done; the same command goes on from there ('{journal.path}')"
-    return Answer(text, fields, INTERRUPTED)
-
-
-def _open_journal(target: Path, identity: Mapping[str, Any]) -> Journal:
-    path = target.with_name(f"{target.name}.journal")
-    try:
-        return Journal(path, identity)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"cannot use the journal '{path}': {error}") from error
+    for file, reason in errors.items():
+        files_of_reason.setdefault(" ".join(reason.split()), []).append(file)
+    lines = []
+    for reason, files in files_of_reason.items():
+        more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+        lines.append(f"  {', '.join(files[:_SHOWN_FILES])}{more}: {reason}")
+    rest = [f"  ... and {len(lines) - _SHOWN_REASONS} more reasons, all in the output"] if len(lines) > _SHOWN_REASONS else []
+    return "\n".join([text, *(["", "without a result:"] if lines else []), *lines[:_SHOWN_REASONS], *rest])
 
 
 def _split_inputs(texts: Sequence[str]) -> tuple[str, Path, list[str]]:
@@ -232,12 +209,12 @@ def _list_files(folder: Path) -> tuple[dict[str, Path], Counter[str]]:
     return {file: path_of_file[file] for file in sorted(path_of_file)}, others
 
 
-def _find_stamp(path: Path) -> list[int]:
-    try:
+def _find_stamp(path: Path) -> str:
+    """Returns the size and the time of a file, "" if it cannot be read."""
+    with suppress(OSError):
         status = path.stat()
-    except OSError:
-        return []
-    return [status.st_size, status.st_mtime_ns]
+        return f"{status.st_size} {status.st_mtime_ns}"
+    return ""
 
 
 def _load(
@@ -390,13 +367,13 @@ def _add_batch(array: Any, spec: ValueSpec) -> tuple[Any, bool]:
 class _Prediction:
     """The runs of all samples, whose results go to the journal."""
 
-    def __init__(self, samples: _Samples, journal: Journal, stamps: Mapping[str, list[int]], advance: Callable[[], None]) -> None:
+    def __init__(self, samples: _Samples, journal: Journal, stamps: Mapping[str, str], advance: Callable[[], None]) -> None:
         self._samples = samples
         self._journal = journal
         self._stamps = stamps
         self._advance = advance
         self._ended: SimpleQueue[tuple[str, Mapping[str, Any]]] = SimpleQueue()
-        self._started: dict[str, None] = {}
+        self._started: set[str] = set()
 
     def run(self, files: Sequence[str], requests: int) -> None:
         """Runs the files on so many requests, 0 for what the device recommends. Raises: the error of a device that is lost."""
@@ -406,61 +383,48 @@ class _Prediction:
             queue.set_callback(self._take_outputs)
             try:
                 for number, sample in enumerate(_read_ahead(pool, self._samples.read, files, 2 * len(queue)), 1):
-                    if sample.error is not None:
-                        self._record(sample.file, None, sample.error)
-                        continue
-                    self._started[sample.file] = None
-                    queue.start_async(sample.inputs, userdata=(sample.file, sample.is_single))
+                    if sample.error is None:
+                        self._started.add(sample.file)
+                        queue.start_async(sample.inputs, userdata=(sample.file, sample.is_single))
+                    else:
+                        self._record(sample.file, {}, sample.error)
                     self._record_ended()
                     if number % _CHECKED_RUNS == 0:
-                        self._settle(queue.wait_all)
-                self._settle(queue.wait_all)
+                        self._settle(queue)
+                self._settle(queue)
             except KeyboardInterrupt:
                 self._record_ended()
                 raise
 
     def _take_outputs(self, request: InferRequest, sample: tuple[str, bool]) -> None:
         """Copies the outputs, which the next run of the request replaces."""
-        import numpy as np
-
-        from hetero_core.cli.outputs import iterate_tensors
-
-        file, is_single = sample
         outputs = {spec.name: request.get_tensor(spec.name) for spec in self._samples.executable.outputs}
-        values = self._samples.finish(outputs, is_single=is_single)
-        self._ended.put((file, {name: np.array(value) for name, value in iterate_tensors(values) if value is not None}))
+        self._ended.put((sample[0], copy.deepcopy(self._samples.finish(outputs, is_single=sample[1]))))
 
     def _record_ended(self) -> None:
         while not self._ended.empty():
-            file, outputs = self._ended.get()
-            self._record(file, outputs, None)
+            self._record(*self._ended.get())
 
-    def _record(self, file: str, outputs: Mapping[str, Any] | None, error: str | None) -> None:
-        self._started.pop(file, None)
-        try:
-            self._journal.add(file, self._stamps[file], outputs, error)
-        except OSError as trouble:
-            raise UsageError(f"cannot write the journal '{self._journal.path}': {trouble.strerror or trouble}") from trouble
+    def _record(self, file: str, outputs: Mapping[str, Any], error: str | None = None) -> None:
+        self._started.discard(file)
+        self._journal.add(file, self._stamps[file], outputs, error)
         self._advance()
 
-    def _settle(self, wait_all: Callable[[], None]) -> None:
+    def _settle(self, queue: AsyncInferQueue) -> None:
         """Waits for the runs, and repeats those that failed one by one, since the queue raises a single error."""
         with suppress(HeteroError):
-            wait_all()
+            queue.wait_all()
         self._record_ended()
-        for file in list(self._started):
+        for file in sorted(self._started):
             sample = self._samples.read(file)
-            if sample.error is not None:
-                self._record(file, None, sample.error)
-                continue
             try:
                 outputs = self._samples.executable.infer(sample.inputs)
             except _DEVICE_ERRORS:
                 raise
             except HeteroError as error:
-                self._record(file, None, str(error))
+                self._record(file, {}, sample.error or str(error))
             else:
-                self._record(file, self._samples.finish(outputs, is_single=sample.is_single), None)
+                self._record(file, self._samples.finish(outputs, is_single=sample.is_single))
 
 
 def _read_ahead(pool: ThreadPoolExecutor, read: Callable[[str], _Sample], files: Sequence[str], depth: int) -> Iterator[_Sample]:

@@ -1,18 +1,20 @@
 """The results of `hetero predict`: a journal while files are computed, and the output at the end.
 
-The journal stands beside the output. Its first line is JSON that identifies the call. A record is a line of JSON, and behind it the arrays
-of a file as .npy; a record that an interruption cut off is dropped. When every file has a record the output is written and
-appears complete; then the journal is removed. Arrays are read back one file at a time, so that memory does not grow with the folder.
+The journal is a SQLite database beside the output, which an interrupted call leaves to the next call. When every file has a row, the output
+is written and appears complete, and the journal is removed. Arrays are read back one file at a time, so that memory does not grow with
+the number of files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
+from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError, to_json
@@ -23,108 +25,100 @@ from hetero_core.files import replace_file
 if TYPE_CHECKING:
     import numpy as np
 
-    Arrays = Mapping[str, np.ndarray[Any, Any]]
+    Arrays = dict[str, np.ndarray[Any, Any]]
 
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The result of a file: `arrays` maps output -> element type, type in NumPy's spelling and shape; `error` is the reason without arrays.
-
-    `stamp` is the size and the time of the file; `nbytes` is the length of the arrays in the journal.
-    """
-
-    file: str
-    stamp: list[int]
-    arrays: Mapping[str, tuple[str, str, list[int]]]
-    error: str | None
-    nbytes: int
+_TABLES = """
+CREATE TABLE IF NOT EXISTS calls (field TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, stamp TEXT, error TEXT);
+CREATE TABLE IF NOT EXISTS arrays (file TEXT, name TEXT, dtype TEXT, npy BLOB, PRIMARY KEY (file, name));
+"""
+_COMMIT_SECONDS = 1.0
 
 
 class Journal:
-    """The records so far, by file; an interrupted call leaves it, and the same call takes it up. Not safe for threads."""
+    """The results so far by file, in one thread. A context manager: results are kept at the end, also after an error or an interrupt."""
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
-        """Opens the journal, or creates it. Raises: UsageError for a journal of another call; OSError."""
+    def __init__(self, path: Path, identity: Mapping[str, str]) -> None:
+        """Opens the journal, or creates it. Raises: UsageError for a journal of another call, and if it cannot be used."""
         self.path = path
-        self.records: dict[str, Record] = {}
-        self._place_of_file: dict[str, int] = {}
-        self._stream = path.open("a+b")
-        try:
-            self._read(identity)
-        except BaseException:
-            self._stream.close()
-            raise
-
-    def _read(self, identity: Mapping[str, Any]) -> None:
-        end = self._stream.seek(0, 2)
-        self._stream.seek(0)
-        line = self._stream.readline()
-        if not line.endswith(b"\n"):
-            self._stream.truncate(0)
-            self._stream.write(json.dumps(to_json(identity)).encode() + b"\n")
-            return
-        earlier = json.loads(line)
-        differences = [name for name, value in to_json(identity).items() if earlier.get(name) != value]
+        with self._explain():
+            self._base = sqlite3.connect(path)
+            self._base.executescript(_TABLES)
+            earlier = dict(self._base.execute("SELECT field, value FROM calls"))
+            differences = [field for field, value in identity.items() if earlier.get(field, value) != value]
+            if not differences:
+                self._base.executemany("REPLACE INTO calls VALUES (?, ?)", identity.items())
+                self._base.commit()
+        self._committed = monotonic()
         if differences:
+            self._base.close()
             raise UsageError(
-                f"'{self.path}' is of an interrupted call that differs in its {' and '.join(differences)}; repeat that call to "
-                "complete it, or remove the file to begin anew"
+                f"'{path}' is of an interrupted call that differs in its {' and '.join(differences)}; repeat that call to complete "
+                "it, or remove the file to begin anew"
             )
-        place = self._stream.tell()
-        while line := self._stream.readline():
-            record = Record(**json.loads(line)) if line.endswith(b"\n") else None
-            if record is None or self._stream.tell() + record.nbytes > end:
-                self._stream.truncate(place)
-                break
-            self._note(record, self._stream.tell())
-            place = self._stream.seek(record.nbytes, 1)
 
-    def _note(self, record: Record, place: int) -> None:
-        self.records[record.file] = record
-        self._place_of_file[record.file] = place
+    @contextlib.contextmanager
+    def _explain(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise UsageError(f"cannot use the journal '{self.path}': {error}") from error
 
-    def is_done(self, file: str, stamp: list[int]) -> bool:
-        """Says whether this file has a result; a file that was bad, or has changed since, has none."""
-        record = self.records.get(file)
-        return record is not None and record.error is None and record.stamp == stamp
+    def __enter__(self) -> Journal:
+        return self
 
-    def add(self, file: str, stamp: list[int], outputs: Mapping[str, Any] | None, error: str | None = None) -> None:
-        """Appends the outputs of a file, or the reason for their absence. Raises: OSError."""
-        body, kinds = BytesIO(), {}
-        for name, value in iterate_tensors({} if outputs is None else outputs):
-            if value is not None:
-                array = to_storable(value)
-                write_array(array, body)
-                kinds[name] = (str(dtype_of_numpy(array.dtype)), array.dtype.str, list(array.shape))
-        record = Record(file, stamp, kinds, error, len(body.getbuffer()))
-        fields = {name: getattr(record, name) for name in Record.__slots__}
-        self._stream.seek(0, 2)
-        self._stream.write(json.dumps(fields).encode() + b"\n")
-        self._note(record, self._stream.tell())
-        self._stream.write(body.getbuffer())
-        self._stream.flush()
+    def __exit__(self, *_: object) -> None:
+        with self._explain():
+            self._base.commit()
+            self._base.close()
 
-    def read(self, record: Record) -> Arrays:
-        """Returns the arrays of a record."""
-        import numpy as np
+    def list_done(self, stamps: Mapping[str, str]) -> set[str]:
+        """Returns the files that have a result and have not changed since; forgets all others. `stamps` are those of today."""
+        rows = self._base.execute("SELECT file, stamp FROM files WHERE error IS NULL").fetchall()
+        done = {file for file, stamp in rows if stamps.get(file) == stamp}
+        for (file,) in self._base.execute("SELECT file FROM files UNION SELECT file FROM arrays").fetchall():
+            if file not in done:
+                self._base.execute("DELETE FROM files WHERE file = ?", (file,))
+                self._base.execute("DELETE FROM arrays WHERE file = ?", (file,))
+        return done
 
-        self._stream.seek(self._place_of_file[record.file])
-        body = BytesIO(self._stream.read(record.nbytes))
-        arrays = {name: np.lib.format.read_array(body, allow_pickle=False) for name in record.arrays}
-        return {
-            name: array.view(numpy_dtype(record.arrays[name][0])) if array.dtype.kind == "V" else array
-            for name, array in arrays.items()
-        }
+    def add(self, file: str, stamp: str, outputs: Mapping[str, Any], error: str | None = None) -> None:
+        """Keeps the outputs of a file, or the reason for their absence. Raises: UsageError."""
+        with self._explain():
+            for name, value in iterate_tensors(outputs):
+                if value is not None:
+                    array, body = to_storable(value), BytesIO()
+                    write_array(array, body)
+                    row = (file, name, dtype_of_numpy(array.dtype), body.getvalue())
+                    self._base.execute("REPLACE INTO arrays VALUES (?, ?, ?, ?)", row)
+            self._base.execute("REPLACE INTO files VALUES (?, ?, ?)", (file, stamp, error))  # last, for an interrupt in between
+            if monotonic() - self._committed > _COMMIT_SECONDS:
+                self._base.commit()
+                self._committed = monotonic()
 
-    def close(self) -> None:
-        """Closes the file, which stays for the next call."""
-        self._stream.close()
+    def list_errors(self) -> dict[str, str]:
+        """Returns the reason of each bad file, sorted."""
+        return dict(self._base.execute("SELECT file, error FROM files WHERE error IS NOT NULL ORDER BY file"))
+
+    def read(self, name: str | None = None) -> Iterator[tuple[str, str | None, Arrays]]:
+        """Yields each file, sorted, with its error and its arrays; only those of an output if `name` is given."""
+        chosen, values = ("", ()) if name is None else (" AND name = ?", (name,))
+        for file, error in self._base.execute("SELECT file, error FROM files ORDER BY file"):
+            rows = self._base.execute(f"SELECT name, dtype, npy FROM arrays WHERE file = ?{chosen} ORDER BY rowid", (file, *values))
+            yield file, error, {} if error is not None else {name: _read_array(dtype, npy) for name, dtype, npy in rows}
 
 
-def _write_lines(stream: IO[bytes], journal: Journal, records: Sequence[Record]) -> None:
-    for record in records:
-        outputs = {name: list_values(array) for name, array in journal.read(record).items()}
-        fields = {"file": record.file, **({"outputs": outputs} if record.error is None else {"error": record.error})}
+def _read_array(dtype: str, npy: bytes) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    array = np.lib.format.read_array(BytesIO(npy), allow_pickle=False)
+    return array.view(numpy_dtype(dtype)) if array.dtype.kind == "V" else array
+
+
+def _write_lines(stream: IO[bytes], journal: Journal) -> None:
+    for file, error, arrays in journal.read():
+        outputs = {name: list_values(array) for name, array in arrays.items()}
+        fields = {"file": file, **({"outputs": outputs} if error is None else {"error": error})}
         stream.write(json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
 
@@ -138,113 +132,110 @@ def list_values(array: np.ndarray[Any, Any]) -> Any:
     return values if array.dtype.kind in "biuU" or (array.dtype.kind == "f" and np.isfinite(array).all()) else to_json(values)
 
 
-def _write_archive(stream: IO[bytes], journal: Journal, records: Sequence[Record]) -> None:
+def _write_archive(stream: IO[bytes], journal: Journal) -> None:
     """Writes `files`, an array of each output with a row for each of them, and the bad files with their reasons.
 
     An output with different shapes, or absent for some files, has an array OUTPUT/FILE for each file.
     """
     import numpy as np
 
-    good = [record for record in records if record.error is None]
-    bad = [record for record in records if record.error is not None]
-    texts = {
-        "files": [record.file for record in good],
-        "bad_files": [record.file for record in bad],
-        "bad_reasons": [str(record.error) for record in bad],
-    }
+    errors = journal.list_errors()
+    kinds: dict[str, list[tuple[np.dtype[Any], tuple[int, ...]]]] = {}
+    good = []
+    for file, error, arrays in journal.read():
+        good += [file] if error is None else []
+        for name, array in arrays.items():
+            kinds.setdefault(name, []).append((array.dtype, array.shape))
     with zipfile.ZipFile(stream, "w") as archive:
-        for name, lines in texts.items():
-            with archive.open(f"{name}.npy", "w") as member:
-                write_array(np.array(lines, dtype=str), member)
-        for name in dict.fromkeys(name for record in good for name in record.arrays):
-            _write_output(archive, journal, name, good)
 
+        def open_member(name: str) -> IO[bytes]:
+            return archive.open(f"{name}.npy", "w", force_zip64=True)
 
-def _write_output(archive: zipfile.ZipFile, journal: Journal, name: str, records: Sequence[Record]) -> None:
-    import numpy as np
-
-    having = [record for record in records if name in record.arrays]
-    if len(having) < len(records) or len({tuple(record.arrays[name][2]) for record in having}) > 1:
-        for record in having:
-            with archive.open(f"{name}/{record.file}.npy", "w", force_zip64=True) as member:
-                write_array(journal.read(record)[name], member)
-        return
-    dtype = np.result_type(*{record.arrays[name][1] for record in having})  # texts have lengths
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-        np.lib.format.write_array_header_1_0(member, {**header, "shape": (len(having), *having[0].arrays[name][2])})
-        for record in having:
-            array = journal.read(record)[name]
-            member.write((array.astype(dtype) if dtype.kind == "U" else array).tobytes())
+        for name, texts in (("files", good), ("bad_files", list(errors)), ("bad_reasons", list(errors.values()))):
+            with open_member(name) as member:
+                write_array(np.array(texts, dtype=str), member)
+        for name, forms in kinds.items():
+            rows = ((file, arrays[name]) for file, _, arrays in journal.read(name) if name in arrays)
+            if len(forms) < len(good) or len({shape for _, shape in forms}) > 1:
+                for file, array in rows:
+                    with open_member(f"{name}/{file}") as member:
+                        write_array(array, member)
+                continue
+            dtype = np.result_type(*{dtype for dtype, _ in forms})  # texts have lengths
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (len(good), *forms[0][1])}
+            with open_member(name) as member:
+                np.lib.format.write_array_header_1_0(member, header)
+                for _, array in rows:
+                    member.write(array.astype(dtype).tobytes())
 
 
 _GROUP_VALUES = 2**20
 """Numbers after which a group of rows is written; a group is held in memory."""
 
 
-def _write_parquet(stream: IO[bytes], journal: Journal, records: Sequence[Record]) -> None:
+def _write_parquet(stream: IO[bytes], journal: Journal) -> None:
     """Writes a row for each file: `file`, `error`, and a column of nested lists for each output."""
-    from pyarrow import field, lib, schema, string, table
+    from pyarrow import lib, schema, string, table
     from pyarrow.parquet import ParquetWriter
 
     fields = {"file": string(), "error": string()}
-    for record in records:
-        fields |= {name: _find_column_type(name, kind) for name, kind in record.arrays.items() if name not in fields}
-    columns = schema([field(name, kind) for name, kind in fields.items()])
     rows: list[dict[str, Any]] = []
-    values = 0
-    with ParquetWriter(stream, columns) as writer:
-        for position, record in enumerate(records, 1):
-            arrays = journal.read(record)
-            values += sum(array.size for array in arrays.values())
-            rows.append({"file": record.file, "error": record.error, **{name: array.tolist() for name, array in arrays.items()}})
-            if values > _GROUP_VALUES or position == len(records):
-                try:
-                    writer.write_table(table({name: [row.get(name) for row in rows] for name in fields}, schema=columns))
-                except lib.ArrowException as error:
-                    raise UsageError(f"an output does not fit into a column of Parquet: {error}. Write .npz or .jsonl") from error
-                rows, values = [], 0
-
-
-def _find_column_type(name: str, kind: tuple[str, str, list[int]]) -> Any:
-    from pyarrow import from_numpy_dtype, lib, list_, string
-
-    dtype, _, shape = kind
     try:
-        column = string() if dtype == "string" else from_numpy_dtype(numpy_dtype(dtype))
+        for _, _, arrays in journal.read():
+            fields |= {name: _find_column_type(array) for name, array in arrays.items() if name not in fields}
+        columns = schema(list(fields.items()))
+        with ParquetWriter(stream, columns) as writer:
+
+            def write_rows() -> None:
+                writer.write_table(table({name: [row.get(name) for row in rows] for name in fields}, schema=columns))
+                rows.clear()
+
+            values = 0
+            for file, error, arrays in journal.read():
+                rows.append({"file": file, "error": error, **{name: array.tolist() for name, array in arrays.items()}})
+                values += 1 + sum(array.size for array in arrays.values())
+                if values > _GROUP_VALUES:
+                    write_rows()
+                    values = 0
+            write_rows()
     except lib.ArrowException as error:
-        raise UsageError(f"output '{name}' is {dtype}, for which Parquet has no column; write .npz or .jsonl") from error
-    for _ in shape:
+        raise UsageError(f"an output does not fit into a column of Parquet: {error}. Write .npz or .jsonl") from error
+
+
+def _find_column_type(array: np.ndarray[Any, Any]) -> Any:
+    from pyarrow import from_numpy_dtype, list_, string
+
+    column = string() if array.dtype.kind == "U" else from_numpy_dtype(array.dtype)
+    for _ in array.shape:
         column = list_(column)
     return column
 
 
-WRITERS: Mapping[str, Callable[[IO[bytes], Journal, Sequence[Record]], None]] = {
+WRITERS: Mapping[str, Callable[[IO[bytes], Journal], None]] = {
     ".jsonl": _write_lines,
     ".npz": _write_archive,
     ".parquet": _write_parquet,
 }
 """Ending of the output -> the function that writes it."""
-_OWN_NAMES = {".jsonl": (), ".npz": ("bad_files", "bad_reasons", "files"), ".parquet": ("error", "file")}
+_OWN_NAMES = {".npz": ("bad_files", "bad_reasons", "files"), ".parquet": ("error", "file")}
 
 
-def require_writable(target: Path, outputs: Sequence[str]) -> None:
+def require_writable(target: Path, outputs: Collection[str]) -> None:
     """Raises: UsageError if an output has the name of a column of ours, and for Parquet without pyarrow, before any work."""
-    suffix = target.suffix.lower()
-    for name in outputs:
-        if name in _OWN_NAMES[suffix]:
-            raise UsageError(f"output '{name}' has the name of a column that {suffix} needs itself; write another format")
-    if suffix == ".parquet":
+    for name in _OWN_NAMES.get(target.suffix.lower(), ()):
+        if name in outputs:
+            raise UsageError(f"output '{name}' has the name of a column that {target.suffix} needs itself; write .jsonl")
+    if target.suffix.lower() == ".parquet":
         try:
             import pyarrow  # noqa: F401  # the optional extra
         except ImportError as error:
             raise UsageError(f"writing '{target}' needs pyarrow; install it with: pip install 'hetero-core[parquet]'") from error
 
 
-def write_results(target: Path, journal: Journal, files: Sequence[str]) -> None:
-    """Writes the output, which appears complete or not at all, with the files in this order. Raises: UsageError."""
+def write_results(target: Path, journal: Journal) -> None:
+    """Writes the output, which appears complete or not at all. Raises: UsageError."""
     try:
         with replace_file(target) as stream:
-            WRITERS[target.suffix.lower()](stream, journal, [journal.records[file] for file in files])
+            WRITERS[target.suffix.lower()](stream, journal)
     except OSError as error:
         raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error

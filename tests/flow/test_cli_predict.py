@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import onnx.parser
 import pytest
 
 from hetero_core.cli import predict
+from hetero_core.cli.answer import UsageError
 from hetero_core.cli.main import main
 from hetero_core.cli.results import Journal, list_values
 
@@ -123,21 +126,21 @@ def test_interrupted_call_goes_on_with_what_is_missing(monkeypatch: pytest.Monke
     monkeypatch.setattr(predict._Samples, "read", stop)
     code, answer = ask(capsys, *ROW_CALL, "-d", "CPU", "-o", "out.npz", "--requests", "1")
     assert (code, answer["interrupted"], os.path.exists("out.npz")) == (130, True, False)
-    done = answer["done"]
-    assert 1 <= done < 9
-    # Another call does not take the journal; a torn record and a changed file are computed again.
+    with contextlib.closing(sqlite3.connect(answer["journal"])) as journal:
+        done = {file for (file,) in journal.execute("SELECT file FROM files WHERE error IS NULL")}
+    assert 1 <= len(done) < 9
+    # Another call does not take the journal; a changed file is computed again.
     assert main(["predict", "rows.onnx", "-i", "x=in", "-i", "f=3", "-d", "CPU", "-o", "out.npz"]) == 2
     assert "'out.npz.journal' is of an interrupted call that differs in its inputs; repeat" in capsys.readouterr().err
-    with open("out.npz.journal", "r+b") as journal:
-        journal.truncate(os.path.getsize("out.npz.journal") - 5)
-    arrays[names[0]] = np.float32([1, 2, 3])
-    np.save(f"in/{names[0]}", arrays[names[0]])
-    os.utime(f"in/{names[0]}", ns=(1, 1))
+    changed = min(done)
+    arrays[changed] = np.float32([1, 2, 3])
+    np.save(f"in/{changed}", arrays[changed])
+    os.utime(f"in/{changed}", ns=(1, 1))
     os.unlink("in/bad.npy")
     asked.clear()
     asked += ["earlier"] * 9
     code, answer = ask(capsys, *ROW_CALL, "-d", "MULTI:TEMPLATE,CPU", "-o", "out.npz")
-    assert (code, answer["done_before"], len(asked) - 9) == (0, done - 2, 12 - (done - 2))
+    assert (code, answer["done_before"], len(asked) - 9) == (0, len(done) - 1, 12 - (len(done) - 1))
     assert not os.path.exists("out.npz.journal")
     files, values = read_results("npz")
     assert files == names
@@ -228,16 +231,21 @@ def test_journal_keeps_every_element_type(tmp_path: Path) -> None:
         "nothing": np.zeros((0, 2), np.int64),
         "scalar": np.float32(np.nan),
     }
-    for _ in range(2):  # read back by the process that wrote it, and by a later one
-        journal = Journal(tmp_path / "journal", {"model": "m"})
-        if not journal.records:
-            journal.add("a", [1, 2], arrays)
-        read = journal.read(journal.records["a"])
-        assert {name: list_values(array) for name, array in read.items()} == {
-            "half": [1.5, "inf"],
-            "few": [-3, 7],
-            "text": ["ä", "bcd"],
-            "nothing": [],
-            "scalar": "nan",
-        }
-        journal.close()
+    with Journal(tmp_path / "journal", {"model": "m"}) as journal:
+        journal.add("a", "1 2", arrays)
+    with Journal(tmp_path / "journal", {"model": "m"}) as journal:
+        ((file, error, read),) = journal.read()
+    assert (file, error) == ("a", None)
+    assert {name: (list_values(array), str(array.dtype)) for name, array in read.items()} == {
+        "half": ([1.5, "inf"], "bfloat16"),
+        "few": ([-3, 7], "int4"),
+        "text": (["ä", "bcd"], "<U3"),
+        "nothing": ([], "int64"),
+        "scalar": ("nan", "float32"),
+    }
+
+
+def test_journal_in_use_or_damaged_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(b"no database" * 100)
+    with pytest.raises(UsageError, match="cannot use the journal '.*journal': file is not a database"):
+        Journal(tmp_path / "journal", {})
