@@ -62,6 +62,15 @@ def explain_placement(placement: Placement) -> str:
     )
 
 
+def describe_memory(plan: Plan) -> list[str]:
+    """Returns a line for each device with the bytes that it will hold, if memory decided the split."""
+    return [
+        f"{held.device}: {held.weights + held.border + held.arena} bytes{'' if held.limit is None else f' of {held.limit}'}: "
+        f"constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
+        for held in plan.memory
+    ]
+
+
 def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
     """Returns the plan as text: stages with their nodes, boundary values with bytes, refusals, and the conflicts that keep subgraphs apart.
 
@@ -78,11 +87,7 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
     lines += [f"  {describe_procedures(plan)}"] if plan.procedures.keys() - {"LITERAL"} else []
     lines += [] if plan.placement is None else [describe_placement(plan.placement)]
     lines += ["memory, estimated:"] if plan.memory else []
-    lines += [
-        f"  {held.device}: {held.weights + held.border + held.arena} bytes{'' if held.limit is None else f' of {held.limit}'}: "
-        f"constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
-        for held in plan.memory
-    ]
+    lines += [f"  {line}" for line in describe_memory(plan)]
     lines += ["boundary values:"] if plan.boundaries else []
     lines += [f"  {describe_boundary(boundary)}" for boundary in plan.boundaries]
     if plan.pins:
