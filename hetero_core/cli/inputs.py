@@ -519,20 +519,6 @@ def measure_image(path: Path) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def find_common_size(paths: Iterable[Path]) -> tuple[int, int] | None:
-    """Returns the height and width of images if all have the same; reads their heads alone, and passes over damaged files."""
-    sizes: set[tuple[int, int]] = set()
-    for path in paths:
-        try:
-            with _open_image(path) as image:
-                sizes.add((image.height, image.width))
-        except (OSError, ValueError, SyntaxError):
-            continue  # reported when its pixels are read
-        if len(sizes) > 1:
-            return None
-    return next(iter(sizes), None)
-
-
 def _open_image(path: Path) -> Image:
     """Raises: UsageError if Pillow is missing; OSError."""
     try:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
@@ -24,8 +25,8 @@ from hetero_core.cli.inputs import (
     IMAGES,
     READERS,
     fill_inputs,
-    find_common_size,
     find_only_input,
+    measure_image,
     open_input,
     read_converted_image,
     read_file,
@@ -38,7 +39,6 @@ from hetero_core.cli.options import (
     add_device_options,
     add_repeated,
     find_target,
-    is_blob,
     pin_network,
     read_config,
     read_model,
@@ -46,7 +46,7 @@ from hetero_core.cli.options import (
     reshape,
     whole_number,
 )
-from hetero_core.cli.preparation import add_preparation_options, choose_values, describe_inputs, find_given
+from hetero_core.cli.preparation import add_preparation_options, choose_values, describe_inputs
 from hetero_core.cli.results import WRITERS, Journal, require_writable, write_results
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
@@ -65,17 +65,15 @@ _BATCH = 8
 _CHECKED_RUNS = 1000
 """Runs after which failed runs are looked for; until then the queue holds their errors."""
 _READERS = 4
-_SHOWN_REASONS = 20
-_SHOWN_FILES = 5
+_SHOWN = 20
 _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
 
 
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
-    add_device_options(parser, required=False)
-    parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
+    add_device_options(parser)
     add_repeated(
         parser,
         "-i",
@@ -89,16 +87,13 @@ def add_options(parser: Parser) -> None:
     )
     group = add_preparation_options(parser)
     add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
-    running = parser.add_argument_group("running")
-    running.add_argument(
+    group.add_argument(
         "--batch",
         type=whole_number(1),
         metavar="N",
         help=f"how many files run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1",
     )
-    running.add_argument(
-        "--requests", type=whole_number(1), metavar="N", help="the number of requests (what the device recommends)"
-    )
+    group.add_argument("--requests", type=whole_number(1), metavar="N", help="the number of requests (what the device recommends)")
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -161,15 +156,9 @@ def _describe(fields: Mapping[str, Any], errors: Mapping[str, str]) -> str:
         f"wrote '{fields['output']}': {fields['files'] - len(errors)} of {count(range(fields['files']), 'file')} by network "
         f"'{fields['network']}' on {fields['device']}{batches}, {fields['per_second']:.4g} files per second"
     )
-    files_of_reason: dict[str, list[str]] = {}
-    for file, reason in errors.items():
-        files_of_reason.setdefault(" ".join(reason.split()), []).append(file)
-    lines = []
-    for reason, files in files_of_reason.items():
-        more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
-        lines.append(f"  {', '.join(files[:_SHOWN_FILES])}{more}: {reason}")
-    rest = [f"  ... and {len(lines) - _SHOWN_REASONS} more reasons, all in the output"] if len(lines) > _SHOWN_REASONS else []
-    return "\n".join([text, *(["", "without a result:"] if lines else []), *lines[:_SHOWN_REASONS], *rest])
+    lines = [f"  {file}: {' '.join(reason.split())}" for file, reason in errors.items()]
+    rest = [f"  ... and {len(lines) - _SHOWN} more, all in the output"] if len(lines) > _SHOWN else []
+    return "\n".join([text, *(["", "without a result:"] if lines else []), *lines[:_SHOWN], *rest])
 
 
 def _split_inputs(texts: Sequence[str]) -> tuple[str, Path, list[str]]:
@@ -222,57 +211,36 @@ def _load(
 ) -> tuple[_Samples, str, int]:
     """Returns the loaded network with the reader of its samples, the device, and the number of files in a batch."""
     config, step = read_config(options), follow(options)
-
-    def read_samples(specs: Sequence[ValueSpec], replaceable: Sequence[ValueSpec], network: str) -> tuple[str, dict[str, Any]]:
-        inputs = read_inputs(constants, specs, network=network, replaceable=replaceable)
-        others = [path for path in path_of_file.values() if path.suffix.lower() != ".npz"]
-        free = [spec for spec in specs if spec.name not in inputs]
-        if name:
-            require_known([name], specs, network, f"-i {name}=")
-        return name or (find_only_input(others[0], free, network) if others else ""), inputs
-
-    if is_blob(options.model):
-        for option in find_given(options, "batch", "value", "shape", "pin", "affinity"):
-            raise UsageError(f"{option} needs the ONNX model; '{options.model}' is an exported network")
-        with step(f"importing '{options.model}'"):
-            executable = core.import_network(options.model, options.device, config, trust=options.trust)
-        own_name, inputs = read_samples(executable.inputs, executable.replaceable, executable.name)
-        return _Samples(executable, path_of_file, own_name, inputs), str(executable.device), 1
-    if options.device is None:
-        raise UsageError("the following arguments are required: -d/--device; see 'hetero predict --help'")
-    if options.trust:
-        raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
     core.resolve_config(options.device, config)  # a wrong name is reported before the model is read
-    from hetero_core.runtime.loading import list_replaceable
-
     with step(f"reading '{options.model}'"):
         network = reshape(choose_values(read_model(core, options.model), options.value), options.shape)
-    own_name, inputs = read_samples(network.inputs, list_replaceable(network), network.name)
-    with step(f"looking at {count(path_of_file, 'file')}"):
-        network = describe_inputs(network, options, _measure_images(network, own_name, path_of_file))
+    values = read_inputs(constants, network.inputs, network=network.name)
+    if name:
+        require_known([name], network.inputs, network.name, f"-i {name}=")
+    elif unnamed := [path for path in path_of_file.values() if path.suffix.lower() != ".npz"]:
+        name = find_only_input(unnamed[0], [spec for spec in network.inputs if spec.name not in values], network.name)
+    images = [path for path in path_of_file.values() if path.suffix.lower() in IMAGES]
+    measured = images if any("area" in text for text in options.resize) else []  # the other ways take images of any size
+    sizes = {name: partial(_measure_images, network, name, measured)} if images and name else {}
+    network = describe_inputs(network, options, sizes)
     pinned = pin_network(core, network, options.device, read_pins(options))
     if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
         config[HINT_KEY] = "THROUGHPUT"
     with step(f"loading network '{network.name}' on {options.device}"):
         device, batch = _choose_batches(core, pinned, options, config)
         executable = core.load_network(pinned, device, config)
-    return _Samples(executable, path_of_file, own_name, inputs), device, batch
+    return _Samples(executable, path_of_file, name, values), device, batch
 
 
-def _measure_images(
-    network: Network, name: str, path_of_file: Mapping[str, Path]
-) -> dict[str, Callable[[], Mapping[str, Dimension]]]:
-    """Returns the sizes of the images for the input that takes them; height and width are open if they differ."""
-    images = [path for path in path_of_file.values() if path.suffix.lower() in IMAGES]
-    shapes = [spec.shape for spec in network.inputs if spec.name == name]
-    if not images or not shapes:
-        return {}
-
-    def measure() -> dict[str, Dimension]:
-        height, width = find_common_size(images) or (None, None)
-        return {"N": shapes[0][0] if shapes[0] else None, "H": height, "W": width}
-
-    return {name: measure}
+def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict[str, Dimension]:
+    """Returns the sizes of the images: those of the first image that can be read, or else open ones."""
+    shape = next(spec.shape for spec in network.inputs if spec.name == name)
+    batch = shape[0] if shape else None
+    for path in images:
+        with suppress(UsageError):
+            height, width, _ = measure_image(path)
+            return {"N": batch, "H": height, "W": width}
+    return {"N": batch}
 
 
 def _choose_batches(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> tuple[str, int]:
@@ -316,7 +284,7 @@ class _Samples:
         self._path_of_file = path_of_file
         self._name = name
         self._constants = constants
-        self._specs = (*executable.inputs, *(spec for spec in executable.replaceable if spec.name in constants))
+        self._specs = executable.inputs
 
     def read(self, file: str) -> _Sample:
         """Returns the sample of a file."""
@@ -339,11 +307,8 @@ class _Samples:
         return _Sample(file, inputs, is_single)
 
     def _read_arrays(self, path: Path) -> dict[str, Any]:
-        suffix = path.suffix.lower()
-        if suffix not in IMAGES:
-            return read_file(
-                path, "" if suffix == ".npz" and not self._name else self._name, self._specs, network=self.executable.name
-            )
+        if path.suffix.lower() not in IMAGES:
+            return read_file(path, self._name, self._specs, network=self.executable.name)
         spec = next(spec for spec in self._specs if spec.name == self._name)
         pixels = open_input(read_converted_image, path, spec)
         return {self._name: pixels[0] if len(spec.shape or ()) == 4 else pixels}
