@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -90,21 +89,22 @@ def answer(options: argparse.Namespace) -> Answer:
             write_network(part, path)
             with step(f"check {checks}, on {count(part.nodes, 'node')} of {len(network.nodes)}; {len(smallest.nodes)} fail"):
                 is_failing = ask(str(path)) == check
-            if is_failing and len(part.nodes) <= len(smallest.nodes):
+            if is_failing:
                 smallest = part
-                shutil.copyfile(path, target)
+                write_network(part, target)
             return is_failing
 
         try:
             reduced = reduce_network(network, fails, recorded=recorded)
         except KeyboardInterrupt:
+            if checks == 1:
+                raise
             text = f"interrupted after {checks} checks; '{target}' has {count(smallest.nodes, 'node')} of {len(network.nodes)} and fails"
             return Answer(text, {"interrupted": True, "nodes_after": len(smallest.nodes), "checks": checks}, INTERRUPTED)
         except ValueError as error:
             raise UsageError(
                 f"the check fails on '{options.model}', but not on the model as hetero writes it again: {error}"
             ) from error
-        write_network(reduced, target)
     fields = {
         "network": network.name,
         "nodes_before": len(network.nodes),

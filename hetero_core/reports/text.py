@@ -41,7 +41,7 @@ def explain_placement(placement: Placement) -> str:
     )
     mixture = next((index for _, index in timed if is_mixed[index]), None) if not is_mixed[placement.chosen] else placement.chosen
     single = next((index for _, index in timed if not is_mixed[index]), None)
-    if mixture is None or single is None:
+    if mixture is None or single is None or not placement.segments:
         why = "was worth a measurement by its estimate" if placement.is_complete else "was timed before the budget ended"
         return text if single is None else f"{text} No mixture of devices {why}."
     home = candidates[single].devices[0]
