@@ -10,7 +10,7 @@ import argparse
 import copy
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -66,6 +66,8 @@ _CHECKED_RUNS = 1000
 """Runs after which failed runs are looked for; until then the queue holds their errors."""
 _READERS = 4
 _SHOWN = 20
+Record = Callable[[str, Mapping[str, Any], str | None], None]
+"""Keeps the outputs of a file, or the reason for their absence."""
 _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
 
@@ -105,10 +107,10 @@ def answer(options: argparse.Namespace) -> Answer:
     if target.suffix.lower() not in WRITERS:
         raise UsageError(f"-o {target}: the results are written as {enumerate_choices(WRITERS)}")
     name, folder, constants = _split_inputs(options.input)
-    path_of_file, others = _list_files(folder)
+    path_of_file, others = _list_files(folder, target)
     with Core() as core:
-        samples, device, batch = _load(core, options, name, path_of_file, constants)
-        network = samples.executable
+        prediction, device, batch = _load(core, options, name, path_of_file, constants)
+        network = prediction.executable
         require_writable(target, [spec.name for spec in network.outputs])
         identity = {"model": network.fingerprint, "inputs": repr([name, *constants]), "folder": str(folder.resolve())}
         began = perf_counter()
@@ -117,9 +119,13 @@ def answer(options: argparse.Namespace) -> Answer:
             done = journal.list_done(stamps)
             title = f"running '{network.name}' on {device}"
             with count_up(options, title, total=len(stamps), done=len(done)) as advance:
-                prediction = _Prediction(samples, journal, stamps, advance)
+
+                def record(file: str, outputs: Mapping[str, Any], error: str | None) -> None:
+                    journal.add(file, stamps[file], outputs, error)
+                    advance()
+
                 try:
-                    prediction.run([file for file in stamps if file not in done], options.requests or 0)
+                    prediction.run([file for file in stamps if file not in done], options.requests or 0, record)
                 except KeyboardInterrupt:
                     text = f"interrupted; the same command goes on from '{journal.path}'"
                     return Answer(text, {"interrupted": True, "journal": str(journal.path)}, INTERRUPTED)
@@ -177,10 +183,10 @@ def _split_inputs(texts: Sequence[str]) -> tuple[str, Path, list[str]]:
     return (*folders[0], constants)
 
 
-def _list_files(folder: Path) -> tuple[dict[str, Path], Counter[str]]:
+def _list_files(folder: Path, target: Path) -> tuple[dict[str, Path], Counter[str]]:
     """Returns the path of each file by its name within the folder, sorted, and how many files have another ending, by ending.
 
-    Names that begin with a point are left out. Raises: UsageError if there is no file.
+    Names that begin with a point, and the target of an earlier call, are left out. Raises: UsageError if there is no file.
     """
     others: Counter[str] = Counter()
     path_of_file = {}
@@ -188,6 +194,8 @@ def _list_files(folder: Path) -> tuple[dict[str, Path], Counter[str]]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = Path(place, name)
+            if name == target.name and target.exists() and path.samefile(target):
+                continue
             if path.suffix.lower() in READERS:
                 # A name that is no UTF-8 has no place in JSON or Parquet as it is.
                 path_of_file[os.fsencode(path.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")] = path
@@ -208,8 +216,8 @@ def _find_stamp(path: Path) -> str:
 
 def _load(
     core: Core, options: argparse.Namespace, name: str, path_of_file: Mapping[str, Path], constants: Sequence[str]
-) -> tuple[_Samples, str, int]:
-    """Returns the loaded network with the reader of its samples, the device, and the number of files in a batch."""
+) -> tuple[_Prediction, str, int]:
+    """Returns the loaded network with its files, the device, and the number of files in a batch."""
     config, step = read_config(options), follow(options)
     core.resolve_config(options.device, config)  # a wrong name is reported before the model is read
     with step(f"reading '{options.model}'"):
@@ -229,7 +237,7 @@ def _load(
     with step(f"loading network '{network.name}' on {options.device}"):
         device, batch = _choose_batches(core, pinned, options, config)
         executable = core.load_network(pinned, device, config)
-    return _Samples(executable, path_of_file, name, values), device, batch
+    return _Prediction(executable, path_of_file, name, values), device, batch
 
 
 def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict[str, Dimension]:
@@ -265,16 +273,16 @@ def _choose_batches(core: Core, network: Network, options: argparse.Namespace, c
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A file that was read: its inputs, or the reason for their absence. With `is_single` its batch axis was added."""
+    """A file that was read: its inputs, or the reason for their absence. `batches` has the declared sizes of the axes that were added."""
 
     file: str
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    is_single: bool = False
+    batches: frozenset[Dimension] = frozenset()
     error: str | None = None
 
 
-class _Samples:
-    """The files as inputs of a loaded network. Safe for threads."""
+class _Prediction:
+    """The runs of a network on the files of a folder, whose results go to the journal."""
 
     def __init__(
         self, executable: ExecutableNetwork, path_of_file: Mapping[str, Path], name: str, constants: Mapping[str, Any]
@@ -285,26 +293,26 @@ class _Samples:
         self._name = name
         self._constants = constants
         self._specs = executable.inputs
+        self._ended: SimpleQueue[tuple[str, Mapping[str, Any]]] = SimpleQueue()
+        self._started: set[str] = set()
 
     def read(self, file: str) -> _Sample:
-        """Returns the sample of a file."""
+        """Returns the sample of a file. Safe for threads."""
         from hetero_core.runtime.inputs import order_inputs
 
         network = self.executable.name
         try:
             arrays = self._read_arrays(self._path_of_file[file])
-            batched = {spec.name: _add_batch(arrays[spec.name], spec) for spec in self._specs if spec.name in arrays}
-            is_single = any(is_added for _, is_added in batched.values())
-            inputs = fill_inputs(
-                {**self._constants, **{name: array for name, (array, _) in batched.items()}}, self._specs, {}, seed=None
-            )
+            lacking = [spec for spec in self._specs if spec.name in arrays and _lacks_batch(arrays[spec.name], spec)]
+            added = {spec.name: arrays[spec.name][None] for spec in lacking}
+            inputs = fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
             require_complete(inputs, self._specs, network=network)
             order_inputs(inputs, self._specs, network=network)
         except HeteroError as error:
             return _Sample(file, error=str(error))
         except Exception as error:  # noqa: BLE001  # decoders of images raise errors of many kinds, and the file is recorded with it
             return _Sample(file, error=f"{type(error).__name__}: {error}")
-        return _Sample(file, inputs, is_single)
+        return _Sample(file, inputs, frozenset(spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None))
 
     def _read_arrays(self, path: Path) -> dict[str, Any]:
         if path.suffix.lower() not in IMAGES:
@@ -313,83 +321,68 @@ class _Samples:
         pixels = open_input(read_converted_image, path, spec)
         return {self._name: pixels[0] if len(spec.shape or ()) == 4 else pixels}
 
-    def finish(self, outputs: Mapping[str, Any], *, is_single: bool) -> Mapping[str, Any]:
-        """Returns the outputs of a sample; those with a batch lose its axis if the sample had none."""
-        if not is_single:
-            return outputs
-        batches = {1, *(spec.shape[0] for spec in self.executable.inputs if spec.shape)}
-        names = {spec.name for spec in self.executable.outputs if spec.shape and spec.shape[0] in batches - {None}}
-        return {name: value[0] if name in names else value for name, value in outputs.items()}
+    def finish(self, outputs: Mapping[str, Any], batches: Collection[Dimension]) -> Mapping[str, Any]:
+        """Returns the outputs of a sample, without the batch axis if it was added to the inputs."""
+        names = {spec.name for spec in self.executable.outputs if spec.shape and spec.shape[0] in batches}
+        return {name: value[0] if name in names and len(value) == 1 else value for name, value in outputs.items()}
 
+    def run(self, files: Sequence[str], requests: int, record: Record) -> None:
+        """Runs the files on so many requests, 0 for what the device recommends, and records each result.
 
-def _add_batch(array: Any, spec: ValueSpec) -> tuple[Any, bool]:
-    """Returns the array, with a batch axis if it lacks the first axis of the input, and whether it was added."""
-    shape = spec.shape
-    lacks = shape is not None and len(shape) == array.ndim + 1 and (shape[0] == 1 or not isinstance(shape[0], int))
-    return (array[None] if lacks else array), lacks
-
-
-class _Prediction:
-    """The runs of all samples, whose results go to the journal."""
-
-    def __init__(self, samples: _Samples, journal: Journal, stamps: Mapping[str, str], advance: Callable[[], None]) -> None:
-        self._samples = samples
-        self._journal = journal
-        self._stamps = stamps
-        self._advance = advance
-        self._ended: SimpleQueue[tuple[str, Mapping[str, Any]]] = SimpleQueue()
-        self._started: set[str] = set()
-
-    def run(self, files: Sequence[str], requests: int) -> None:
-        """Runs the files on so many requests, 0 for what the device recommends. Raises: the error of a device that is lost."""
+        Raises: the error of a device that is lost.
+        """
         from hetero_core.runtime.queue import AsyncInferQueue
 
-        with ThreadPoolExecutor(_READERS) as pool, AsyncInferQueue(self._samples.executable, requests) as queue:
+        with ThreadPoolExecutor(_READERS) as pool, AsyncInferQueue(self.executable, requests) as queue:
             queue.set_callback(self._take_outputs)
             try:
-                for number, sample in enumerate(_read_ahead(pool, self._samples.read, files, 2 * len(queue)), 1):
+                for number, sample in enumerate(_read_ahead(pool, self.read, files, 2 * len(queue)), 1):
                     if sample.error is None:
                         self._started.add(sample.file)
-                        queue.start_async(sample.inputs, userdata=(sample.file, sample.is_single))
+                        queue.start_async(sample.inputs, userdata=(sample.file, sample.batches))
                     else:
-                        self._record(sample.file, {}, sample.error)
-                    self._record_ended()
+                        record(sample.file, {}, sample.error)
+                    self._record_ended(record)
                     if number % _CHECKED_RUNS == 0:
-                        self._settle(queue)
-                self._settle(queue)
+                        self._settle(queue, record)
+                self._settle(queue, record)
             except KeyboardInterrupt:
-                self._record_ended()
+                self._record_ended(record)
                 raise
 
-    def _take_outputs(self, request: InferRequest, sample: tuple[str, bool]) -> None:
+    def _take_outputs(self, request: InferRequest, sample: tuple[str, frozenset[Dimension]]) -> None:
         """Copies the outputs, which the next run of the request replaces."""
-        outputs = {spec.name: request.get_tensor(spec.name) for spec in self._samples.executable.outputs}
-        self._ended.put((sample[0], copy.deepcopy(self._samples.finish(outputs, is_single=sample[1]))))
+        outputs = {spec.name: request.get_tensor(spec.name) for spec in self.executable.outputs}
+        self._ended.put((sample[0], copy.deepcopy(self.finish(outputs, sample[1]))))
 
-    def _record_ended(self) -> None:
+    def _record_ended(self, record: Record) -> None:
         while not self._ended.empty():
-            self._record(*self._ended.get())
+            file, outputs = self._ended.get()
+            self._started.discard(file)
+            record(file, outputs, None)
 
-    def _record(self, file: str, outputs: Mapping[str, Any], error: str | None = None) -> None:
-        self._started.discard(file)
-        self._journal.add(file, self._stamps[file], outputs, error)
-        self._advance()
-
-    def _settle(self, queue: AsyncInferQueue) -> None:
+    def _settle(self, queue: AsyncInferQueue, record: Record) -> None:
         """Waits for the runs, and repeats those that failed one by one, since the queue raises a single error."""
         with suppress(HeteroError):
             queue.wait_all()
-        self._record_ended()
+        self._record_ended(record)
         for file in sorted(self._started):
-            sample = self._samples.read(file)
+            sample = self.read(file)
             try:
-                outputs = self._samples.executable.infer(sample.inputs)
+                outputs = self.executable.infer(sample.inputs)
             except _DEVICE_ERRORS:
                 raise
             except HeteroError as error:
-                self._record(file, {}, sample.error or str(error))
+                record(file, {}, sample.error or str(error))
             else:
-                self._record(file, self._samples.finish(outputs, is_single=sample.is_single))
+                record(file, self.finish(outputs, sample.batches), None)
+        self._started.clear()
+
+
+def _lacks_batch(array: Any, spec: ValueSpec) -> bool:
+    """Says whether an array has all axes of the input but the first, which is open or has the size 1."""
+    shape = spec.shape
+    return shape is not None and len(shape) == array.ndim + 1 and (shape[0] == 1 or not isinstance(shape[0], int))
 
 
 def _read_ahead(pool: ThreadPoolExecutor, read: Callable[[str], _Sample], files: Sequence[str], depth: int) -> Iterator[_Sample]:

@@ -74,12 +74,13 @@ class Journal:
 
     def list_done(self, stamps: Mapping[str, str]) -> set[str]:
         """Returns the files that have a result and have not changed since; forgets all others. `stamps` are those of today."""
-        rows = self._base.execute("SELECT file, stamp FROM files WHERE error IS NULL").fetchall()
-        done = {file for file, stamp in rows if stamps.get(file) == stamp}
-        for (file,) in self._base.execute("SELECT file FROM files UNION SELECT file FROM arrays").fetchall():
-            if file not in done:
-                self._base.execute("DELETE FROM files WHERE file = ?", (file,))
-                self._base.execute("DELETE FROM arrays WHERE file = ?", (file,))
+        with self._explain():
+            rows = self._base.execute("SELECT file, stamp FROM files WHERE error IS NULL").fetchall()
+            done = {file for file, stamp in rows if stamps.get(file) == stamp}
+            for (file,) in self._base.execute("SELECT file FROM files UNION SELECT file FROM arrays").fetchall():
+                if file not in done:
+                    self._base.execute("DELETE FROM files WHERE file = ?", (file,))
+                    self._base.execute("DELETE FROM arrays WHERE file = ?", (file,))
         return done
 
     def add(self, file: str, stamp: str, outputs: Mapping[str, Any], error: str | None = None) -> None:

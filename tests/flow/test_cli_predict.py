@@ -115,7 +115,7 @@ def test_interrupted_call_goes_on_with_what_is_missing(monkeypatch: pytest.Monke
     arrays = save_rows(12)
     names = list(arrays)
     Path("in/bad.npy").write_bytes(b"")
-    read, asked = predict._Samples.read, []
+    read, asked = predict._Prediction.read, []
 
     def stop(samples: Any, file: str) -> Any:
         asked.append(file)
@@ -123,7 +123,7 @@ def test_interrupted_call_goes_on_with_what_is_missing(monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return read(samples, file)
 
-    monkeypatch.setattr(predict._Samples, "read", stop)
+    monkeypatch.setattr(predict._Prediction, "read", stop)
     code, answer = ask(capsys, *ROW_CALL, "-d", "CPU", "-o", "out.npz", "--requests", "1")
     assert (code, answer["interrupted"], os.path.exists("out.npz")) == (130, True, False)
     with contextlib.closing(sqlite3.connect(answer["journal"])) as journal:
@@ -216,6 +216,13 @@ def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert main(["predict", *ROW_CALL, "-d", "CPU", "-o", "out.parquet"]) == 2
     assert "writing 'out.parquet' needs pyarrow; install it with: pip install 'hetero-core[parquet]'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("work")
+def test_output_within_the_folder_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
+    save_rows(2)
+    for _ in range(2):
+        assert ask(capsys, *ROW_CALL, "-d", "CPU", "-o", "in/out.npz")[1]["files"] == 2
 
 
 def test_journal_keeps_every_element_type(tmp_path: Path) -> None:
