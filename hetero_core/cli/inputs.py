@@ -504,7 +504,7 @@ def read_converted_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
     mode = (
         "L" if axis is None else next(mode for mode, channels in _CHANNELS_OF_MODE.items() if channels == (spec.shape or ())[axis])
     )
-    with _open_image(path) as image:
+    with import_pillow(path).open(path) as image:
         is_plain = image.mode in (*_CHANNELS_OF_MODE, *_PLAIN_MODE, *_CONVERTED_MODES)
         pixels = _take_pixels(image.convert(mode) if is_plain else image, path)
     return _convert_type(_lay_out(pixels, path, spec), path, spec)
@@ -519,18 +519,18 @@ def measure_image(path: Path) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def _open_image(path: Path) -> Image:
-    """Raises: UsageError if Pillow is missing; OSError."""
+def import_pillow(path: Path) -> Any:
+    """Returns the module of images, which this image needs. Raises: UsageError if it is not installed."""
     try:
         from PIL import Image  # the optional extra
     except ImportError as error:
         raise UsageError(f"reading '{path}' needs Pillow; install it with: pip install 'hetero-core[images]'") from error
-    return Image.open(path)
+    return Image
 
 
 def _read_pixels(path: Path) -> np.ndarray[Any, Any]:
     """Returns uint8 (height, width, channels)."""
-    with _open_image(path) as image:
+    with import_pillow(path).open(path) as image:
         return _take_pixels(image.convert(_PLAIN_MODE[image.mode]) if image.mode in _PLAIN_MODE else image, path)
 
 

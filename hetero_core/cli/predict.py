@@ -26,6 +26,7 @@ from hetero_core.cli.inputs import (
     READERS,
     fill_inputs,
     find_only_input,
+    import_pillow,
     measure_image,
     open_input,
     read_converted_image,
@@ -228,6 +229,8 @@ def _load(
     elif unnamed := [path for path in path_of_file.values() if path.suffix.lower() != ".npz"]:
         name = find_only_input(unnamed[0], [spec for spec in network.inputs if spec.name not in values], network.name)
     images = [path for path in path_of_file.values() if path.suffix.lower() in IMAGES]
+    if images:
+        import_pillow(images[0])  # otherwise every image would be a bad file
     measured = images if any("area" in text for text in options.resize) else []  # the other ways take images of any size
     sizes = {name: partial(_measure_images, network, name, measured)} if images and name else {}
     network = describe_inputs(network, options, sizes)

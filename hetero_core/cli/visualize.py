@@ -118,14 +118,15 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = [
-            (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]))
+            (
+                int(row["subgraph"]),
+                str(row.get("stage_device", row["device"])),
+                float(row["seconds"]),
+                float(row.get("transfer_seconds", 0)),
+                int(row.get("transfer_bytes", 0)),
+            )
             for row in fields["subgraphs"]
             if row["steps"]  # a row without steps has the transfers before the first subgraph
-        ]
-        moved = [
-            (int(row["subgraph"]), float(row["transfer_seconds"]), int(row["transfer_bytes"]))
-            for row in fields["subgraphs"]
-            if row["steps"] and row.get("transfer_bytes")
         ]
         network = str(fields["network"])
     except OSError as error:
@@ -138,16 +139,16 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
         raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
     device_of_stage = {stage.index: stage.device for stage in plan.stages}
     times: dict[int, float] = {}
-    for index, device, seconds in rows:
+    transfers: dict[int, tuple[float, int]] = {}
+    for index, device, seconds, transfer_seconds, nbytes in rows:
         if device_of_stage.get(index) != device:
             raise UsageError(
                 f"--timings {path}: times of another split: subgraph {index} on {device}; this split has {device_of_stage}"
             )
         times[index] = times.get(index, 0.0) + seconds
-    transfers: dict[int, tuple[float, int]] = {}
-    for index, seconds, nbytes in moved:
-        before = transfers.get(index, (0.0, 0))
-        transfers[index] = before[0] + seconds, before[1] + nbytes
+        if nbytes:
+            before = transfers.get(index, (0.0, 0))
+            transfers[index] = before[0] + transfer_seconds, before[1] + nbytes
     return times, transfers
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from hetero_core.cli import predict
 from hetero_core.cli.answer import UsageError
 from hetero_core.cli.main import main
 from hetero_core.cli.results import Journal, list_values
+from hetero_core.errors import DeviceCrashedError
+from hetero_core.runtime.executable import ExecutableNetwork
 
 ROWS = '<ir_version: 8, opset_import: ["": 17]> rows (float[n,3] x, float[1] f) => (float[n,3] y) { y = Mul (x, f) }'
 TABLE = """<ir_version: 8, opset_import: ["": 17]> table (int64[n] i) => (float[n] y, float[n,k] z)
@@ -211,11 +214,34 @@ def test_wrong_call_ends_with_2(arguments: list[str], message: str, capsys: pyte
 
 
 @pytest.mark.usefixtures("work")
-def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    save_rows(1)
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    assert main(["predict", *ROW_CALL, "-d", "CPU", "-o", "out.parquet"]) == 2
-    assert "writing 'out.parquet' needs pyarrow; install it with: pip install 'hetero-core[parquet]'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("package", "file", "target", "extra"), [("pyarrow", "a.npy", "o.parquet", "parquet"), ("PIL", "a.png", "o.npz", "images")]
+)
+def test_missing_package_names_its_extra(
+    package: str, file: str, target: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(f"in/{file}").touch()
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["predict", *ROW_CALL, "-d", "CPU", "-o", target]) == 2
+    assert f"install it with: pip install 'hetero-core[{extra}]'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("work")
+def test_lost_device_ends_the_command_and_leaves_the_journal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for index in (0, 99):
+        np.save(f"in/{index}.npy", np.int64(index))
+
+    def infer(*_: object) -> None:
+        raise DeviceCrashedError("the device is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExecutableNetwork, "infer", infer)
+        assert main(["predict", "table.onnx", "-d", "CPU", "-i", "in", "-o", "out.npz"]) == 2
+    assert "the device is gone\n  the same command goes on from 'out.npz.journal'" in capsys.readouterr().err
+    code, answer = ask(capsys, "table.onnx", "-d", "CPU", "-i", "in", "-o", "out.npz")
+    assert (code, answer["done_before"], [each["file"] for each in answer["bad"]]) == (4, 1, ["99.npy"])
 
 
 @pytest.mark.usefixtures("work")
