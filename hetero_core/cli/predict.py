@@ -244,7 +244,7 @@ def _load(
 
 
 def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict[str, Dimension]:
-    """Returns the sizes of the images: those of the first image that can be read, or else open ones."""
+    """Returns the sizes of the first image that can be read; without images, height and width are open."""
     shape = next(spec.shape for spec in network.inputs if spec.name == name)
     batch = shape[0] if shape else None
     for path in images:
@@ -365,7 +365,7 @@ class _Prediction:
             record(file, outputs, None)
 
     def _settle(self, queue: AsyncInferQueue, record: Record) -> None:
-        """Waits for the runs, and repeats those that failed one by one, since the queue raises a single error."""
+        """Waits for the runs, and repeats each failed run alone, since the queue raises a single error."""
         with suppress(HeteroError):
             queue.wait_all()
         self._record_ended(record)
