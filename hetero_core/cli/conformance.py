@@ -8,10 +8,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import INTERRUPTED, OK, WRONG_RESULT, Answer, UsageError, follow, format_table, print_error
+from hetero_core.cli.answer import INTERRUPTED, OK, WRONG_RESULT, Answer, UsageError, count_up, format_table, print_error
 from hetero_core.cli.options import Parser, add_repeated, read_config, read_seconds, whole_number, write_target
 
 if TYPE_CHECKING:
@@ -99,17 +98,15 @@ def answer(options: argparse.Namespace) -> Answer:
 def _run(processes: CheckProcesses, options: argparse.Namespace) -> tuple[list[Outcome], bool]:
     """Runs the checks and prints failures as they happen; returns the outcomes, and whether Ctrl-C ended the run."""
     outcomes: list[Outcome] = []
-    began = monotonic()
-    with follow(options)(f"checking {options.device}") as show:
+    with count_up(options, f"checking {options.device}", total=len(processes.checks), done=0) as advance:
         try:
             for outcome in processes.run_checks():
                 outcomes.append(outcome)
-                if outcome.status == "failed":
-                    if not options.json:
-                        _print_failure(outcome)
-                    if options.exitfirst:
-                        break
-                show(_describe_progress(options.device, len(outcomes), processes.checks, monotonic() - began))
+                advance()
+                if outcome.status == "failed" and not options.json:
+                    _print_failure(outcome)
+                if outcome.status == "failed" and options.exitfirst:
+                    break
         except KeyboardInterrupt:
             return outcomes, True
     return outcomes, False
@@ -119,13 +116,6 @@ def _print_failure(outcome: Outcome) -> None:
     print_error("FAILED", f"{outcome.check.name}: {outcome.reason}")
     if outcome.trace:
         print("\n".join(f"    {line}" for line in outcome.trace.splitlines()), file=sys.stderr, flush=True)
-
-
-def _describe_progress(device: str, count: int, checks: Sequence[Check], seconds: float) -> str:
-    remaining = max(0, len(checks) - count)
-    following = f", {checks[count].name}" if remaining else ""
-    estimate = f", about {seconds / count * remaining:.0f} s" if count >= 20 else ""
-    return f"checking {device}: {count:,} of {len(checks):,} checks are done, {remaining:,} left{estimate}{following}"
 
 
 def _read_config(options: argparse.Namespace) -> dict[str, str]:
