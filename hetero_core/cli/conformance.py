@@ -14,7 +14,6 @@ from hetero_core.cli.answer import INTERRUPTED, OK, WRONG_RESULT, Answer, UsageE
 from hetero_core.cli.options import Parser, add_repeated, read_config, read_seconds, whole_number, write_target
 
 if TYPE_CHECKING:
-    from hetero_core.conformance.check import Check
     from hetero_core.conformance.processes import CheckProcesses
     from hetero_core.conformance.runner import Outcome
 
