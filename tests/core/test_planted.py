@@ -1152,7 +1152,7 @@ def test_device_without_a_bug_passes_every_check() -> None:
     outcomes = run_kit(PlainDevice(), levels=("contract", "export")) + run_kit(PlainDevice(), *cases)
     assert {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"} == {}
     skipped = {outcome.check.subject for outcome in outcomes if outcome.status == "skipped"} - {"operators"}
-    assert skipped == {"properties", "extensions", "values", "meaning", "exporting", "device_facts", "memory"}
+    assert skipped == {"properties", "extensions", "values", "formulas", "meaning", "exporting", "device_facts", "memory"}
     assert sum(outcome.check.level == "operators" and outcome.status == "passed" for outcome in outcomes) >= 20
 
 
