@@ -227,13 +227,12 @@ class ExecutableNetwork:
     def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
         """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
         profile = Profile(str(self.device)) if self.measures else None
-        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=self.create_limits())
+        limits = self.create_limits() if self._has_limits else None
+        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=limits)
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of a run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
-        if self.memory_limit is None and self.deadline is None:
-            return None
-        return RunLimits(self.where, memory_limit=self.memory_limit)
+        return RunLimits(self.where, memory_limit=self.memory_limit) if self._has_limits else None
 
     def route_inputs(self, inputs: Any) -> tuple[ExecutableNetwork, tuple[Any, ...]]:
         """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or a second
@@ -251,8 +250,8 @@ class ExecutableNetwork:
 
     def find_delegate(self, inputs: tuple[Any, ...] = ()) -> ExecutableNetwork | None:
         """Returns the network that computes a run in place of this one; None if this network computes."""
-        delegate: ExecutableNetwork | None = self.executable.delegate
-        return delegate if delegate is not None and self._delegates and DeviceTensor not in map(type, inputs) else None
+        delegate: ExecutableNetwork | None = self.executable.delegate if self._delegates else None
+        return delegate if delegate is not None and DeviceTensor not in map(type, inputs) else None
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
@@ -311,11 +310,9 @@ class ExecutableNetwork:
         """Notes a run that is under way. Raises: ClosedError."""
         # Before the check for closing: `close` first marks the network as closed and then looks at the runs.
         self.thread_of_run[context] = thread
-        try:
-            self._require_open()
-        except ClosedError:
+        if self._is_closed or self._process != os.getpid():
             del self.thread_of_run[context]
-            raise
+            self._require_open()
 
     def _leave(self, context: RunContext) -> None:
         """Notes that the device has returned from a run."""
@@ -494,7 +491,8 @@ class ExecutableNetwork:
         self.measures = bool(config.get(MEASURING_KEY))
         self.deadline = read_deadline(config)  # seconds
         self.memory_limit = read_memory_limit(config)
-        self._delegates = self._may_delegate and not self.measures and self.deadline is None and self.memory_limit is None
+        self._has_limits = self.memory_limit is not None or self.deadline is not None
+        self._delegates = self._may_delegate and not self.measures and not self._has_limits
 
     # Lifetime
 

@@ -44,29 +44,32 @@ def order_inputs(
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
-    given = [spec for spec in specs if spec.name in inputs]
-    if len(given) != len(inputs):
-        names = [spec.name for spec in specs]
-        unknown = next(name for name in inputs if name not in names)
-        raise InputNameError(word_missing(f"network '{network}'", "input", unknown, names))
-    defaults = border.defaults
-    if len(given) != len(specs):
-        absent = (spec for spec in specs if spec.name not in inputs)
-        missing = [spec for spec in absent if not isinstance(spec.type, OptionalType) and spec.name not in defaults]
-        if missing:
-            raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
     sizes: dict[str, tuple[int, str]] = {}
-    ordered = tuple(
-        [
-            convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes, takes_tensors=takes_tensors)
-            if spec.name in inputs or spec.name not in defaults
-            else defaults[spec.name].array
-            for spec in specs
-        ]
-    )
+    ordered: list[Any] = []
+    for spec in specs:
+        name = spec.name
+        if name in inputs:
+            ordered.append(convert_value(inputs[name], spec, network=network, sizes=sizes, takes_tensors=takes_tensors))
+        else:
+            _require_names(inputs, specs, border, network)
+            ordered.append(border.defaults[name].array if name in border.defaults else None)
+    if len(inputs) > len(ordered):
+        _require_names(inputs, specs, border, network)
     if border.bounds:
         _check_bounds(sizes, border.bounds)
-    return ordered
+    return tuple(ordered)
+
+
+def _require_names(inputs: Mapping[str, Any], specs: Sequence[ValueSpec], border: Border, network: str) -> None:
+    """Raises InputNameError for an unknown name, and for an input that has neither a value nor a default."""
+    names = [spec.name for spec in specs]
+    unknown = [name for name in inputs if name not in names]
+    if unknown:
+        raise InputNameError(word_missing(f"network '{network}'", "input", unknown[0], names))
+    absent = (spec for spec in specs if spec.name not in inputs)
+    missing = [spec for spec in absent if not isinstance(spec.type, OptionalType) and spec.name not in border.defaults]
+    if missing:
+        raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
 
 
 def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tuple[int, int]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -67,16 +67,22 @@ class CallList:
 
     calls: tuple[Call, ...]
     nodes: tuple[Node, ...]
+    current: CurrentRun
 
     def run(self) -> None:
-        """Calls them. An error of a call gets its node as a note."""
-        left = iter(self.calls)
+        """Calls them, unless the caller gives up. An error of a call gets its node as a note."""
+        left, token = iter(self.calls), self.current.token
         try:
             for call in left:
+                if token.is_set:
+                    self.current.stop_before(self._find_node(left))
                 call()
         except Exception as error:
-            note_node(error, self.nodes[len(self.calls) - length_hint(left) - 1])
+            note_node(error, self._find_node(left))
             raise
+
+    def _find_node(self, left: Iterator[Call]) -> Node:
+        return self.nodes[len(self.calls) - length_hint(left) - 1]
 
 
 class StepCalls:
@@ -117,17 +123,9 @@ def note_node(error: Exception, node: Node) -> None:
 
 
 def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) -> CallList:
-    """Returns the calls of steps, with a check for cancellation before each step."""
-    calls: list[Call] = []
-    nodes: list[Node] = []
-    for step in steps:
-        own: list[Call] = [
-            partial(current.stop_before, step.node),
-            *[bind_action(action, current, program) for action in step.actions],
-        ]
-        calls += own
-        nodes += [step.node] * len(own)
-    return CallList(tuple(calls), tuple(nodes))
+    """Returns the calls of steps."""
+    named = [(bind_action(action, current, program), step.node) for step in steps for action in step.actions]
+    return CallList(tuple(call for call, _ in named), tuple(node for _, node in named), current)
 
 
 def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call:

@@ -45,7 +45,9 @@ class PlanInUse:
 
     def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
         """Returns the outputs. Raises: WrongTypeError; errors of the steps."""
-        products = self._find_products(inputs)
+        products = self._fixed_products
+        if products is None:
+            products = self._find_products(inputs)
         try:
             instance = self._free.pop()
         except IndexError:
