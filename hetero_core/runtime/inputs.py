@@ -233,17 +233,18 @@ def check_shape(shape: tuple[int, ...], value_type: TensorType, where: str, size
             f"{_word_shapes(shape, value_type, where)}: {len(shape)} dimensions instead of {len(value_type.shape)}"
         )
     for axis, (size, dimension) in enumerate(zip(shape, value_type.shape)):  # noqa: B905  # of one length; strict takes 0.13 us
-        if size != dimension and isinstance(dimension, int):
+        if size == dimension or dimension is None:
+            continue
+        if isinstance(dimension, int):
             raise InputShapeError(
                 f"{_word_shapes(shape, value_type, where)}: axis {axis} has {size} instead of {dimension}"
                 + _suggest_shape(where, shape, value_type)
             )
-        if isinstance(dimension, str):
-            first = sizes.setdefault(dimension, (size, where))
-            if first[0] != size:
-                raise InputShapeError(
-                    f"{_word_shapes(shape, value_type, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
-                )
+        first = sizes.setdefault(dimension, (size, where))
+        if first[0] != size:
+            raise InputShapeError(
+                f"{_word_shapes(shape, value_type, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
+            )
 
 
 def _word_shapes(shape: tuple[int, ...], value_type: TensorType, where: str) -> str:

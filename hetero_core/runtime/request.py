@@ -70,18 +70,14 @@ class Run:
         self.context = context
         self.deadline = deadline  # seconds
         # A lock that is held until the end; an event would cost 5 us in every run.
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def open(self) -> None:
-        """Wakes the threads that wait for the end; called once."""
-        self._gate.release()
+        self.gate = threading.Lock()
+        self.gate.acquire()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for the end; returns False if `timeout` seconds pass before."""
-        has_ended = self._gate.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT))
+        has_ended = self.gate.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT))
         if has_ended:
-            self._gate.release()
+            self.gate.release()
         return has_ended
 
 
@@ -233,7 +229,8 @@ class InferRequest:
             named = name_inputs(merged, network.inputs, network=network.name)
             self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
         run = Run(computing, self.states.join(ordered) if self._has_states else ordered, context, network.deadline)
-        run.is_delegated = delegate is not None
+        if delegate is not None:
+            run.is_delegated = True
         with self._lock:
             if self._running is not None:  # of another thread
                 self.require_idle("start a run")
@@ -257,14 +254,10 @@ class InferRequest:
         if run.is_over:  # cancelled before a thread came to it
             return
         if run.deadline is None:
-            self._end(run, *self._compute(run))
+            self._compute(run)
             return
-
-        def work() -> None:
-            self._end(run, *self._compute(run))
-
         # A daemon: stuck in a device, it keeps neither the interpreter nor a pool of the Core from ending.
-        threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
+        threading.Thread(target=self._compute, args=(run,), name=f"hetero-{self._network.device} run", daemon=True).start()
         if not run.wait(seconds):
             self._expire(run)
             run.wait()  # it may have ended just now, before its end was reported
@@ -292,15 +285,19 @@ class InferRequest:
             self._end(run, (), error)
             raise
 
-    def _compute(self, run: Run) -> Outcome:
-        """Runs the device; returns its outputs, or its error."""
+    def _compute(self, run: Run) -> None:
+        """Runs the device, and ends the run with its outputs or its error."""
         try:
             if run.context.state is NO_STATE:
                 self._give_state(run)
             outputs = run.network.run_host(run.inputs, run.context)
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
-            return self._compute(run) if self._take_back(run, error) else ((), error)
-        return self._collect(run, outputs)
+            if self._take_back(run, error):
+                self._compute(run)
+            else:
+                self._end(run, (), error)
+            return
+        self._end(run, *self._collect(run, outputs))
 
     def _take_back(self, run: Run, error: BaseException) -> bool:
         """Says whether the network itself computes a run that has failed on its delegate."""
@@ -376,7 +373,7 @@ class InferRequest:
         if run.timer is not None:
             run.timer.cancel()
             run.timer = None  # it refers to the run
-        run.open()
+        run.gate.release()
         if run.wake is not None:
             run.wake()
 

@@ -391,8 +391,10 @@ class Instance:
 
     def _move(self, roots: Sequence[int]) -> None:
         """Has the program use the memory of each root."""
+        if self._program is None or self._products is None:
+            return
         begins = [self._begin, *roots, *self._table_begins]
-        if self._program is None or self._products is None or begins == self._begins:
+        if begins == self._begins:
             return
         self._program.numbers[self._plan.rows] = self._plan.bind_numbers(self._products, begins)
         self._begins = begins
