@@ -28,7 +28,7 @@ def plan_native_gather(site: Site) -> Recipe | None:
     """
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]
-    if x.ndim == 0 or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES) or indices.dtype != np.int64 or site.group.epilogue:
+    if x.ndim == 0 or x.dtype == object or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES) or indices.dtype != np.int64 or site.group.epilogue:
         return None
     if not x.flags.c_contiguous or not indices.flags.c_contiguous or (name in site.constants and indices.size == 1):
         return None
@@ -40,9 +40,13 @@ def plan_native_gather(site: Site) -> Recipe | None:
             return None
         # Pairs of halves are moved as numbers of four bytes.
         length //= 2
+    elif x.dtype.itemsize > FLOAT_BYTES:
+        length *= 2
     rows = outer * indices.size
     if rows * length == 0:
         return None
+    constant = site.constants.get(name)
+    is_checked = constant is not None and not is_open(size) and -size <= constant.min() and constant.max() < size
     rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
@@ -51,10 +55,10 @@ def plan_native_gather(site: Site) -> Recipe | None:
             address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
             rows, rows_of_chunk,
         )  # fmt: skip
-        check = partial(_check_indices, table, indices, axis)
-        return [check, NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))]
+        call = NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))
+        return [call] if is_checked else [partial(_check_indices, table, indices, axis), call]
 
-    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=True)
+    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=not is_checked)
 
 
 def _check_indices(x: Array, indices: Array, axis: int) -> None:

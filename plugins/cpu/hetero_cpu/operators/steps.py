@@ -22,6 +22,13 @@ NATIVE_STEPS = (
     ("depthwise", "plan_depthwise", "Conv"),
     ("convolution", "plan_product_convolution", "Conv"),
     ("elementwise", "plan_native_expression", ALL),
+    (
+        "elements",
+        "plan_elements",
+        "Add And Cast Div Equal Greater GreaterOrEqual Less LessOrEqual Mul Neg Not Or Sub Where Xor",
+    ),
+    ("elements", "plan_lookup", "LabelEncoder"),
+    ("elements", "plan_rows", "ArgMax ArgMin ReduceSum"),
     ("gather", "plan_native_gather", "Gather"),
     # Asked before the copies of layout.
     ("shuffle", "plan_turned_groups", "Transpose"),

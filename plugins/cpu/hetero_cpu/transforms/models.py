@@ -3,6 +3,7 @@
 ```text
 Scaler                           ──> Sub ── Mul
 classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gather from the texts
+ArrayFeatureExtractor            ──> Reshape ── Gather
 ```
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, shape_of
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cpu.transforms.microsoft import NodeWriter
 
@@ -42,6 +43,13 @@ def rewrite_models(network: Network) -> Network:
             attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
             writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
             writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
+        elif node.op_type == "ArrayFeatureExtractor" and (shape := shape_of(network.type_of(node.inputs[0]))) is not None:
+            index = writer.add("Reshape", node.inputs[1], writer.add_integers(-1))
+            if len(shape) == 1:
+                row = writer.add("Gather", node.inputs[0], index, axis=0)
+                writer.add("Reshape", row, writer.add_integers(1, -1), output=node.outputs[0])
+            else:
+                writer.add("Gather", node.inputs[0], index, axis=len(shape) - 1, output=node.outputs[0])
         else:
             return None
         return writer.finish()
