@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -129,6 +129,20 @@ class Program:
         Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError if `limits` has no room for
         the results of a step. Errors of a kernel carry the node as a note.
         """
+        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
+        with np.errstate(all="ignore"):
+            return self.run_steps(inputs, captured, profile=profile, is_cancelled=is_cancelled, limits=limits)
+
+    def run_steps(
+        self,
+        inputs: Sequence[Array],
+        captured: Mapping[str, Array] = EMPTY,
+        *,
+        profile: Profile | None = None,
+        is_cancelled: Callable[[], bool] | None = None,
+        limits: RunLimits | None = None,
+    ) -> tuple[Array, ...]:
+        """Returns the outputs as `run` does; the caller has silenced NumPy's warnings."""
         values = list(self.values)
         for slot, array in zip(self.input_slots, inputs, strict=True):
             values[slot] = array
@@ -136,21 +150,19 @@ class Program:
             values[slot] = captured[name]
         if limits is not None:
             limits.exempt(values)
-        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
-        with np.errstate(all="ignore"):
-            for step in self.steps:
-                if is_cancelled is not None and is_cancelled():
-                    raise RequestCancelledError(f"cancelled before node {step.node.label}")
-                started = perf_counter() if profile is not None else 0.0
-                if limits is None:
-                    _run_step(step, values, is_cancelled)
-                else:
-                    _run_limited(step, values, is_cancelled, limits, self.table)
-                if profile is not None:
-                    _record_time(profile, step, values, perf_counter() - started)
-                for slot in step.releases:
-                    values[slot] = None
-        return tuple(_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots)
+        for step in self.steps:
+            if is_cancelled is not None and is_cancelled():
+                raise RequestCancelledError(f"cancelled before node {step.node.label}")
+            started = perf_counter() if profile is not None else 0.0
+            if limits is None:
+                _run_step(step, values, is_cancelled)
+            else:
+                _run_limited(step, values, is_cancelled, limits, self.table)
+            if profile is not None:
+                _record_time(profile, step, values, perf_counter() - started)
+            for slot in step.releases:
+                values[slot] = None
+        return tuple([_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots])
 
 
 def _run_limited(
@@ -166,12 +178,12 @@ def _run_limited(
 
 
 def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:
-    bodies = {
+    bodies = {} if not step.bodies else {
         body.attribute: BoundBody(
             body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled, step.node, limits
         )
         for body in step.bodies
-    }
+    }  # fmt: skip
     try:
         results = step.function(*[values[slot] for slot in step.sources], **bodies)
     except Exception as error:  # any error names the node

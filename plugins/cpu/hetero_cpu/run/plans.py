@@ -26,7 +26,7 @@ class PlanInUse:
 
     def __init__(self, opened: OpenPlan) -> None:
         self.opened, self.plan = opened, opened.plan
-        self.calls_blas = self.plan.foreign_count > 0 or opened.constants_call_toolkit
+        self.calls_blas = self.plan.has_products or opened.constants_call_toolkit
         self.appended: frozenset[str] = frozenset()
         self.is_refuted = self.needs_check = False
         self.slow: tuple[str, ...] = ()
