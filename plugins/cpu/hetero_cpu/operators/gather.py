@@ -22,17 +22,18 @@ _CHUNK = 1 << 15
 
 
 def plan_native_gather(site: Site) -> Recipe | None:
-    """Returns the recipe of slices along one axis; a single constant index is a view, which `layout` makes. Source: ONNX Gather-13.
+    """Returns the recipe of slices along one axis; a single constant index of Gather is a view, which `layout` makes.
 
-    The run raises IndexError if an index is out of range.
+    The run raises IndexError if an index is out of range. Sources: ONNX Gather-13, ONNX-ML ArrayFeatureExtractor-1.
     """
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]
+    is_gather = site.node.op_type == "Gather"
     if x.ndim == 0 or x.dtype == object or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES) or indices.dtype != np.int64 or site.group.epilogue:
         return None
-    if not x.flags.c_contiguous or not indices.flags.c_contiguous or (name in site.constants and indices.size == 1):
+    if not x.flags.c_contiguous or not indices.flags.c_contiguous or (is_gather and name in site.constants and indices.size == 1):
         return None
-    axis = int(site.node.attributes.get("axis", 0)) % x.ndim
+    axis = int(site.node.attributes.get("axis", 0)) % x.ndim if is_gather else x.ndim - 1
     shape = x.shape
     outer, size, length = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
     if x.dtype.itemsize == HALF_BYTES:

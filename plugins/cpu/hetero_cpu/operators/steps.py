@@ -29,7 +29,7 @@ NATIVE_STEPS = (
     ),
     ("elements", "plan_lookup", "LabelEncoder"),
     ("elements", "plan_rows", "ArgMax ArgMin ReduceSum"),
-    ("gather", "plan_native_gather", "Gather"),
+    ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     # Asked before the copies of layout.
     ("shuffle", "plan_turned_groups", "Transpose"),
     ("shuffle", "plan_shuffle", "Reshape"),
