@@ -6,8 +6,8 @@ leaves:               place of the weights (int32) │ 0 │ the leaf itself │
 ```
 
 All comparisons become `x <= threshold`, which is exact in float32: x < t is x <= the number before t, and the ways of x >= t and x > t
-change places. Other types of x are rounded to float32 before, in the direction that no comparison notices: up for `x <= threshold`, down
-for `x < threshold`, if all thresholds are float32. A walk that has reached its leaf stays there until the other seven have reached theirs. Weights are summed in float64, in
+change places. Whole numbers are rounded to float32 before, as in the toolkit; float64 in the direction that no comparison notices: up for
+`x <= threshold`, down for `x < threshold`, if all thresholds are float32. A walk that has reached its leaf stays there until the other seven have reached theirs. Weights are summed in float64, in
 the order of the trees, as the toolkit sums them.
 """
 
@@ -73,7 +73,7 @@ def plan_trees(site: Site) -> Recipe | None:
         base[0] += opposite == "complement"
     tables = lay_trees(prepared, weights.shape[1])
     features = x.shape[1]
-    rounding = "" if x.dtype == np.float32 else choose_rounding(prepared)
+    rounding = "" if x.dtype == np.float32 else choose_rounding(prepared) if x.dtype == np.float64 else "nearest"
     # A feature that x does not have is an error, which the toolkit's kernel raises.
     if tables is None or rounding is None or (has_label and labels.dtype != np.int64) or is_open(features) or features <= prepared.features.max():
         return None
@@ -104,10 +104,11 @@ def plan_trees(site: Site) -> Recipe | None:
 
 
 def choose_rounding(forest: Any) -> str | None:
-    """Returns how numbers are rounded to float32 for the comparisons of a forest, "up" or "down"; None if neither way keeps them all."""
+    """Returns how float64 is rounded to float32 for the comparisons of a forest, "up" or "down"; None if neither way keeps them all."""
+    inner = ~_find_leaves(forest)
+    splits, modes = forest.splits[inner], set(forest.modes[inner].tolist())
     with np.errstate(over="ignore"):
-        is_exact = np.isnan(forest.splits) | (forest.splits == forest.splits.astype(np.float32))
-    modes = set(forest.modes_used)
+        is_exact = np.isnan(splits) | (splits == splits.astype(np.float32))
     return None if not is_exact.all() else "up" if modes <= {_LEQ, _GT} else "down" if modes <= {_LT, _GTE} else None
 
 
@@ -120,14 +121,15 @@ def _make_rounding(dtype: str, direction: str) -> Kernel:
         begin = chunk * ROWS_OF_CHUNK
         end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
         with code.loop(begin * p["features"], end * p["features"]) as element:
-            x: Any = code.convert_element(code.load_element(p["x"] + element * nbytes, dtype), "float64")
+            x: Any = code.load_element(p["x"] + element * nbytes, dtype)
             y = p["y"] + element * FLOAT_BYTES
-            code.store(y, code.narrow(x))
-            nearest, bits = code.widen(code.load_scalar(y)), code.load_short(y)
-            # The next float32 away from zero has the next bits.
-            step = (bits >= 0).choose(code.number(way), code.number(-way))
-            is_behind = nearest < x if direction == "up" else nearest > x
-            code.store_element(y, bits + is_behind.choose(step, code.number(0)), "int32")
+            code.store_element(y, code.convert_element(x, "float32"), "float32")
+            if direction != "nearest":
+                nearest, bits = code.widen(code.load_scalar(y)), code.load_short(y)
+                # The next float32 away from zero has the next bits.
+                step = (bits >= 0).choose(code.number(way), code.number(-way))
+                is_behind = nearest < x if direction == "up" else nearest > x
+                code.store_element(y, bits + is_behind.choose(step, code.number(0)), "int32")
         return code.finish()
 
     return Kernel(f"round_{dtype}_{direction}", emit)
@@ -149,7 +151,7 @@ def lay_trees(forest: Any, targets: int) -> tuple[Array, Array, bool] | None:
         return None
     new_place = np.zeros(len(true_places), np.int64)
     new_place[places] = (np.arange(len(places)) + 1) * _NODE_BYTES
-    is_leaf = (true_places == np.arange(len(true_places))) & (false_places == true_places)
+    is_leaf = _find_leaves(forest)
     thresholds, turns, missing = _as_limits(forest)
     yes, no = np.where(turns, false_places, true_places), np.where(turns, true_places, false_places)
     nodes = np.zeros((len(places) + 1, 4), np.int32)
@@ -165,6 +167,11 @@ def lay_trees(forest: Any, targets: int) -> tuple[Array, Array, bool] | None:
     roots = np.zeros(-(-len(forest.roots) // _WALKS) * _WALKS, np.int64)
     roots[: len(forest.roots)] = new_place[forest.roots]
     return nodes, roots, bool(missing[~is_leaf].any())
+
+
+def _find_leaves(forest: Any) -> Array:
+    leaves: Array = (forest.true_places == np.arange(len(forest.true_places))) & (forest.false_places == forest.true_places)
+    return leaves
 
 
 def _sort_places(forest: Any) -> Array:
