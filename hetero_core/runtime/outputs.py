@@ -47,7 +47,7 @@ class OutputCheck:
                 named = type(value).__name__ if own is None else own
                 raise PluginError(f"{self._blame} returned {named} for output '{spec.name}'; expected an array of {dtype}")
             if last[0] is not None and (shape := value.shape) != last[0]:
-                if not fits_shape(shape, spec.shape):
+                if not fits_shape(shape, spec.shape or ()):
                     raise PluginError(
                         f"{self._blame} returned shape {list(shape)} for output '{spec.name}'; expected {spec.type}, as inference proves"
                     )

@@ -242,7 +242,9 @@ def make_pipeline(*, features: int = 30, classes: int = 3, rows: int = 1) -> Cas
     model = {"coefficients": rng.standard_normal(classes * features), "intercepts": rng.standard_normal(classes)}
     nodes = [
         helper.make_node("Scaler", ["x"], ["scaled"], **scaler),
-        helper.make_node("LinearClassifier", ["scaled"], ["label", "scores"], classlabels_ints=labels, post_transform="SOFTMAX", **model),
+        helper.make_node(
+            "LinearClassifier", ["scaled"], ["label", "scores"], classlabels_ints=labels, post_transform="SOFTMAX", **model
+        ),
         helper.make_node("Normalizer", ["scores"], ["shares"], norm="L1"),
         helper.make_node("ZipMap", ["shares"], ["probabilities"], classlabels_int64s=labels),
     ]

@@ -276,9 +276,12 @@ def _prepare_zip_map(
         raise ValueError("needs its keys either as integers or as strings")
     keys = classlabels_int64s or classlabels_strings
     # Written out, maps take a third of the time of dict(zip(...)). The code holds nothing of the model but the number of keys.
-    targets, places = "".join(f"v{index}," for index in range(len(keys))), "".join(f"k{index}: v{index}," for index in range(len(keys)))
+    targets, places = (
+        "".join(f"v{index}," for index in range(len(keys))),
+        "".join(f"k{index}: v{index}," for index in range(len(keys))),
+    )
     names = {f"k{index}": key for index, key in enumerate(keys)}
-    zip_rows: ZipRows = eval(f"lambda rows: [{{{places}}} for {targets} in rows]", names)  # noqa: S307
+    zip_rows: ZipRows = eval(f"lambda rows: [{{{places}}} for {targets} in rows]", names)
     return len(keys), zip_rows
 
 

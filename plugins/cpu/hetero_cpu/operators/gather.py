@@ -29,9 +29,13 @@ def plan_native_gather(site: Site) -> Recipe | None:
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]
     is_gather = site.node.op_type == "Gather"
-    if x.ndim == 0 or x.dtype == object or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES) or indices.dtype != np.int64 or site.group.epilogue:
+    if x.ndim == 0 or x.dtype == object or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES):
         return None
-    if not x.flags.c_contiguous or not indices.flags.c_contiguous or (is_gather and name in site.constants and indices.size == 1):
+    if indices.dtype != np.int64 or site.group.epilogue:
+        return None
+    if not x.flags.c_contiguous or not indices.flags.c_contiguous:
+        return None
+    if is_gather and name in site.constants and indices.size == 1:
         return None
     axis = int(site.node.attributes.get("axis", 0)) % x.ndim if is_gather else x.ndim - 1
     shape = x.shape

@@ -171,7 +171,7 @@ def _make_linear(ending: Ending, dtype: str) -> Kernel:
             line, column = p["x"] + (begin + row) * (p["features"] * nbytes), p["coefficients"] + target * DOUBLE_BYTES
             total = code.variable(code.widen(code.constant(0.0, 1)))
             with code.loop(0, p["features"]) as feature:
-                x = code.load_element(line + feature * nbytes, dtype)
+                x: Any = code.load_element(line + feature * nbytes, dtype)
                 # Whole numbers are float32 first, as in the toolkit.
                 x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
                 total.set(total.get() + x * code.load_double(column + feature * (targets * DOUBLE_BYTES)))

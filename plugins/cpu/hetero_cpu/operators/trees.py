@@ -6,9 +6,9 @@ leaves:               place of the weights (int32) │ 0 │ the leaf itself │
 ```
 
 All comparisons become `x <= threshold`, which is exact in float32: x < t is x <= the number before t, and the ways of x >= t and x > t
-change places. Whole numbers are rounded to float32 before, as in the toolkit; float64 in the direction that no comparison notices: up for
-`x <= threshold`, down for `x < threshold`, if all thresholds are float32. A walk that has reached its leaf stays there until the other seven have reached theirs. Weights are summed in float64, in
-the order of the trees, as the toolkit sums them.
+change places. Whole numbers are rounded to float32 before, as in the toolkit; float64 in the direction that no comparison notices: up
+for `x <= threshold`, down for `x < threshold`, if all thresholds are float32. A walk that has reached its leaf stays there until the
+other seven have reached theirs. Weights are summed in float64, in the order of the trees, as the toolkit sums them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ _LARGEST_PLACE = (1 << 31) - 1
 
 
 def plan_trees(site: Site) -> Recipe | None:
-    """Returns the recipe of a forest over rows of numbers with sums or means. Sources: ONNX-ML TreeEnsemble-5, -Classifier-3, -Regressor-3.
+    """Returns the recipe of a forest over rows of numbers with sums or means.
 
+    Sources: ONNX-ML TreeEnsemble-5, TreeEnsembleClassifier-3, TreeEnsembleRegressor-3.
     Modes EQ, NEQ and MEMBER, MIN and MAX, PROBIT and SOFTMAX_ZERO, and weights beyond float32 are the toolkit's.
     """
     value = site.node.inputs[0]
@@ -75,7 +76,13 @@ def plan_trees(site: Site) -> Recipe | None:
     features = x.shape[1]
     rounding = "" if x.dtype == np.float32 else choose_rounding(prepared) if x.dtype == np.float64 else "nearest"
     # A feature that x does not have is an error, which the toolkit's kernel raises.
-    if tables is None or rounding is None or (has_label and labels.dtype != np.int64) or is_open(features) or features <= prepared.features.max():
+    if (
+        tables is None
+        or rounding is None
+        or (has_label and labels.dtype != np.int64)
+        or is_open(features)
+        or features <= prepared.features.max()
+    ):
         return None
     # Subtracted from 1, a sum with a base value is rounded otherwise.
     if not np.abs(base).max() <= LARGEST or (opposite == "complement" and base[1] != 0):

@@ -180,7 +180,8 @@ class ExecutionPlan:
     def has_products(self) -> bool:
         """True if a call of the toolkit may multiply matrices."""
         return any(
-            isinstance(step.work, Foreign) and (step.node.op_type not in _WITHOUT_PRODUCTS or step.node.domain not in STANDARD_DOMAINS)
+            isinstance(step.work, Foreign)
+            and (step.node.op_type not in _WITHOUT_PRODUCTS or step.node.domain not in STANDARD_DOMAINS)
             for step in self.steps
         )
 

@@ -4,11 +4,12 @@
 Scaler                           ──> Sub ── Mul
 classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gather from the texts
 SVM, linear                      ──> MatMul ── Add ──> decisions
-SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions ── votes of pairs, MatMul ── ArgMax ──> label
+SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
+decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
 ```
 
-The squared distance of the radial kernel is |x|^2 - 2 x v + |v|^2. Rows and vectors are centered before, so that the terms are not much larger
-than a distance that counts.
+The squared distance of the radial kernel is |x|^2 - 2 x v + |v|^2. Rows and vectors are centered before, so that the terms are not much
+larger than a distance that counts.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         return
     products = writer.add("MatMul", compared, _add_floats(writer, weights))
     is_bare = not is_classifier and not machine.is_one_class
-    decisions = writer.add("Add", products, _add_floats(writer, np.reshape(machine.rho, -1)), output=node.outputs[0] if is_bare else "")
+    decisions = writer.add(
+        "Add", products, _add_floats(writer, np.reshape(machine.rho, -1)), output=node.outputs[0] if is_bare else ""
+    )
     if is_classifier:
         _write_votes(writer, node, decisions, machine)
     elif machine.is_one_class:
@@ -115,8 +118,8 @@ def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any) -
             writer.add("MatMul", writer.add("Cast", writer.add(sign, decisions, zero), to=1), _add_floats(writer, side))
             for sign, side in zip(("Greater", "LessOrEqual"), sides, strict=True)
         ]
-        index = writer.add("ArgMax", writer.add("Add", *votes), axis=1, keepdims=0)
-        writer.add("Gather", writer.add_constant(machine.labels), index, output=label)
+        place = writer.add("ArgMax", writer.add("Add", *votes), axis=1, keepdims=0)
+        writer.add("Gather", writer.add_constant(machine.labels), place, output=label)
     if scores and len(machine.labels) == 2:
         writer.add("Concat", writer.add("Neg", decisions), decisions, axis=1, output=scores)
     elif scores:

@@ -24,7 +24,13 @@ NUMBERS = {
     "float32": FLOATS,
     "float64": [*FLOATS, 2**53 + 1, 1e300],
 }
-COMPARISONS = {"Equal": np.equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal}
+COMPARISONS = {
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+}
 LOGIC = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}
 ARITHMETIC = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract}
 
@@ -73,7 +79,9 @@ def test_operators_of_two_inputs_equal_numpy(dtype: str) -> None:
     nodes = [helper.make_node(name, ["a", other], [name + other]) for name in functions for other in ("b", "c", "d")]
     nodes.append(helper.make_node("Where", ["m", "a", "d"], ["chosen"]))
     number = TYPES[dtype]
-    outputs = {f"{name}{other}": number if name in {**ARITHMETIC, "Div": 0} else 9 for name in functions for other in ("b", "c", "d")}
+    outputs = {
+        f"{name}{other}": number if name in {**ARITHMETIC, "Div": 0} else 9 for name in functions for other in ("b", "c", "d")
+    }
     inputs = {"a": (dtype, ["n", 3]), "b": (dtype, ["n", 3]), "c": (dtype, ["n", 1]), "m": ("bool", ["n", 1])}
     if dtype in ("int32", "int64"):
         nodes.append(helper.make_node("Neg", ["a"], ["negated"]))
@@ -82,7 +90,9 @@ def test_operators_of_two_inputs_equal_numpy(dtype: str) -> None:
     model = make_model(nodes, inputs, {**outputs, "chosen": number}, [numpy_helper.from_array(constant, "d")])
 
     def draw(rng: Any, rows: int) -> Any:
-        arrays = {name: rng.choice(np.array(NUMBERS[dtype], dtype), (rows, width)) for name, width in (("a", 3), ("b", 3), ("c", 1))}
+        arrays = {
+            name: rng.choice(np.array(NUMBERS[dtype], dtype), (rows, width)) for name, width in (("a", 3), ("b", 3), ("c", 1))
+        }
         return {**arrays, "m": rng.random((rows, 1)) < 0.5}
 
     def compute(a: Any, m: Any, **others: Any) -> Any:

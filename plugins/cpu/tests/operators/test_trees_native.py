@@ -163,7 +163,9 @@ def list_neighbours(dtype: str) -> Any:
 
 
 @pytest.mark.parametrize("rows", [7, 8, 65, 129])
-@pytest.mark.parametrize(("dtype", "number"), [("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)])
+@pytest.mark.parametrize(
+    ("dtype", "number"), [("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)]
+)
 @pytest.mark.parametrize("modes", [("BRANCH_LEQ", "BRANCH_GT"), ("BRANCH_LT", "BRANCH_GTE"), ("BRANCH_LEQ", "BRANCH_LT")])
 def test_forest_compares_other_types_exactly(modes: tuple[str, ...], dtype: str, number: int, rows: int) -> None:
     rng = np.random.default_rng(rows)
@@ -178,12 +180,16 @@ def test_forest_compares_other_types_exactly(modes: tuple[str, ...], dtype: str,
     np.testing.assert_array_equal(actual["y"], walk(forest, numbers, 2).astype(np.float32))
 
 
-@pytest.mark.parametrize(("dtype", "number"), [("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)])
+@pytest.mark.parametrize(
+    ("dtype", "number"), [("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)]
+)
 def test_linear_regressor_reads_other_types(dtype: str, number: int) -> None:
     attributes = {"coefficients": np.array([1, 2, 3, 4, 5], np.float32), "intercepts": np.array([0.5], np.float32)}
     x = np.random.default_rng(0).integers(-(2**24), 2**24, (65, FEATURES)).astype(dtype)
     actual = run(make_model("LinearRegressor", list_outputs(1), attributes, dtype=number), x)
-    np.testing.assert_array_equal(actual["y"][:, 0], (x.astype(np.float32).astype(np.float64) @ [1, 2, 3, 4, 5] + 0.5).astype(np.float32))
+    np.testing.assert_array_equal(
+        actual["y"][:, 0], (x.astype(np.float32).astype(np.float64) @ [1, 2, 3, 4, 5] + 0.5).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("kernel", ["LINEAR", "RBF"])
@@ -214,7 +220,9 @@ def compare(x: Any, vectors: Any, kernel: str) -> Any:
 @pytest.mark.parametrize("has_texts", [False, True])
 def test_vector_classifier_counts_votes_of_pairs(kernel: str, classes: int, has_texts: bool) -> None:
     rng = np.random.default_rng(classes)
-    vectors, weights = (rng.standard_normal(shape).astype(np.float32) for shape in ((4 * classes, FEATURES), (classes - 1, 4 * classes)))
+    vectors, weights = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((4 * classes, FEATURES), (classes - 1, 4 * classes))
+    )
     x = rng.standard_normal((65, FEATURES)).astype(np.float32)
     labels = np.array(["a", "b", "c"][:classes], object) if has_texts else np.array([7, -2, 4][:classes])
     attributes = {
@@ -225,7 +233,10 @@ def test_vector_classifier_counts_votes_of_pairs(kernel: str, classes: int, has_
     compared, votes, scores = compare(x, vectors, kernel), np.zeros((65, classes)), []
     parts = [slice(4 * index, 4 * index + 4) for index in range(classes)]
     for first, second in [(0, 1), (0, 2), (1, 2)][: len(attributes["rho"])]:
-        score = compared[:, parts[first]] @ weights[second - 1, parts[first]] + compared[:, parts[second]] @ weights[first, parts[second]]
+        score = (
+            compared[:, parts[first]] @ weights[second - 1, parts[first]]
+            + compared[:, parts[second]] @ weights[first, parts[second]]
+        )
         scores.append(score + attributes["rho"][len(scores)])
         votes[:, first] += scores[-1] > 0
         votes[:, second] += scores[-1] <= 0
