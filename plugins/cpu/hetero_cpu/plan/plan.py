@@ -178,7 +178,7 @@ class ExecutionPlan:
 
     @property
     def has_products(self) -> bool:
-        """True if a call of the toolkit may multiply matrices."""
+        """True if a call of the toolkit may multiply matrices, or run an extension that asks for its context."""
         return any(
             isinstance(step.work, Foreign)
             and (step.node.op_type not in _WITHOUT_PRODUCTS or step.node.domain not in STANDARD_DOMAINS)

@@ -206,7 +206,8 @@ def own_value(value: Any, memory: Array) -> Any:
         return value if holds_maps(value) else [own_value(element, memory) for element in value]
     if not isinstance(value, np.ndarray):
         return value
-    if np.may_share_memory(value, memory):
+    # Texts are not compared with all other memory, which takes longer than to copy them.
+    if value.dtype == object or np.may_share_memory(value, memory):
         return np.array(value, order="C")
     return np.ascontiguousarray(value) if value.ndim else value
 
@@ -244,7 +245,7 @@ class Instance:
         self._program = _open_program(plan) if plan.calls else None
         # The begins of memory that the numbers of calls hold.
         self._begins: list[int] = []
-        self._silence = None if plan.plan.foreign_count else make_silence()
+        self._silence = None if plan.plan.has_products else make_silence()
         self._shape_constants: tuple[Array, ...] = ()
         self._tables: list[Array] = []
         self._table_begins: list[int] = []
@@ -405,7 +406,7 @@ class Instance:
             place = own_outputs[value] if is_outside else self._arrays.get(value)
             if place is None:
                 passed = own_value(self._current.passed[value], self._memory)
-                are_own = are_own and isinstance(passed, list) and holds_maps(passed)
+                are_own = are_own and (holds_maps(passed) if isinstance(passed, list) else getattr(passed, "dtype", None) == object)
                 outputs.append(passed)
             elif preset is place:
                 outputs.append(preset)
