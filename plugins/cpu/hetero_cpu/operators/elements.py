@@ -23,12 +23,14 @@ from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
 from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import is_open
+from hetero_cpu.symbols.sizes import is_open, value_of
 
 Element = Number | Floats
 _WHOLE = ("int32", "int64")
-_LONGEST_SUM = 256
-"""Elements of a row up to which it is summed here."""
+_LONGEST_ROW = 64
+"""Elements of a row up to which its sum and extremes are computed here."""
+_MOST_ELEMENTS = 1 << 16
+"""Elements up to which floats are compared here: NumPy's vectors are faster for more."""
 
 
 def _as_number(code: Code, condition: Any) -> Number:
@@ -63,6 +65,9 @@ def plan_elements(site: Site) -> Recipe | None:
     target = _find_target(site)
     types, function = _FUNCTIONS.get(operator, (tuple(ELEMENTS), lambda code, x: code.convert_element(x, target)))
     if names[-1] not in types or "" in names:
+        return None
+    is_comparison = target == "bool" and "float" in names[0] and operator != "Cast"
+    if is_comparison and value_of(prod(site.output_shape())) > _MOST_ELEMENTS:
         return None
     return _plan_walk(site, f"{operator.lower()}_{'_'.join(names)}_{target}", function)
 
@@ -157,7 +162,7 @@ def plan_rows(site: Site) -> Recipe | None:
     if name not in ELEMENTS or name == "bool" or not x.flags.c_contiguous or 0 in x.shape:
         return None
     length, rows = x.shape[-1], prod(x.shape[:-1])
-    if operator == "ReduceSum" and (name in _WHOLE or is_open(length) or length > _LONGEST_SUM):
+    if is_open(length) or length > _LONGEST_ROW or (operator == "ReduceSum" and name in _WHOLE):
         return None
     kernel = _make_rows(operator, name, is_last)
 
