@@ -209,3 +209,38 @@ def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator
         position.set(chosen.choose(column, place))
     number: Number = position.get()
     return number
+
+
+_PRODUCT_PARAMETERS = ("x", "depth", "w", "columns", "y", "rows")
+_MOST_WEIGHTS = 1 << 10
+"""Weights of float64 up to which a product is computed here, not by BLAS."""
+
+
+def plan_product(site: Site) -> Recipe | None:
+    """Returns the recipe of a product of float64 with a few constant weights, as in linear models. Source: ONNX MatMul-13."""
+    (value, weights), x, w = site.node.inputs, site.prototypes[site.node.inputs[0]], site.constant(1)
+    if w is None or x.dtype != np.float64 or w.ndim != 2 or x.ndim < 2 or x.shape[-1] != w.shape[0] or site.group.epilogue:
+        return None
+    if not x.flags.c_contiguous or not w.flags.c_contiguous or not 0 < w.size <= _MOST_WEIGHTS or 0 in x.shape:
+        return None
+    rows, (depth, columns) = prod(x.shape[:-1]), w.shape
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), depth, address_of(reads[1]), columns, address_of(writes[0]), rows)
+        return [NativeCall(PRODUCT, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, writes[0]))]
+
+    return Recipe((value, weights), bind, kernels=(PRODUCT,))
+
+
+def _emit_product(name: str, width: int) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, _PRODUCT_PARAMETERS)
+    with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row, code.loop(0, p["columns"]) as column:
+        total = code.variable(code.widen(code.constant(0.0, 1)))
+        with code.loop(0, p["depth"]) as step:
+            x = code.load_double(p["x"] + (row * p["depth"] + step) * 8)
+            total.set(total.get() + x * code.load_double(p["w"] + (step * p["columns"] + column) * 8))
+        code.store_double(p["y"] + (row * p["columns"] + column) * 8, total.get())
+    return code.finish()
+
+
+PRODUCT = Kernel("product_of_doubles", _emit_product)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hetero_cpu.machine.compiler import Kernel
 
 
-_WITHOUT_PRODUCTS = frozenset({"Cast", "Gather", "Identity", "LabelEncoder", "Reshape", "ZipMap"})
+_WITHOUT_PRODUCTS = frozenset({"Cast", "Gather", "Identity", "LabelEncoder", "Reshape", "Softmax", "ZipMap"})
 """Operators behind classifiers that the toolkit computes without products of matrices."""
 
 

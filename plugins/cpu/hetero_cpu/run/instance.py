@@ -406,7 +406,8 @@ class Instance:
             place = own_outputs[value] if is_outside else self._arrays.get(value)
             if place is None:
                 passed = own_value(self._current.passed[value], self._memory)
-                are_own = are_own and (holds_maps(passed) if isinstance(passed, list) else getattr(passed, "dtype", None) == object)
+                has_texts = isinstance(passed, np.ndarray) and passed.dtype.kind == "O"
+                are_own = are_own and (has_texts or (isinstance(passed, list) and holds_maps(passed)))
                 outputs.append(passed)
             elif preset is place:
                 outputs.append(preset)
