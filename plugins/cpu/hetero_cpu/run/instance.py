@@ -203,7 +203,7 @@ def lay_input(array: Any) -> Any:
 def own_value(value: Any, memory: Array) -> Any:
     """Returns a value that was passed on by name, copied if it is a view of the arena, which the next run writes."""
     if isinstance(value, list):
-        return value if holds_maps(value) else [own_value(element, memory) for element in value]
+        return value.copy() if holds_maps(value) else [own_value(element, memory) for element in value]
     if not isinstance(value, np.ndarray):
         return value
     # Texts are not compared with all other memory, which takes longer than to copy them.
