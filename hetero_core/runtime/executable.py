@@ -83,6 +83,14 @@ HINTS_SECTION = "hetero/declarations"
 
 _INPUT_ERRORS = (InputNameError, InputShapeError, InputTypeError)
 
+_SESSION_NAMES = {
+    "run": 'infer: outputs = loaded.infer({feeds}), which returns a dict, as in outputs["{output}"]',
+    "get_inputs": "loaded.inputs, which is a tuple",
+    "get_outputs": "loaded.outputs, which is a tuple",
+    "get_providers": "loaded.get_metric('EXECUTION_DEVICES')",
+}
+"""ONNX Runtime's names of a session's methods -> the same here."""
+
 RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
 
@@ -134,7 +142,7 @@ class ExecutableNetwork:
         self.device = binding.device
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
-        self.run: RunFunction = binding.run
+        self.run_device: RunFunction = binding.run
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
@@ -183,6 +191,17 @@ class ExecutableNetwork:
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
         return describe_outputs(self.outputs, self.border)
+
+    if not TYPE_CHECKING:  # a type checker still knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises AttributeError; for ONNX Runtime's names of a session it says how the same is written here."""
+            advice = ""
+            if name in _SESSION_NAMES and "output_names" in vars(self):
+                feeds = ", ".join(f'"{spec.name}": ...' for spec in self.inputs)
+                written = _SESSION_NAMES[name].format(feeds=f"{{{feeds}}}", output=self.output_names[0])
+                advice = f"; use {written}"
+            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'{advice}", name=name, obj=self)
 
     # Runs
 
@@ -270,9 +289,9 @@ class ExecutableNetwork:
         self._enter(context, get_ident())  # of the thread that computes
         try:
             if self._is_host:
-                return self.run(inputs, context)
+                return self.run_device(inputs, context)
             placed = bring_in(self, inputs, profile)
-            return take_home(self, self.run(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
+            return take_home(self, self.run_device(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
