@@ -2,7 +2,7 @@
 
 `ReadLimits` hold for every model that is read, unless the caller replaces them: a kilobyte of functions can stand for 10^9 nodes.
 For a run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`; without these keys
-`context.limits` is None, and nothing is counted. A device reports each node that it begins (`enter`), asks for room before it makes
+`context.limits` is None, and nothing is counted until a value is large: then the limit is the memory of the machine. A device reports each node that it begins (`enter`), asks for room before it makes
 a result of known size (`require`), and counts each result that it made (`hold`). Imports no array library.
 """
 
@@ -101,6 +101,10 @@ class ReadBudget:
         )
 
 
+MEMORY_LIMIT_SOURCE = "MEMORY_LIMIT is {}"
+MACHINE_SOURCE = "MEMORY_LIMIT is not set, and this machine has {} bytes to spare"
+
+
 class RunLimits:
     """The limits of a run, shared by the parts of a split network. Safe for threads.
 
@@ -108,11 +112,13 @@ class RunLimits:
     the last node that began.
     """
 
-    __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_where", "memory_limit", "node")
+    __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_source", "_where", "memory_limit", "node")
 
-    def __init__(self, where: str, *, memory_limit: int | None = None) -> None:
-        """`where` begins the message of an error: "network 'g' on CPU"; `memory_limit` in bytes, None for no limit."""
-        self._where = where
+    def __init__(self, where: str, *, memory_limit: int | None = None, source: str = MEMORY_LIMIT_SOURCE) -> None:
+        """`where` begins the message of an error: "network 'g' on CPU"; `memory_limit` in bytes, None for no limit. `source` is a
+        sentence on the origin of the limit, with its bytes as {}.
+        """
+        self._where, self._source = where, source
         self.memory_limit = memory_limit
         self.node = ""
         self._held = 0
@@ -196,8 +202,8 @@ class RunLimits:
     def _refuse(self, nbytes: int, held: int) -> None:
         node = f"node {self.node}" if self.node else "its outputs"
         raise MemoryLimitError(
-            f"{self._where}: {node} {'needs' if self.node else 'need'} {nbytes} bytes, beside {held} that are held; MEMORY_LIMIT is "
-            f"{self.memory_limit}. Raise the limit, or give smaller inputs"
+            f"{self._where}: {node} {'needs' if self.node else 'need'} {nbytes} bytes, beside {held} that are held; "
+            f"{self._source.format(self.memory_limit)}. Raise the limit, or give smaller inputs"
         )
 
 

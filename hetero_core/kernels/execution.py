@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.executed import ExecutedNode, list_nodes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.sizes import require_room
 from hetero_core.kernels.tables import KernelTable
-from hetero_core.limits import RunLimits
+from hetero_core.limits import MACHINE_SOURCE, RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
@@ -136,6 +137,8 @@ class Program:
             values[slot] = captured[name]
         if limits is not None:
             limits.exempt(values)
+        elif self.memory.is_host and max((getattr(array, "nbytes", 0) for array in inputs), default=0) > LARGE_BYTES:
+            limits = _limit_by_machine(values)
         # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
         with np.errstate(all="ignore"):
             for step in self.steps:
@@ -143,7 +146,8 @@ class Program:
                     raise RequestCancelledError(f"cancelled before node {step.node.label}")
                 started = perf_counter() if profile is not None else 0.0
                 if limits is None:
-                    _run_step(step, values, is_cancelled)
+                    if _run_step(step, values, is_cancelled) > LARGE_BYTES and self.memory.is_host:
+                        limits = _limit_by_machine(values)
                 else:
                     _run_limited(step, values, is_cancelled, limits, self.table)
                 if profile is not None:
@@ -165,7 +169,19 @@ def _run_limited(
     limits.hold(values[slot] for slot in step.targets if slot != ABSENT)
 
 
-def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:
+def _limit_by_machine(values: list[Any]) -> RunLimits | None:
+    """Returns the limits of a run with large values: the memory of the machine beside `values`; None if the platform does not tell."""
+    spare = read_spare_memory()
+    if spare is None:
+        return None
+    limits = RunLimits("a run", memory_limit=spare, source=MACHINE_SOURCE)
+    limits.exempt(values)
+    return limits
+
+
+def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> int:
+    """Runs a step; returns the bytes of its largest result."""
+    largest = 0
     bodies = {
         body.attribute: BoundBody(
             body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled, step.node, limits
@@ -183,6 +199,8 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
         if slot != ABSENT:
             # NumPy makes scalars of arrays without dimensions.
             values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
+            largest = max(largest, getattr(result, "nbytes", 0))
+    return largest
 
 
 def _record_time(profile: Profile, step: Step, values: list[Any], seconds: float) -> None:

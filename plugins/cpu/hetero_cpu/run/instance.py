@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import CancelToken, OwnOutputs, RunContext
+from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
@@ -163,6 +164,10 @@ def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return array.shape == shape and array.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable
 
 
+class ArenaTooLargeError(Exception):
+    """The machine has too little memory for the arena of a run, which has no MEMORY_LIMIT."""
+
+
 class WrongTypeError(Exception):
     """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
 
@@ -296,7 +301,7 @@ class Instance:
         Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
         """
         if products is not self._products:
-            self._bind(products)
+            self._bind(products, context.limits)
         described = self._described
         assert described is not None, "it is bound"
         current = self._current
@@ -353,14 +358,17 @@ class Instance:
                 external[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
 
-    def _bind(self, products: Products) -> None:
-        """Has all numbers and arrays those for other sizes."""
+    def _bind(self, products: Products, limits: RunLimits | None) -> None:
+        """Has all numbers and arrays those for other sizes. Raises: ArenaTooLargeError."""
         # A binding that has failed is no longer known.
         before = None if self._products is None else self._described
         self._products = None
         plan = self._plan
         need = plan.measure_arena(products)
         if need > self._memory.nbytes:
+            spare = read_spare_memory() if need > LARGE_BYTES and (limits is None or limits.memory_limit is None) else None
+            if spare is not None and need > spare:
+                raise ArenaTooLargeError(f"its arena needs {need} bytes, and this machine has {spare}")
             self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
             self._begin, before = int(self._memory.ctypes.data), None
         described = plan.describe(products)
