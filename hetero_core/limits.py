@@ -1,9 +1,10 @@
 """The limits of reading a model and of a run: bytes, nodes and seconds.
 
 `ReadLimits` hold for every model that is read, unless the caller replaces them: a kilobyte of functions can stand for 10^9 nodes.
-For a run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`; without these keys
-`context.limits` is None, and nothing is counted until a value is large: then the limit is the memory of the machine. A device reports each node that it begins (`enter`), asks for room before it makes
-a result of known size (`require`), and counts each result that it made (`hold`). Imports no array library.
+For a run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`. Without these keys
+`context.limits` is None; the kernels toolkit and CPU then count from the first large value on, and the limit is the memory that the
+machine has to spare. A device reports each node that it begins (`enter`), asks for room before it makes a result of known size
+(`require`), and counts each result that it made (`hold`). Imports no array library.
 """
 
 from __future__ import annotations
