@@ -131,6 +131,14 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """Builds the docs as a site, and fails on a warning: docs/_build/index.html."""
+    tools = ("sphinx>=9,<10", "furo>=2025.12", "myst-parser>=5,<6", "sphinx-argparse-cli>=1.24,<2")
+    install_workspace(session, list(COMPANIONS), *tools)
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", "docs/_build", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Checks style, and prints the total lines of product and tests by package."""
     session.install("ruff>=0.17,<0.18", silent=True)

@@ -79,7 +79,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def build_parser(words: Collection[str]) -> Parser:
+def build_parser(words: Collection[str] = COMMANDS) -> Parser:
     """Returns the parser of all commands; only the commands that stand among the words are imported and have their options."""
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and exit")
