@@ -34,45 +34,33 @@ HARDWARE: tuple[tuple[str, str, str], ...] = (
 )
 """Hardware, the file that its driver makes, and the device that uses it."""
 
-_ORT, _TORCH, _OPENVINO = "ONNX Runtime", "PyTorch", "OpenVINO"
-FOREIGN_NAMES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+FOREIGN_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "CPUExecutionProvider": (_ORT, ("CPU", "ORT")),
-        "CUDAExecutionProvider": (_ORT, ("GPU", "ORT.CUDA")),
-        "TensorrtExecutionProvider": (_ORT, ("ORT.TENSORRT",)),
-        "NvTensorRTRTXExecutionProvider": (_ORT, ("ORT.NVTENSORRTRTX",)),
-        "ROCMExecutionProvider": (_ORT, ("ORT.ROCM",)),
-        "MIGraphXExecutionProvider": (_ORT, ("ORT.MIGRAPHX",)),
-        "DmlExecutionProvider": (_ORT, ("ORT.DML",)),
-        "CoreMLExecutionProvider": (_ORT, ("ORT.COREML",)),
-        "QNNExecutionProvider": (_ORT, ("ORT.QNN",)),
-        "XnnpackExecutionProvider": (_ORT, ("ORT.XNNPACK",)),
-        "AzureExecutionProvider": (_ORT, ("ORT",)),
-        "OpenVINOExecutionProvider": (_ORT, ("OPENVINO", "ORT.OPENVINO")),
-        "DnnlExecutionProvider": (_ORT, ("ORT.DNNL",)),
-        "cuda": (_TORCH, ("GPU", "TORCH.CUDA.0")),
-        "mps": (_TORCH, ("TORCH.MPS",)),
-        "xpu": (_TORCH, ("TORCH.XPU", "OPENVINO.GPU")),
-        "NPU": (_OPENVINO, ("OPENVINO.NPU",)),
-        "onnxruntime": ("", ("ORT",)),
-        "TensorRT": ("", ("ORT.TENSORRT",)),
-        "pytorch": ("", ("TORCH",)),
-        "cupy": ("", ("GPU",)),
+        "CPUExecutionProvider": ("CPU", "ORT"),
+        "CUDAExecutionProvider": ("GPU", "ORT.CUDA"),
+        "OpenVINOExecutionProvider": ("OPENVINO", "ORT.OPENVINO"),
+        "cuda": ("GPU", "TORCH.CUDA.0"),
+        "mps": ("TORCH.MPS",),
+        "xpu": ("TORCH.XPU", "OPENVINO.GPU"),
+        "NPU": ("OPENVINO.NPU",),
+        "cupy": ("GPU",),
+        "onnxruntime": ("ORT",),
+        "pytorch": ("TORCH",),
+        "TensorRT": ("ORT.TENSORRT",),
     }
 )
-"""Another project's name of a device -> the project ("" for a library's own name), and the devices to use instead."""
-_FOREIGN = {name.upper(): name for name in FOREIGN_NAMES}
+"""Another project's name of a device -> the devices to use. Any other provider of ONNX Runtime is an id of the device in _PROVIDER."""
+_PROVIDER, _ENDING = "ORT", "EXECUTIONPROVIDER"
+_FOREIGN = {name.upper(): devices for name, devices in FOREIGN_NAMES.items()}
 
 
 def advise_missing(device: str, installed: Collection[str]) -> str:
-    """Returns what to use or to install for a device that no plugin announces; "" if neither table has the name."""
+    """Returns what to use or to install for a device that no plugin announces; "" if its name is not known."""
     if device in KNOWN_DEVICES:
         return f"install it with 'pip install {KNOWN_DEVICES[device]}'"
-    if device not in _FOREIGN:
-        return ""
-    project, devices = FOREIGN_NAMES[_FOREIGN[device]]
-    source = f"{project}'s name of a device" if project else "a library"
-    return f"'{_FOREIGN[device]}' is {source}: use {' or '.join(_word(name, installed) for name in devices)}"
+    provider = (f"{_PROVIDER}.{device.removesuffix(_ENDING)}",) if device.endswith(_ENDING) and device != _ENDING else ()
+    devices = _FOREIGN.get(device, provider)
+    return f"it is another project's name: use {' or '.join(_word(name, installed) for name in devices)}" if devices else ""
 
 
 def _word(device: str, installed: Collection[str]) -> str:

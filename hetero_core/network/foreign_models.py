@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import os
 
-_TORCH = "torch.onnx.export(model, inputs, 'model.onnx', dynamo=True)"
+_TORCH = "in PyTorch and call torch.onnx.export(model, inputs, 'model.onnx', dynamo=True)"
+_WEIGHTS = "weights without a graph", "Export their folder: optimum-cli export onnx --model FOLDER OUTPUT"
+_KERAS = "a model of Keras", "Load it in Keras and call model.export('model.onnx', format='onnx')"
+_ENGINE = "an engine of TensorRT for one kind of card", "Use the ONNX model that it was built from"
 _TENSORFLOW = "python -m tf2onnx.convert"
 
 FOREIGN_MODELS = {
-    ".pt": ("a model of PyTorch", f"Load it in PyTorch and call {_TORCH}"),
-    ".pth": ("the weights of a model of PyTorch", f"Load them into their model and call {_TORCH}"),
-    ".pt2": ("a program of torch.export", f"Load it by torch.export.load and call {_TORCH}"),
-    ".ckpt": ("a checkpoint of a training", f"Load it into its model and call {_TORCH}"),
-    ".safetensors": (
-        "the weights of a model without its graph",
-        "Export their folder: optimum-cli export onnx --model FOLDER OUTPUT",
-    ),
-    ".gguf": ("a model of llama.cpp", "Export the model that it was made from: optimum-cli export onnx --model NAME OUTPUT"),
-    ".xml": ("a model of OpenVINO", "It cannot be turned back: export the model that it was made from to ONNX"),
+    ".pt": ("a model of PyTorch", f"Load it {_TORCH}"),
+    ".pt2": ("a program of torch.export", f"Load it {_TORCH}"),
+    ".pth": ("the weights of a model of PyTorch", f"Load them into their model {_TORCH}"),
+    ".ckpt": ("a checkpoint of a training", f"Load it into its model {_TORCH}"),
+    ".safetensors": _WEIGHTS,
+    ".gguf": _WEIGHTS,
+    ".xml": ("a model of OpenVINO", "Export the model that it was made from to ONNX; an .xml file cannot be turned back"),
     ".tflite": ("a model of TensorFlow Lite", f"Run {_TENSORFLOW} --tflite MODEL.tflite --output model.onnx"),
-    ".h5": ("a model of Keras", "Load it in Keras and call model.export('model.onnx', format='onnx')"),
-    ".keras": ("a model of Keras", "Load it in Keras and call model.export('model.onnx', format='onnx')"),
+    ".h5": _KERAS,
+    ".keras": _KERAS,
     ".pb": ("a graph of TensorFlow", f"Run {_TENSORFLOW} --graphdef MODEL.pb --inputs NAMES --outputs NAMES --output model.onnx"),
     "saved_model.pb": ("a SavedModel of TensorFlow", f"Run {_TENSORFLOW} --saved-model FOLDER --output model.onnx"),
-    ".engine": ("an engine of TensorRT for one card", "Use the ONNX model that it was built from"),
-    ".plan": ("an engine of TensorRT for one card", "Use the ONNX model that it was built from"),
-    ".trt": ("an engine of TensorRT for one card", "Use the ONNX model that it was built from"),
-    ".pkl": ("a pickled model", "Load it and call skl2onnx.to_onnx(model, inputs) if it is a model of scikit-learn"),
-    ".joblib": ("a pickled model", "Load it and call skl2onnx.to_onnx(model, inputs) if it is a model of scikit-learn"),
-    ".mlmodel": ("a model of Core ML", "Export the model that it was made from to ONNX"),
+    ".engine": _ENGINE,
+    ".plan": _ENGINE,
+    ".pkl": ("a pickled model", "Load it; a model of scikit-learn becomes ONNX by skl2onnx.to_onnx(model, inputs)"),
 }
-"""The end of a file's name -> a description of the file and the way to an ONNX model."""
+"""The end of a file's name -> a description of the file, and the way to an ONNX model."""
 
 _FIRST_BYTE_OF_ONNX = b"\x08"
 """ir_version, the first field of a ModelProto, which every exporter writes."""

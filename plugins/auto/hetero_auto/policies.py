@@ -1,12 +1,4 @@
-"""AUTO_DEVICE_POLICY: how AUTO chooses a device, by the name of a policy or by a function of the user.
-
-```text
-MAX_PERFORMANCE    ──> every device is loaded and timed; the fastest takes over
-PREFER_CPU         ──> the processor's own devices, then the others in order; the first that takes the whole network stays
-MIN_OVERALL_POWER  ──> the devices in order; the first that takes the whole network stays
-"module:function"  ──> the devices that the function returns, in its order; the first that takes the whole network stays
-```
-"""
+"""AUTO_DEVICE_POLICY: how AUTO chooses a device, by the name of a policy or by a function of the user."""
 
 from __future__ import annotations
 
