@@ -317,6 +317,6 @@ def test_growth_within_a_run_is_held_to_the_machine(
     loaded = core.load_network(
         read(GROW.replace("(a, s) }", "(a, s) y = Concat <axis = 0> (z, z) }").replace("y = Expand", "z = Expand")), "TEMPLATE"
     )
-    spare(MIB, monkeypatch)
+    spare(MIB // 2, monkeypatch)
     with pytest.raises(MemoryLimitError, match=r"a run: node .*Concat"):
         loaded.infer({"x": ONE, "s": np.array([MIB // 8])})
