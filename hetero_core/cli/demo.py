@@ -17,6 +17,7 @@ from hetero_core.composing.runs import warm_up
 from hetero_core.contract import Extension
 from hetero_core.core import Core
 from hetero_core.errors import DeviceNotFoundError
+from hetero_core.network.types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,9 @@ def answer(options: argparse.Namespace) -> Answer:
 
     with Core() as core, follow(options)(f"classifying digits on {SPLIT_DEVICE}"):
         _require_devices(core)
-        core.add_extension(Extension("demo", "Contrast", 1, _stretch, lambda types, attributes: (types[0],)), SLOW_DEVICE)
+        core.add_extension(
+            Extension("demo", "Contrast", 1, _stretch, lambda types, _: (types[0] or TensorType("float32"),)), SLOW_DEVICE
+        )
         network = core.read_network(_begin_with_contrast(make_digits_model()))
         images, digits = draw_digits(360)
         inputs = {"image": images * images.dtype.type(0.2) + images.dtype.type(0.4)}
