@@ -102,10 +102,6 @@ class ReadBudget:
         )
 
 
-MEMORY_LIMIT_SOURCE = "MEMORY_LIMIT is {}"
-MACHINE_SOURCE = "MEMORY_LIMIT is not set, and this machine has {} bytes to spare"
-
-
 class RunLimits:
     """The limits of a run, shared by the parts of a split network. Safe for threads.
 
@@ -113,13 +109,13 @@ class RunLimits:
     the last node that began.
     """
 
-    __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_source", "_where", "memory_limit", "node")
+    __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_where", "is_of_machine", "memory_limit", "node")
 
-    def __init__(self, where: str, *, memory_limit: int | None = None, source: str = MEMORY_LIMIT_SOURCE) -> None:
-        """`where` begins the message of an error: "network 'g' on CPU"; `memory_limit` in bytes, None for no limit. `source` is a
-        sentence on the origin of the limit, with its bytes as {}.
+    def __init__(self, where: str, *, memory_limit: int | None = None, is_of_machine: bool = False) -> None:
+        """`where` begins the message of an error: "network 'g' on CPU"; `memory_limit` in bytes, None for no limit. `is_of_machine`:
+        the limit is the free memory of the machine, and not MEMORY_LIMIT.
         """
-        self._where, self._source = where, source
+        self._where, self.is_of_machine = where, is_of_machine
         self.memory_limit = memory_limit
         self.node = ""
         self._held = 0
@@ -202,9 +198,10 @@ class RunLimits:
 
     def _refuse(self, nbytes: int, held: int) -> None:
         node = f"node {self.node}" if self.node else "its outputs"
+        source = "not set, and this machine has {} bytes to spare" if self.is_of_machine else "{}"
         raise MemoryLimitError(
             f"{self._where}: {node} {'needs' if self.node else 'need'} {nbytes} bytes, beside {held} that are held; "
-            f"{self._source.format(self.memory_limit)}. Raise the limit, or give smaller inputs"
+            f"MEMORY_LIMIT is {source.format(self.memory_limit)}. Raise the limit, or give smaller inputs"
         )
 
 

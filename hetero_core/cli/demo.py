@@ -119,7 +119,7 @@ def _format(fields: Mapping[str, Any], plan: Plan) -> str:
     right = f"{fields['correct']} of {fields['images']} right"
     refusals = [(FAST_DEVICE, "-", f"refuses {name}: {reason[FAST_DEVICE]}") for name, reason in fields["refusals"].items()]
     rows = [*refusals, *((device, format_seconds(time), right) for device, time in fields["seconds"].items())]
-    subgraphs = [(str(index), each["device"], _shorten(each["nodes"])) for index, each in enumerate(fields["subgraphs"])]
+    subgraphs = [(str(index), each["device"], ", ".join(each["nodes"])) for index, each in enumerate(fields["subgraphs"])]
     verdict = "ok" if _passes(fields) else "WRONG"
     return "\n".join(
         [
@@ -135,7 +135,3 @@ def _format(fields: Mapping[str, Any], plan: Plan) -> str:
             f"{verdict} (expected: accuracy of at least {LOWEST_ACCURACY}, differences of at most {LARGEST_DIFFERENCE:g})",
         ]
     )
-
-
-def _shorten(nodes: list[str]) -> str:
-    return ", ".join(nodes) if len(nodes) <= 6 else f"{', '.join(nodes[:3])}, ... {nodes[-1]} ({len(nodes)} nodes)"

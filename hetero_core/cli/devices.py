@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.answer import Answer, UsageError, follow, format_table, to_json
 from hetero_core.cli.options import Parser, read_seconds
 from hetero_core.core import Core
-from hetero_core.devices.known_devices import list_missing, list_unused_hardware
+from hetero_core.devices.known_devices import KNOWN_DEVICES, list_unused_hardware
 from hetero_core.devices.switches import PLUGINS_VARIABLE
 from hetero_core.errors import MetricNotFoundError
 
@@ -42,7 +42,8 @@ def answer(options: argparse.Namespace) -> Answer:
         rows = [_describe_device(core, status) for status in statuses]
     names = [status.name for status in statuses]
     plugins = core.switches.plugins
-    unused, missing = ({}, {}) if plugins else (list_unused_hardware(names), list_missing(names))
+    unused = {} if plugins else list_unused_hardware(names)
+    missing = {} if plugins else {name: KNOWN_DEVICES[name] for name in KNOWN_DEVICES if name not in names}
     texts = [_format_rows(statuses)]
     if options.verbose:
         texts += [_format_details(row) for row in rows if row["reason"] is None]

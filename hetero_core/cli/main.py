@@ -109,7 +109,7 @@ def _run_command(words: list[str]) -> int:
     as_json = "--json" in words
     try:
         options, switches = build_parser(words).parse_args(words), read_switches()
-        is_default = bool(switches.device) and getattr(options, "device", None) in (switches.device, [switches.device], None, [])
+        is_default = bool(switches.device) and getattr(options, "device", "") in (switches.device, [switches.device], None, [])
         with switches.name_device() if is_default else nullcontext():
             answer: Answer = options.answer(options)
     except HeteroError as error:

@@ -128,12 +128,9 @@ def _require_free(name: PluginName) -> None:
     from importlib_metadata import entry_points  # reads the installed distributions
 
     claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]
-    if claims:
-        owner = f"'{claims[0].name}', which is installed" if claims[0] is not None else "an installed package"
-    elif name.device in KNOWN_DEVICES:
-        owner = f"'{KNOWN_DEVICES[name.device].partition('[')[0]}'"
-    else:
-        return
-    raise UsageError(
-        f"the name {name.device} is taken: it is the device of {owner}. Give the plugin another name, as MY_{name.device}"
-    )
+    owner = getattr(claims[0], "name", "an installed package") if claims else KNOWN_DEVICES.get(name.device, "").partition("[")[0]
+    if owner:
+        raise UsageError(
+            f"the name {name.device} is taken: it is the device of {owner}{', which is installed' if claims else ''}. Give the plugin "
+            f"another name, as MY_{name.device}"
+        )

@@ -43,10 +43,6 @@ FOREIGN_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "mps": ("TORCH.MPS",),
         "xpu": ("TORCH.XPU", "OPENVINO.GPU"),
         "NPU": ("OPENVINO.NPU",),
-        "cupy": ("GPU",),
-        "onnxruntime": ("ORT",),
-        "pytorch": ("TORCH",),
-        "TensorRT": ("ORT.TENSORRT",),
     }
 )
 """Another project's name of a device -> the devices to use. Any other provider of ONNX Runtime is an id of the device in _PROVIDER."""
@@ -66,11 +62,6 @@ def advise_missing(device: str, installed: Collection[str]) -> str:
 def _word(device: str, installed: Collection[str]) -> str:
     name = device.partition(".")[0]
     return f"'{device}'" if name in installed else f"'{device}' ('pip install {KNOWN_DEVICES[name]}')"
-
-
-def list_missing(installed: Collection[str]) -> dict[str, str]:
-    """Returns the known devices that are not installed, with the requirement of each."""
-    return {device: requirement for device, requirement in KNOWN_DEVICES.items() if device not in installed}
 
 
 def list_unused_hardware(installed: Collection[str], root: str = "/") -> dict[str, str]:

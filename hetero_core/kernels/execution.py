@@ -18,7 +18,7 @@ from hetero_core.executed import ExecutedNode, list_nodes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.sizes import require_room
 from hetero_core.kernels.tables import KernelTable
-from hetero_core.limits import MACHINE_SOURCE, RunLimits
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
@@ -174,7 +174,7 @@ def _limit_by_machine(values: list[Any]) -> RunLimits | None:
     spare = read_spare_memory()
     if spare is None:
         return None
-    limits = RunLimits("a run", memory_limit=spare, source=MACHINE_SOURCE)
+    limits = RunLimits("a run", memory_limit=spare, is_of_machine=True)
     limits.exempt(values)
     return limits
 

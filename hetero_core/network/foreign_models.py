@@ -12,9 +12,7 @@ _TENSORFLOW = "python -m tf2onnx.convert"
 
 FOREIGN_MODELS = {
     ".pt": ("a model of PyTorch", f"Load it {_TORCH}"),
-    ".pt2": ("a program of torch.export", f"Load it {_TORCH}"),
     ".pth": ("the weights of a model of PyTorch", f"Load them into their model {_TORCH}"),
-    ".ckpt": ("a checkpoint of a training", f"Load it into its model {_TORCH}"),
     ".safetensors": _WEIGHTS,
     ".gguf": _WEIGHTS,
     ".xml": ("a model of OpenVINO", "Export the model that it was made from to ONNX; an .xml file cannot be turned back"),
@@ -24,8 +22,6 @@ FOREIGN_MODELS = {
     ".pb": ("a graph of TensorFlow", f"Run {_TENSORFLOW} --graphdef MODEL.pb --inputs NAMES --outputs NAMES --output model.onnx"),
     "saved_model.pb": ("a SavedModel of TensorFlow", f"Run {_TENSORFLOW} --saved-model FOLDER --output model.onnx"),
     ".engine": _ENGINE,
-    ".plan": _ENGINE,
-    ".pkl": ("a pickled model", "Load it; a model of scikit-learn becomes ONNX by skl2onnx.to_onnx(model, inputs)"),
 }
 """The end of a file's name -> a description of the file, and the way to an ONNX model."""
 

@@ -302,6 +302,13 @@ def test_machine_without_room_is_an_error_before_the_run(
     assert loaded.infer({"x": BIG})["y"][-1, -1] == 1
 
 
+def test_views_need_no_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch, read: Callable[..., Network], core: Core) -> None:
+    text = "g (float[N, 4096] x) => (int64[2] y) { [turn] a = Transpose (x) [same] b = Identity (a) [shape] y = Shape (b) }"
+    loaded = core.load_network(read(text), "CPU", {"CPU_KERNELS": "NUMPY"})
+    spare(1000, monkeypatch)
+    assert loaded.infer({"x": BIG})["y"].tolist() == [4096, 50]
+
+
 @pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
 def test_memory_limit_replaces_the_limit_of_the_machine(
     kernels: str, monkeypatch: pytest.MonkeyPatch, read: Callable[..., Network], core: Core

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from hetero_auto.startup import CUMULATIVE, MEASURE_KEY
@@ -61,10 +61,9 @@ def _is_processor(core: Core, name: str) -> bool:
 
 
 def _import_function(policy: str, device: DeviceName) -> Choose:
-    module, _, name = policy.partition(":")
     try:
-        function = getattr(import_module(module), name) if name else None
-    except (ImportError, AttributeError) as error:
+        function = resolve_name(policy) if ":" in policy else None
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigValueError(
             f"configuration key {DEVICE_POLICY_KEY} of device {device}: {policy} cannot be imported: {error}"
         ) from error

@@ -358,7 +358,7 @@ class Instance:
                 external[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
 
-    def _bind(self, products: Products, limits: RunLimits | None) -> None:
+    def _bind(self, products: Products, limits: RunLimits | None = None) -> None:
         """Has all numbers and arrays those for other sizes. Raises: ArenaTooLargeError."""
         # A binding that has failed is no longer known.
         before = None if self._products is None else self._described
