@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -165,7 +166,7 @@ def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 
 
 class ArenaTooLargeError(Exception):
-    """The machine has too little memory for the arena of a run, which has no MEMORY_LIMIT."""
+    """The machine has too little memory for the arena and the outputs of a run, which has no MEMORY_LIMIT; never leaves the device."""
 
 
 class WrongTypeError(Exception):
@@ -364,14 +365,16 @@ class Instance:
         before = None if self._products is None else self._described
         self._products = None
         plan = self._plan
-        need = plan.measure_arena(products)
+        need, described = plan.measure_arena(products), plan.describe(products)
+        if limits is None or limits.memory_limit is None:
+            lent = sum(prod(described.laid[index][1]) * memory.dtype.itemsize for _, _, index, memory in self._lent)
+            made = max(need - self._memory.nbytes, 0) + lent
+            spare = read_spare_memory() if made > LARGE_BYTES else None
+            if spare is not None and made > spare:
+                raise ArenaTooLargeError(f"its arena and outputs need {made} bytes, and this machine has {spare}")
         if need > self._memory.nbytes:
-            spare = read_spare_memory() if need > LARGE_BYTES and (limits is None or limits.memory_limit is None) else None
-            if spare is not None and need > spare:
-                raise ArenaTooLargeError(f"its arena needs {need} bytes, and this machine has {spare}")
             self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
             self._begin, before = int(self._memory.ctypes.data), None
-        described = plan.describe(products)
         if self._program is not None:
             self._begins = []
             chunks = plan.bind_chunks(products)
