@@ -54,7 +54,7 @@ class Body:
 class Step:
     """A kernel call or a transfer. `sources` and `targets` are slots; `releases` are slots that are not read after this step.
 
-    Only a transfer has a `value`.
+    Only a transfer has a `value`. A step that `may_grow` can make larger values than it reads.
     """
 
     node: Node
@@ -64,6 +64,7 @@ class Step:
     releases: tuple[int, ...] = ()
     bodies: tuple[Body, ...] = ()
     value: str = ""
+    may_grow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ class Program:
                     raise RequestCancelledError(f"cancelled before node {step.node.label}")
                 started = perf_counter() if profile is not None else 0.0
                 if limits is None:
-                    if _run_step(step, values, is_cancelled) > LARGE_BYTES and self.memory.is_host:
+                    _run_step(step, values, is_cancelled)
+                    if step.may_grow and getattr(values[step.targets[0]], "nbytes", 0) > LARGE_BYTES and self.memory.is_host:
                         limits = _limit_by_machine(values)
                 else:
                     _run_limited(step, values, is_cancelled, limits, self.table)
@@ -179,9 +181,7 @@ def _limit_by_machine(values: list[Any]) -> RunLimits | None:
     return limits
 
 
-def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> int:
-    """Runs a step; returns the bytes of its largest result."""
-    largest = 0
+def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:
     bodies = {
         body.attribute: BoundBody(
             body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled, step.node, limits
@@ -199,8 +199,6 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
         if slot != ABSENT:
             # NumPy makes scalars of arrays without dimensions.
             values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
-            largest = max(largest, getattr(result, "nbytes", 0))
-    return largest
 
 
 def _record_time(profile: Profile, step: Step, values: list[Any], seconds: float) -> None:

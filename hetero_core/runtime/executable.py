@@ -83,14 +83,6 @@ HINTS_SECTION = "hetero/declarations"
 
 _INPUT_ERRORS = (InputNameError, InputShapeError, InputTypeError)
 
-_SESSION_NAMES = {
-    "run": 'infer: outputs = loaded.infer({feeds}), which returns a dict, as in outputs["{output}"]',
-    "get_inputs": "loaded.inputs, which is a tuple",
-    "get_outputs": "loaded.outputs, which is a tuple",
-    "get_providers": "loaded.get_metric('EXECUTION_DEVICES')",
-}
-"""ONNX Runtime's names of a session's methods -> the same here."""
-
 RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
 
@@ -192,16 +184,24 @@ class ExecutableNetwork:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
         return describe_outputs(self.outputs, self.border)
 
-    if not TYPE_CHECKING:  # a type checker still knows which attributes there are
+    # Properties, as __getattr__ would make each access to an attribute slower.
 
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raises AttributeError; for ONNX Runtime's names of a session it says how the same is written here."""
-            advice = ""
-            if name in _SESSION_NAMES and "output_names" in vars(self):
-                feeds = ", ".join(f'"{spec.name}": ...' for spec in self.inputs)
-                written = _SESSION_NAMES[name].format(feeds=f"{{{feeds}}}", output=self.output_names[0])
-                advice = f"; use {written}"
-            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'{advice}", name=name, obj=self)
+    @property
+    def run(self) -> NoReturn:
+        """There is no `run`. Raises: AttributeError with the call of `infer`."""
+        feeds = ", ".join(f'"{spec.name}": ...' for spec in self.inputs)
+        call = f"outputs = loaded.infer({{{feeds}}})"
+        names = ", ".join(self.output_names)
+        raise AttributeError(f"a loaded network has no 'run'; use infer: {call}, a dict by the names of the outputs: {names}")
+
+    @property
+    def get_inputs(self) -> NoReturn:
+        """There is no `get_inputs`. Raises: AttributeError with the names to use."""
+        raise AttributeError(
+            "a loaded network has no 'get_inputs' and 'get_outputs'; use loaded.inputs and loaded.outputs, two tuples"
+        )
+
+    get_outputs = get_inputs
 
     # Runs
 
