@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 
-KNOWN_DEVICES: Mapping[str, str] = MappingProxyType(
-    {
-        "AUTO": "hetero-auto",
-        "BATCH": "hetero-batch",
-        "CPU": "hetero-cpu",
-        "GPU": "hetero-cupy",
-        "HETERO": "hetero-hetero",
-        "MULTI": "hetero-auto",
-        "OPENVINO": "hetero-openvino[engine]",
-        "ORT": "hetero-onnxruntime[cpu]",
-        "PROCESS": "hetero-process",
-        "RAY": "hetero-ray",
-        "TEMPLATE": "hetero-template",
-        "TORCH": "hetero-torch[torch]",
-    }
-)
+KNOWN_DEVICES: Mapping[str, str] = {
+    "AUTO": "hetero-auto",
+    "BATCH": "hetero-batch",
+    "CPU": "hetero-cpu",
+    "GPU": "hetero-cupy",
+    "HETERO": "hetero-hetero",
+    "MULTI": "hetero-auto",
+    "OPENVINO": "hetero-openvino[engine]",
+    "ORT": "hetero-onnxruntime[cpu]",
+    "PROCESS": "hetero-process",
+    "RAY": "hetero-ray",
+    "TEMPLATE": "hetero-template",
+    "TORCH": "hetero-torch[torch]",
+}
 """Device -> requirement that installs it with its engine."""
 
 HARDWARE: tuple[tuple[str, str, str], ...] = (
@@ -34,17 +31,15 @@ HARDWARE: tuple[tuple[str, str, str], ...] = (
 )
 """Hardware, the file that its driver makes, and the device that uses it."""
 
-FOREIGN_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "CPUExecutionProvider": ("CPU", "ORT"),
-        "CUDAExecutionProvider": ("GPU", "ORT.CUDA"),
-        "OpenVINOExecutionProvider": ("OPENVINO", "ORT.OPENVINO"),
-        "cuda": ("GPU", "TORCH.CUDA.0"),
-        "mps": ("TORCH.MPS",),
-        "xpu": ("TORCH.XPU", "OPENVINO.GPU"),
-        "NPU": ("OPENVINO.NPU",),
-    }
-)
+FOREIGN_NAMES: Mapping[str, tuple[str, ...]] = {
+    "CPUExecutionProvider": ("CPU", "ORT"),
+    "CUDAExecutionProvider": ("GPU", "ORT.CUDA"),
+    "OpenVINOExecutionProvider": ("OPENVINO", "ORT.OPENVINO"),
+    "cuda": ("GPU", "TORCH.CUDA.0"),
+    "mps": ("TORCH.MPS",),
+    "xpu": ("TORCH.XPU", "OPENVINO.GPU"),
+    "NPU": ("OPENVINO.NPU",),
+}
 """Another project's name of a device -> the devices to use. Any other provider of ONNX Runtime is an id of the device in _PROVIDER."""
 _PROVIDER, _ENDING = "ORT", "EXECUTIONPROVIDER"
 _FOREIGN = {name.upper(): devices for name, devices in FOREIGN_NAMES.items()}

@@ -28,11 +28,8 @@ class Switches:
 
     def describe(self) -> dict[str, str]:
         """Returns variable -> its value and the value's origin."""
-        rows = (
-            (DEVICE_VARIABLE, self.device, DEFAULT_DEVICE),
-            (PLUGINS_VARIABLE, self.plugins, "all that are installed"),
-            (CACHE_VARIABLE, self.cache_dir, "no cache"),
-        )
+        names, values = (DEVICE_VARIABLE, PLUGINS_VARIABLE, CACHE_VARIABLE), (self.device, self.plugins, self.cache_dir)
+        rows = zip(names, values, (DEFAULT_DEVICE, "all that are installed", "no cache"), strict=True)
         return {
             name: f"{value}, from the environment" if value else f"not set, default: {default}" for name, value, default in rows
         }

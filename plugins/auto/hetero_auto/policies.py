@@ -39,17 +39,16 @@ def order_devices(
 
 def stays_on_first(config: Mapping[str, Any]) -> bool:
     """Says whether the first device that takes the whole network stays, so that no second device is loaded. Raises: ConfigValueError."""
-    policy = (config[DEVICE_POLICY_KEY] or MAX_PERFORMANCE).upper()
-    is_measured, measure = policy == MAX_PERFORMANCE, config[MEASURE_KEY]
-    if config[DEVICE_POLICY_KEY] is not None and measure is not None and measure != is_measured:
-        raise ConfigValueError(
-            f"{DEVICE_POLICY_KEY}={policy} contradicts {MEASURE_KEY}={'YES' if measure else 'NO'}: "
-            f"{'it measures' if is_measured else 'only MAX_PERFORMANCE measures'}; leave one of the keys out"
-        )
+    policy, measure = config[DEVICE_POLICY_KEY], config[MEASURE_KEY]
+    if policy is None:
+        return False
+    is_measured = policy.upper() == MAX_PERFORMANCE
+    rival = f"{MEASURE_KEY}={'YES' if measure else 'NO'}" if measure in (True, False) and measure != is_measured else ""
     if not is_measured and config[HINT_KEY] == CUMULATIVE:
-        raise ConfigValueError(
-            f"{DEVICE_POLICY_KEY}={policy} uses one device, and {HINT_KEY}={CUMULATIVE} all; leave one of the keys out"
-        )
+        rival = f"{HINT_KEY}={CUMULATIVE}"
+    if rival:
+        way = "measures each device" if is_measured else "uses one device, unmeasured"
+        raise ConfigValueError(f"{DEVICE_POLICY_KEY}={policy} {way}, and {rival} contradicts it; leave one of the keys out")
     return not is_measured
 
 

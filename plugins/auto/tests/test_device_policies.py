@@ -104,11 +104,17 @@ def test_wrong_answer_of_the_function_is_named(core: Core, devices: dict[str, An
             {"AUTO_DEVICE_POLICY": f"{__name__}:no_such_function"},
             "cannot be imported: module .* has no attribute 'no_such_function'",
         ),
-        ({"AUTO_DEVICE_POLICY": "PREFER_CPU", "AUTO_MEASURE": True}, "contradicts AUTO_MEASURE=YES: only MAX_PERFORMANCE measures"),
-        ({"AUTO_DEVICE_POLICY": "MAX_PERFORMANCE", "AUTO_MEASURE": False}, "contradicts AUTO_MEASURE=NO: it measures"),
+        (
+            {"AUTO_DEVICE_POLICY": "PREFER_CPU", "AUTO_MEASURE": True},
+            "uses one device, unmeasured, and AUTO_MEASURE=YES contradicts it",
+        ),
+        (
+            {"AUTO_DEVICE_POLICY": "MAX_PERFORMANCE", "AUTO_MEASURE": False},
+            "measures each device, and AUTO_MEASURE=NO contradicts it",
+        ),
         (
             {"AUTO_DEVICE_POLICY": "MIN_OVERALL_POWER", "PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"},
-            "uses one device, and PERFORMANCE_HINT=CUMULATIVE_THROUGHPUT all",
+            "unmeasured, and PERFORMANCE_HINT=CUMULATIVE_THROUGHPUT contradicts it",
         ),
     ],
 )

@@ -115,10 +115,9 @@ def resolve_roles(core: Core, network: Network, devices: Sequence[str], lists: M
 
 
 def _read_list(role: str, names: Any) -> tuple[str, ...]:
-    pieces = names.split(",") if isinstance(names, str) else names
-    if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+    if not isinstance(names, str):
         raise ConfigValueError(f"{ROLES_KEY}: the role {role} expects names of devices, as in 'GPU,CPU', got {names!r}")
-    return tuple(str(parse_device_name(piece)) for piece in pieces)
+    return tuple(str(parse_device_name(name)) for name in names.split(","))
 
 
 def _find_role(core: Core, device: str) -> str:

@@ -36,7 +36,7 @@ def machine(core: Core, add_device: AddDevice) -> Core:
         ("TEMPLATE.1,CARD", {}, {"first": "CARD", "second": "TEMPLATE.1"}),
         ("CPU,TEMPLATE,CARD", {}, {"first": "CARD", "second": "CPU"}),
         ("SPARE,CARD,CPU", {"accelerator": "GPU, card"}, {"first": "CARD", "second": "CPU"}),
-        ("CPU,PLAIN", {"ACCELERATOR": ["PLAIN"]}, {"first": "PLAIN", "second": "CPU"}),
+        ("CPU,PLAIN", {"ACCELERATOR": "PLAIN"}, {"first": "PLAIN", "second": "CPU"}),
         ("CPU,CARD", {"accelerator": "CPU", "host": "CARD"}, {"first": "CPU", "second": "CARD"}),
     ],
 )
