@@ -119,7 +119,7 @@ def plugin(session: nox.Session, name: str) -> None:
 @nox.session
 def flow(session: nox.Session) -> None:
     """Runs everything together: models, splits, command line, packaging. Packages are built and installed as a user does."""
-    session.install(*name_workspace(PLUGINS), "hatchling>=1.27", "uv>=0.9", silent=True)
+    session.install(*name_workspace(PLUGINS), "hatchling>=1.27", "uv>=0.9", "pyarrow>=21", silent=True)
     run_tests(session, "tests/flow", "tests/rules")
 
 

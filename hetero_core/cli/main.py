@@ -36,6 +36,7 @@ COMMANDS = {
     "query": "show which device would run each node of a model, and why",
     "visualize": "write the split of a model as a page, a picture, a text or a model",
     "run": "run one inference and print the outputs",
+    "predict": "run a model on every file of a folder",
     "bench": "time a model on one or several devices, side by side",
     "tune": "measure which device should run which part of a model",
     "compare": "compare every value of a model on two devices",
@@ -48,7 +49,7 @@ COMMANDS = {
 """The commands with their summaries, in the order of the help; the module of each has `add_options` and `answer`."""
 _EPILOG = (
     "Exit codes: 0 ok, 1 the result is wrong or some node has no device, 2 wrong usage or input, "
-    "3 a device is missing or cannot be used."
+    "3 a device is missing or cannot be used, 4 some files have no result."
 )
 
 
