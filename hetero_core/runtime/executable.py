@@ -184,15 +184,18 @@ class ExecutableNetwork:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
         return describe_outputs(self.outputs, self.border)
 
-    # Properties, as __getattr__ would make each access to an attribute slower.
+    def run(self, inputs: Any, context: Any = None) -> Any:
+        """Runs the device on inputs by position, for devices made of networks; users call `infer`.
 
-    @property
-    def run(self) -> NoReturn:
-        """There is no `run`. Raises: AttributeError with the call of `infer`."""
+        Raises: TypeError with the call of `infer` for the arguments of another project's `run`.
+        """
+        if hasattr(context, "state"):
+            return self.run_device(inputs, context)
         feeds = ", ".join(f'"{spec.name}": ...' for spec in self.inputs)
-        call = f"outputs = loaded.infer({{{feeds}}})"
         names = ", ".join(self.output_names)
-        raise AttributeError(f"a loaded network has no 'run'; use infer: {call}, a dict by the names of the outputs: {names}")
+        raise TypeError(f"use infer: outputs = loaded.infer({{{feeds}}}), a dict by the names of the outputs: {names}")
+
+    # A property, as __getattr__ would make each access to an attribute slower.
 
     @property
     def get_inputs(self) -> NoReturn:
