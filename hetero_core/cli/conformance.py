@@ -38,7 +38,9 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--matrix", metavar="FILE", help="write operators by versions and element types as one Markdown page")
     parser.add_argument("--badge", metavar="FILE", help="write the JSON of a badge, as shields.io reads it from an endpoint")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")
-    parser.add_argument("-v", "--verbose", action="store_true", help=f"show every failure, not only the first {SHOWN_FAILURES}")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help=f"show the skipped checks, and all failures, not only {SHOWN_FAILURES}"
+    )
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -113,7 +115,9 @@ def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
         parts.append(
             format_table(("FAILED", "REASON"), [(outcome["name"], _shorten(outcome["reason"])) for outcome in shown]) + rest
         )
-    if report["skips"]:
+    if report["skips"] and not options.verbose:
+        parts.append(f"{len(report['skips'])} checks were skipped; -v shows them with the reasons")
+    elif report["skips"]:
         parts.append(format_table(("SKIPPED", "REASON"), [(outcome["name"], outcome["reason"]) for outcome in report["skips"]]))
     return "\n\n".join(parts)
 

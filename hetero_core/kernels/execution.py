@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.executed import ExecutedNode, list_nodes
 from hetero_core.kernels.precision import Array, Namespace
@@ -53,7 +54,7 @@ class Body:
 class Step:
     """A kernel call or a transfer. `sources` and `targets` are slots; `releases` are slots that are not read after this step.
 
-    Only a transfer has a `value`.
+    Only a transfer has a `value`. A step that `may_grow` can make larger values than it reads.
     """
 
     node: Node
@@ -63,6 +64,7 @@ class Step:
     releases: tuple[int, ...] = ()
     bodies: tuple[Body, ...] = ()
     value: str = ""
+    may_grow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +152,16 @@ class Program:
             values[slot] = captured[name]
         if limits is not None:
             limits.exempt(values)
+        elif self.memory.is_host and max((getattr(array, "nbytes", 0) for array in inputs), default=0) > LARGE_BYTES:
+            limits = _limit_by_machine(values)
         for step in self.steps:
             if is_cancelled is not None and is_cancelled():
                 raise RequestCancelledError(f"cancelled before node {step.node.label}")
             started = perf_counter() if profile is not None else 0.0
             if limits is None:
                 _run_step(step, values, is_cancelled)
+                if step.may_grow and getattr(values[step.targets[0]], "nbytes", 0) > LARGE_BYTES and self.memory.is_host:
+                    limits = _limit_by_machine(values)
             else:
                 _run_limited(step, values, is_cancelled, limits, self.table)
             if profile is not None:
@@ -175,6 +181,16 @@ def _run_limited(
         require_room(limits, step.node, [values[slot] for slot in step.sources], table=table)
     _run_step(step, values, is_cancelled, limits)
     limits.hold(values[slot] for slot in step.targets if slot != ABSENT)
+
+
+def _limit_by_machine(values: list[Any]) -> RunLimits | None:
+    """Returns the limits of a run with large values: the memory of the machine beside `values`; None if the platform does not tell."""
+    spare = read_spare_memory()
+    if spare is None:
+        return None
+    limits = RunLimits("a run", memory_limit=spare, is_of_machine=True)
+    limits.exempt(values)
+    return limits
 
 
 def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:

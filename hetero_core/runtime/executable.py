@@ -134,7 +134,7 @@ class ExecutableNetwork:
         self.device = binding.device
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
-        self.run: RunFunction = binding.run
+        self.run_device: RunFunction = binding.run
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
@@ -183,6 +183,28 @@ class ExecutableNetwork:
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
         return describe_outputs(self.outputs, self.border)
+
+    def run(self, inputs: Any, context: Any = None) -> Any:
+        """Runs the device on inputs by position, for devices made of networks; users call `infer`.
+
+        Raises: TypeError with the call of `infer` for the arguments of another project's `run`.
+        """
+        if hasattr(context, "state"):
+            return self.run_device(inputs, context)
+        feeds = ", ".join(f'"{spec.name}": ...' for spec in self.inputs)
+        names = ", ".join(self.output_names)
+        raise TypeError(f"use infer: outputs = loaded.infer({{{feeds}}}), a dict by the names of the outputs: {names}")
+
+    # A property, as __getattr__ would make each access to an attribute slower.
+
+    @property
+    def get_inputs(self) -> NoReturn:
+        """There is no `get_inputs`. Raises: AttributeError with the names to use."""
+        raise AttributeError(
+            "a loaded network has no 'get_inputs' and 'get_outputs'; use loaded.inputs and loaded.outputs, two tuples"
+        )
+
+    get_outputs = get_inputs
 
     # Runs
 
@@ -269,9 +291,9 @@ class ExecutableNetwork:
         self._enter(context, get_ident())  # of the thread that computes
         try:
             if self._is_host:
-                return self.run(inputs, context)
+                return self.run_device(inputs, context)
             placed = bring_in(self, inputs, profile)
-            return take_home(self, self.run(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
+            return take_home(self, self.run_device(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__

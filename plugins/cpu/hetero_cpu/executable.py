@@ -23,7 +23,7 @@ from hetero_cpu.machine.availability import AUTO, NUMPY
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.plan import ExecutionPlan, Foreign, count_constant_bytes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products, warn_of_slow_kernels
-from hetero_cpu.run.instance import WrongTypeError, lay_input
+from hetero_cpu.run.instance import ArenaTooLargeError, WrongTypeError, lay_input
 from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, load_plan, order_plan
 from hetero_cpu.run.verification import Verifier
 from hetero_cpu.symbols.size_class import Signature, read_static_signature
@@ -222,6 +222,8 @@ class CpuExecutable(Executable):
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
             plan.is_refuted = True
+        except ArenaTooLargeError as error:
+            logger.info("network '%s': %s; it runs without a plan", self.source.name, error)
         return self._run_frugally(inputs, context)
 
     def _run_twice(self, plan: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

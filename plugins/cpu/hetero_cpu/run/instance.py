@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import CancelToken, OwnOutputs, RunContext
+from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
@@ -162,6 +164,10 @@ def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return array.shape == shape and array.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable
 
 
+class ArenaTooLargeError(Exception):
+    """The machine has too little memory for the arena and the outputs of a run, which has no MEMORY_LIMIT; never leaves the device."""
+
+
 class WrongTypeError(Exception):
     """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
 
@@ -292,7 +298,7 @@ class Instance:
         Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
         """
         if products is not self._products:
-            self._bind(products)
+            self._bind(products, context.limits)
         described = self._described
         assert described is not None, "it is bound"
         current = self._current
@@ -349,17 +355,22 @@ class Instance:
                 external[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
 
-    def _bind(self, products: Products) -> None:
-        """Has all numbers and arrays those for other sizes."""
+    def _bind(self, products: Products, limits: RunLimits | None = None) -> None:
+        """Has all numbers and arrays those for other sizes. Raises: ArenaTooLargeError."""
         # A binding that has failed is no longer known.
         before = None if self._products is None else self._described
         self._products = None
         plan = self._plan
-        need = plan.measure_arena(products)
+        need, described = plan.measure_arena(products), plan.describe(products)
+        if limits is None or limits.memory_limit is None:
+            lent = sum(prod(described.laid[index][1]) * memory.dtype.itemsize for _, _, index, memory in self._lent)
+            made = max(need - self._memory.nbytes, 0) + lent
+            spare = read_spare_memory() if made > LARGE_BYTES else None
+            if spare is not None and made > spare:
+                raise ArenaTooLargeError(f"its arena and outputs need {made} bytes, and this machine has {spare}")
         if need > self._memory.nbytes:
             self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
             self._begin, before = int(self._memory.ctypes.data), None
-        described = plan.describe(products)
         if self._program is not None:
             self._begins = []
             chunks = plan.bind_chunks(products)
