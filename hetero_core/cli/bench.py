@@ -36,6 +36,7 @@ from hetero_core.cli.options import (
 )
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity
+from hetero_core.devices.switches import read_switches
 from hetero_core.devices.threads import HINT_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import HeteroError
 
@@ -51,7 +52,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument(
         "-d",
         "--device",
-        required=True,
+        required=not read_switches().device,
         action="append",
         metavar="DEVICE",
         help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's",
@@ -134,6 +135,7 @@ def answer(options: argparse.Namespace) -> Answer:
     """
     from hetero_core.reports.trace import format_events
 
+    options.device = options.device or [read_switches().device]
     target = None if options.trace is None else find_target(options.trace)
     environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:

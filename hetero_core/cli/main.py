@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
 from hetero_core.cli.answer import (
@@ -25,6 +26,7 @@ from hetero_core.cli.answer import (
     to_json,
 )
 from hetero_core.cli.options import Parser
+from hetero_core.devices.switches import read_switches
 from hetero_core.errors import HeteroError
 
 COMMANDS = {
@@ -107,8 +109,10 @@ class _ShowVersion(argparse.Action):
 def _run_command(words: list[str]) -> int:
     as_json = "--json" in words
     try:
-        options = build_parser(words).parse_args(words)
-        answer: Answer = options.answer(options)
+        options, switches = build_parser(words).parse_args(words), read_switches()
+        is_default = bool(switches.device) and getattr(options, "device", "") in (switches.device, [switches.device], None, [])
+        with switches.name_device() if is_default else nullcontext():
+            answer: Answer = options.answer(options)
     except HeteroError as error:
         code = exit_code_of_error(error)
         _print_error(error, code, as_json)

@@ -94,7 +94,8 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
-        if options.device is None:
+        options.device = options.device or core.switches.device
+        if not options.device:
             raise UsageError(
                 "the following arguments are required: -d/--device; only an exported network knows its own; see 'hetero run --help'"
             )

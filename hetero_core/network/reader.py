@@ -19,8 +19,9 @@ from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
 from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_of_json
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
+from hetero_core.network.foreign_models import describe_foreign
 from hetero_core.network.graph import EMPTY, Network
-from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
+from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions, warn_of_fixed_sizes
 from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
 from hetero_core.network.soundness import check_text, find_contradiction
@@ -74,6 +75,7 @@ def read_network(
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
     compared = compare_declarations(network, inferred)
     warn_of_contradictions(compared)
+    warn_of_fixed_sizes(compared)
     return compared
 
 
@@ -105,6 +107,9 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
         with open(open_plain(path), "rb") as file:
+            foreign = describe_foreign(path, file.peek(1)[:1])
+            if foreign:
+                raise NetworkReadError(f"cannot read network from '{path}': {foreign}")
             held = None if holds_weights or not hasattr(os, "pread") else HeldFile(file.fileno(), path)
             return _parse_split(file, title, held)
     except FileNotFoundError as error:

@@ -65,6 +65,19 @@
     show();
   }
 
+  function begin() {
+    // All of the drawing, or the top of one that is too long to be read whole.
+    fit();
+    const frame = drawing.getBoundingClientRect();
+    const readable = Math.min(frame.width / size.width, 0.7);
+    if (view.scale < readable / 2) {
+      view.scale = readable;
+      view.x = (frame.width - size.width * view.scale) / 2;
+      view.y = 0;
+      show();
+    }
+  }
+
   function reveal(index) {
     if (shown !== scene) return;
     // Moves a subgraph to the middle, and nearer where its text could not be read.
@@ -184,7 +197,7 @@
     back.hidden = false;
     shown = group;
     size = placed.size;
-    fit();
+    begin();
   }
 
   function leaveNodes() {
@@ -195,7 +208,7 @@
     size = whole;
   }
 
-  back.addEventListener("click", function () { leaveNodes(); fit(); });
+  back.addEventListener("click", function () { leaveNodes(); begin(); });
 
   // Choice
 
@@ -375,7 +388,7 @@
   });
 
   choose(null);
-  fit();
+  begin();
   if (plan.subgraphs.length === 1 && canDraw(plan.subgraphs[0])) {
     choose(0);
     drawNodes(0);
@@ -383,5 +396,5 @@
   let isMoved = false;
   drawing.addEventListener("pointerdown", function () { isMoved = true; });
   drawing.addEventListener("wheel", function () { isMoved = true; });
-  window.addEventListener("resize", function () { if (!isMoved) fit(); });
+  window.addEventListener("resize", function () { if (!isMoved) begin(); });
 })();

@@ -135,7 +135,7 @@ class ExecutableNetwork:
         self.device = binding.device
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
-        self.run: RunFunction = binding.run
+        self.run_device: RunFunction = binding.run
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
@@ -186,6 +186,28 @@ class ExecutableNetwork:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
         return describe_outputs(self.outputs, self.border)
 
+    def run(self, inputs: Any, context: Any = None) -> Any:
+        """Runs the device on inputs by position, for devices made of networks; users call `infer`.
+
+        Raises: TypeError with the call of `infer` for the arguments of another project's `run`.
+        """
+        if hasattr(context, "state"):
+            return self.run_device(inputs, context)
+        feeds = ", ".join(f'"{spec.name}": ...' for spec in self.inputs)
+        names = ", ".join(self.output_names)
+        raise TypeError(f"use infer: outputs = loaded.infer({{{feeds}}}), a dict by the names of the outputs: {names}")
+
+    # A property, as __getattr__ would make each access to an attribute slower.
+
+    @property
+    def get_inputs(self) -> NoReturn:
+        """There is no `get_inputs`. Raises: AttributeError with the names to use."""
+        raise AttributeError(
+            "a loaded network has no 'get_inputs' and 'get_outputs'; use loaded.inputs and loaded.outputs, two tuples"
+        )
+
+    get_outputs = get_inputs
+
     # Runs
 
     def __call__(self, inputs: Any) -> dict[str, Any]:
@@ -229,13 +251,12 @@ class ExecutableNetwork:
     def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
         """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
         profile = Profile(str(self.device)) if self.measures else None
-        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=self.create_limits())
+        limits = self.create_limits() if self._has_limits else None
+        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=limits)
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of a run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
-        if self.memory_limit is None and self.deadline is None:
-            return None
-        return RunLimits(self.where, memory_limit=self.memory_limit)
+        return RunLimits(self.where, memory_limit=self.memory_limit) if self._has_limits else None
 
     def route_inputs(self, inputs: Any) -> tuple[ExecutableNetwork, tuple[Any, ...]]:
         """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or a second
@@ -253,8 +274,8 @@ class ExecutableNetwork:
 
     def find_delegate(self, inputs: tuple[Any, ...] = ()) -> ExecutableNetwork | None:
         """Returns the network that computes a run in place of this one; None if this network computes."""
-        delegate: ExecutableNetwork | None = self.executable.delegate
-        return delegate if delegate is not None and self._delegates and DeviceTensor not in map(type, inputs) else None
+        delegate: ExecutableNetwork | None = self.executable.delegate if self._delegates else None
+        return delegate if delegate is not None and DeviceTensor not in map(type, inputs) else None
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
@@ -272,9 +293,9 @@ class ExecutableNetwork:
         self._enter(context, get_ident())  # of the thread that computes
         try:
             if self._is_host:
-                return self.run(inputs, context)
+                return self.run_device(inputs, context)
             placed = bring_in(self, inputs, profile)
-            return take_home(self, self.run(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
+            return take_home(self, self.run_device(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
@@ -332,11 +353,9 @@ class ExecutableNetwork:
         """Notes a run that is under way. Raises: ClosedError."""
         # Before the check for closing: `close` first marks the network as closed and then looks at the runs.
         self.thread_of_run[context] = thread
-        try:
-            self._require_open()
-        except ClosedError:
+        if self._is_closed or self._process != os.getpid():
             del self.thread_of_run[context]
-            raise
+            self._require_open()
 
     def _leave(self, context: RunContext) -> None:
         """Notes that the device has returned from a run."""
@@ -515,7 +534,8 @@ class ExecutableNetwork:
         self.measures = bool(config.get(MEASURING_KEY))
         self.deadline = read_deadline(config)  # seconds
         self.memory_limit = read_memory_limit(config)
-        self._delegates = self._may_delegate and not self.measures and self.deadline is None and self.memory_limit is None
+        self._has_limits = self.memory_limit is not None or self.deadline is not None
+        self._delegates = self._may_delegate and not self.measures and not self._has_limits
 
     # Lifetime
 

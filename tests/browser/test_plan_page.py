@@ -155,7 +155,10 @@ def test_search_without_a_hit_says_so(page: Any) -> None:
 
 
 def test_wheel_and_buttons_zoom_and_fit_returns(page: Any) -> None:
+    begun = read_transform(page)
+    page.find_element(By.ID, "zoom-fit").click()
     fitted = read_transform(page)
+    assert fitted != begun  # a long plan begins with its top
     page.find_element(By.ID, "zoom-in").click()
     nearer = read_transform(page)
     assert nearer != fitted
