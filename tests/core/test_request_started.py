@@ -175,7 +175,7 @@ def running(request: pytest.FixtureRequest, network: ExecutableNetwork, monkeypa
     """Starts a gated run. Yields the executable, a function that waits for the end of the run, and the list of its outputs."""
     gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
     monkeypatch.setattr(network, "executable", gated)
-    monkeypatch.setattr(network, "run", gated.run)
+    monkeypatch.setattr(network, "run_device", gated.run)
     outputs: list[Any] = []
     job = network.create_infer_request()
     if request.param == "infer":
