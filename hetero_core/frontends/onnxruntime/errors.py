@@ -1,0 +1,107 @@
+"""ONNX Runtime's exceptions: each error of hetero becomes the exception that ONNX Runtime raises for it, with the text of hetero's error.
+
+If ONNX Runtime is imported, an exception is also one of its own class, so that an application catches it by either name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from hetero_core.errors import (
+    ConfigKeyError,
+    ConfigValueError,
+    DeviceNameError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    HeteroError,
+    InputNameError,
+    InputShapeError,
+    InputTypeError,
+    InvalidNetworkError,
+    LoadError,
+    NetworkNotFoundError,
+    NetworkReadError,
+    NotImplementedByDeviceError,
+    RequestCancelledError,
+    UnsupportedNodesError,
+)
+
+STATE_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
+"""The module from which applications import ONNX Runtime's exceptions."""
+
+# Exception -> status code and its name, as they begin ONNX Runtime's messages.
+_STATUS = {
+    "Fail": (1, "FAIL"),
+    "InvalidArgument": (2, "INVALID_ARGUMENT"),
+    "NoSuchFile": (3, "NO_SUCHFILE"),
+    "NoModel": (4, "NO_MODEL"),
+    "EngineError": (5, "ENGINE_ERROR"),
+    "RuntimeException": (6, "RUNTIME_EXCEPTION"),
+    "InvalidProtobuf": (7, "INVALID_PROTOBUF"),
+    "ModelLoaded": (8, "MODEL_LOADED"),
+    "NotImplemented": (9, "NOT_IMPLEMENTED"),
+    "InvalidGraph": (10, "INVALID_GRAPH"),
+    "EPFail": (11, "EP_FAIL"),
+    "ModelLoadCanceled": (12, "MODEL_LOAD_CANCELED"),
+    "ModelRequiresCompilation": (13, "MODEL_REQUIRES_COMPILATION"),
+    "NotFound": (14, "NOT_FOUND"),
+    "DeviceReset": (15, "DEVICE_RESET"),
+}
+
+# The first class that matches names the exception: subclasses stand before their bases.
+_NAME_OF_ERROR = (
+    (NetworkNotFoundError, "NoSuchFile"),
+    (NetworkReadError, "InvalidProtobuf"),
+    (InvalidNetworkError, "InvalidGraph"),
+    ((UnsupportedNodesError, NotImplementedByDeviceError), "NotImplemented"),
+    ((InputNameError, InputShapeError, InputTypeError, ConfigKeyError, ConfigValueError), "InvalidArgument"),
+    ((DeviceNameError, DeviceNotFoundError, DeviceUnavailableError), "EPFail"),
+    ((LoadError, RequestCancelledError), "Fail"),
+)
+
+
+class OnnxRuntimeError(Exception):
+    """The base class of the exceptions of this front end."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_error, (type(self).__name__, self.args[0], False)
+
+
+EXCEPTIONS: dict[str, type[OnnxRuntimeError]] = {
+    name: type(name, (OnnxRuntimeError,), {"__module__": __name__, "__doc__": f"ONNX Runtime's status {code}."})
+    for name, (code, _) in _STATUS.items()
+}
+"""This front end's exceptions by ONNX Runtime's names."""
+
+
+def make_error(name: str, text: str, has_prefix: bool = True) -> Exception:
+    """Returns an exception by its name in ONNX Runtime; the text gets ONNX Runtime's usual beginning if `has_prefix`."""
+    code, label = _STATUS[name]
+    own = EXCEPTIONS[name]
+    engine_class = getattr(sys.modules.get(STATE_MODULE), name, own)
+    raised = own if engine_class is own else _join(own, engine_class)
+    return raised(f"[ONNXRuntimeError] : {code} : {label} : {text}" if has_prefix else text)
+
+
+@cache
+def _join(own: type[OnnxRuntimeError], engine_class: type[Exception]) -> type[OnnxRuntimeError]:
+    return type(own.__name__, (own, engine_class), {"__module__": __name__})
+
+
+@contextmanager
+def raise_as_onnxruntime() -> Iterator[None]:
+    """Raises errors of hetero as ONNX Runtime's exceptions; the error itself is the cause."""
+    try:
+        yield
+    except HeteroError as error:
+        raise convert_error(error) from error
+
+
+def convert_error(error: HeteroError) -> Exception:
+    """Returns ONNX Runtime's exception for an error of hetero."""
+    name = next((name for classes, name in _NAME_OF_ERROR if isinstance(error, classes)), "RuntimeException")
+    return make_error(name, str(error))
