@@ -11,7 +11,7 @@ A session goes from its model to a Core of the process (`providers` names the de
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hetero_core.frontends.onnxruntime.options import (
@@ -68,13 +68,17 @@ __version__ = "1.32.0"
 """The version of ONNX Runtime whose interface this is."""
 
 
-def __getattr__(name: str) -> Any:
-    # Imported on first use: the runner of a program needs none of them.
-    if name not in _HOME_OF_NAME:
-        raise AttributeError(
-            f"hetero's front end for ONNX Runtime has no '{name}'; docs/reference/onnxruntime-api.md lists its names, and the reasons"
-        )
-    return getattr(import_module(f"{__name__}.{_HOME_OF_NAME[name]}"), name)
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
+
+    def __getattr__(name: str) -> object:
+        # Imported on first use: the runner of a program needs none of them.
+        if name not in _HOME_OF_NAME:
+            raise AttributeError(
+                f"hetero's front end for ONNX Runtime has no '{name}'; docs/reference/onnxruntime-api.md lists its names, and the reasons"
+            )
+        attribute = getattr(import_module(f"{__name__}.{_HOME_OF_NAME[name]}"), name)
+        globals()[name] = attribute
+        return attribute
 
 
 def get_version_string() -> str:

@@ -153,9 +153,7 @@ def _list_engine_providers() -> list[str]:
     return [] if is_stand_in else [name for name in engine.get_available_providers() if name != CPU_PROVIDER]
 
 
-def read_providers(
-    providers: Sequence[Any] | None, provider_options: Sequence[Any] | None
-) -> list[tuple[str, dict[str, str]]]:
+def read_providers(providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> list[tuple[str, dict[str, str]]]:
     """Returns each provider once with its options as texts. Raises: ValueError."""
     if providers is None:
         return []

@@ -249,7 +249,10 @@ class InferenceSession:
         self._run_on_network(start, feed)
 
     def run_with_ort_values(
-        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: RunOptions | None = None
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Returns the outputs as OrtValues. Raises: as `run`."""
         feed = {name: value._value for name, value in input_dict_ort_values.items()}
@@ -294,7 +297,9 @@ class InferenceSession:
         repeated = [name for name, values in sizes.items() if len(values) > 1]
         if not repeated:
             return False
-        report_once(f"{self.network.where}: a run gives several sizes to {', '.join(repeated)}; the model is loaded with open sizes")
+        report_once(
+            f"{self.network.where}: a run gives several sizes to {', '.join(repeated)}; the model is loaded with open sizes"
+        )
         with self._lock:
             if not self._has_open_sizes:
                 self._has_open_sizes = True
@@ -533,5 +538,3 @@ def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> on
             raise make_error("InvalidArgument", f"the model has no constant '{name}' to replace")
         tensors[name].CopyFrom(onnx.numpy_helper.from_array(value.numpy(), name))
     return model
-
-
