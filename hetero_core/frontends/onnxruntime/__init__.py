@@ -11,62 +11,33 @@ A session goes from its model to a Core of the process (`providers` names the de
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hetero_core.frontends.onnxruntime.options import (
-        ExecutionMode,
-        ExecutionOrder,
-        GraphOptimizationLevel,
-        RunOptions,
-        SessionOptions,
-    )
-    from hetero_core.frontends.onnxruntime.providers import get_all_providers, get_available_providers, get_device
-    from hetero_core.frontends.onnxruntime.replacement import replace_onnxruntime
-    from hetero_core.frontends.onnxruntime.session import InferenceSession, IOBinding, SessionIOBinding
-    from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, OrtAllocatorType, OrtDevice, OrtMemType, OrtValue
+    from hetero_core.frontends.onnxruntime.options import *  # noqa: F403
+    from hetero_core.frontends.onnxruntime.providers import *  # noqa: F403
+    from hetero_core.frontends.onnxruntime.replacement import replace_onnxruntime as replace_onnxruntime
+    from hetero_core.frontends.onnxruntime.session import *  # noqa: F403
+    from hetero_core.frontends.onnxruntime.values import *  # noqa: F403
 
 _NAMES = {
     "options": ("ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"),
     "providers": ("get_all_providers", "get_available_providers", "get_device"),
     "session": ("IOBinding", "InferenceSession", "SessionIOBinding"),
-    "values": ("ModelMetadata", "NodeArg", "OrtAllocatorType", "OrtDevice", "OrtMemType", "OrtValue"),
-    "replacement": ("replace_onnxruntime",),
+    "values": ("ModelMetadata", "NodeArg", "OrtValue"),
 }
-_HOME_OF_NAME = {name: home for home, names in _NAMES.items() for name in names}
+_HOME_OF_NAME = {"replace_onnxruntime": "replacement", **{name: home for home, names in _NAMES.items() for name in names}}
 
-__all__ = [
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceSession",
-    "ModelMetadata",
-    "NodeArg",
-    "OrtAllocatorType",
-    "OrtDevice",
-    "OrtMemType",
-    "OrtValue",
-    "RunOptions",
-    "SessionIOBinding",
-    "SessionOptions",
-    "get_all_providers",
-    "get_available_providers",
-    "get_device",
-    "replace_onnxruntime",
-]
-
-PUT_NAMES = tuple(name for name in __all__ if name != "replace_onnxruntime")
+PUT_NAMES = tuple(name for names in _NAMES.values() for name in names)
 """The names that are put into an installed ONNX Runtime."""
 STAND_IN_NAMES = (
     *("__version__", "disable_telemetry_events", "enable_telemetry_events", "get_build_info", "get_version_string"),
-    *("has_collective_ops", "preload_dlls", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed"),
+    *("preload_dlls", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed"),
 )
 """Names that concern the engine as a whole: an installed ONNX Runtime keeps its own."""
 
 __version__ = "1.32.0"
 """The version of ONNX Runtime whose interface this is."""
-
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
 
@@ -88,32 +59,14 @@ def get_version_string() -> str:
 
 def get_build_info() -> str:
     """Returns a text that names hetero."""
-    return f"hetero's front end, interface of ONNX Runtime {__version__}"
+    return f"ORT Build Info: hetero's front end, interface of ONNX Runtime {__version__}"
 
 
-def has_collective_ops() -> bool:
-    """Returns False: there are no operators for several machines."""
-    return False
+def preload_dlls(*arguments: Any, **options: Any) -> None:
+    """Has no effect: each device loads its libraries, nothing is reported to anybody, and logs go through Python's `logging`."""
 
 
-def disable_telemetry_events() -> None:
-    """Has no effect: hetero reports nothing to anybody."""
-
-
-def enable_telemetry_events() -> None:
-    """Has no effect: hetero reports nothing to anybody."""
-
-
-def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """Has no effect: each device loads its own libraries."""
-
-
-def set_default_logger_severity(severity: int) -> None:
-    """Has no effect: hetero logs through Python's `logging`."""
-
-
-def set_default_logger_verbosity(verbosity: int) -> None:
-    """Has no effect: hetero logs through Python's `logging`."""
+disable_telemetry_events = enable_telemetry_events = set_default_logger_severity = set_default_logger_verbosity = preload_dlls
 
 
 def set_seed(seed: int) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from hetero_core.errors import (
@@ -52,6 +53,9 @@ _STATUS = {
     "DeviceReset": (15, "DEVICE_RESET"),
 }
 
+# ONNX Runtime raises either of two for one fault, by its version and the node.
+_ALSO = {"RuntimeException": ("Fail",), "InvalidGraph": ("InvalidArgument",)}
+
 # The first class that matches names the exception: subclasses stand before their bases.
 _NAME_OF_ERROR = (
     (NetworkNotFoundError, "NoSuchFile"),
@@ -71,25 +75,27 @@ class OnnxRuntimeError(Exception):
         return make_error, (type(self).__name__, self.args[0], False)
 
 
-EXCEPTIONS: dict[str, type[OnnxRuntimeError]] = {
-    name: type(name, (OnnxRuntimeError,), {"__module__": __name__, "__doc__": f"ONNX Runtime's status {code}."})
-    for name, (code, _) in _STATUS.items()
-}
+EXCEPTIONS: dict[str, type[Exception]] = {}
+for _name in _STATUS:
+    _bases = tuple(EXCEPTIONS[each] for each in _ALSO.get(_name, ())) or (OnnxRuntimeError,)
+    EXCEPTIONS[_name] = type(_name, _bases, {"__module__": __name__, "__doc__": f"ONNX Runtime's status {_STATUS[_name][0]}."})
 """This front end's exceptions by ONNX Runtime's names."""
 
 
 def make_error(name: str, text: str, has_prefix: bool = True) -> Exception:
     """Returns an exception by its name in ONNX Runtime; the text gets ONNX Runtime's usual beginning if `has_prefix`."""
     code, label = _STATUS[name]
-    own = EXCEPTIONS[name]
-    engine_class = getattr(sys.modules.get(STATE_MODULE), name, own)
-    raised = own if engine_class is own else _join(own, engine_class)
+    raised, state = EXCEPTIONS[name], sys.modules.get(STATE_MODULE)
+    if getattr(state, name, raised) is not raised:
+        raised = _join(name, state)
     return raised(f"[ONNXRuntimeError] : {code} : {label} : {text}" if has_prefix else text)
 
 
 @cache
-def _join(own: type[OnnxRuntimeError], engine_class: type[Exception]) -> type[OnnxRuntimeError]:
-    return type(own.__name__, (own, engine_class), {"__module__": __name__})
+def _join(name: str, state: ModuleType) -> type[Exception]:
+    """Returns a class that is both this front end's and the engine's."""
+    engine_classes = tuple(getattr(state, each) for each in (name, *_ALSO.get(name, ())))
+    return type(name, (EXCEPTIONS[name], *engine_classes), {"__module__": __name__})
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any
 
 from hetero_core.core import Core
-from hetero_core.errors import HeteroError, enumerate_choices
+from hetero_core.errors import HeteroError
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,26 @@ STAND_IN = "hetero_core.frontends.onnxruntime"
 
 # Provider -> the devices that do its work, in order of preference. Every other provider may be one of ONNX Runtime's own: ORT.<ID>.
 _DEVICES = {"CUDAExecutionProvider": ("GPU",), "OpenVINOExecutionProvider": ("OPENVINO",)}
+_KNOWN = (
+    *(
+        "Tensorrt",
+        "CUDA",
+        "MIGraphX",
+        "ROCM",
+        "OpenVINO",
+        "Dnnl",
+        "VitisAI",
+        "QNN",
+        "Nnapi",
+        "VSINPU",
+        "Js",
+        "CoreML",
+        "Dml",
+        "Rknpu",
+    ),
+    *("WebNN", "WebGpu", "Xnnpack", "CANN", "Azure"),
+)
+"""ONNX Runtime's providers, without "ExecutionProvider"; a program may ask for one that is missing, and gets a warning."""
 _HOSTS = ("CPU", "ORT")
 """The devices for nodes that accelerators refuse."""
 
@@ -68,7 +88,7 @@ class Placement:
 
 def place_session(providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> Placement:
     """Returns the device for a session's arguments. Raises: ValueError for arguments that ONNX Runtime refuses, too."""
-    options = dict(read_providers(providers, provider_options))
+    options = read_providers(providers, provider_options)
     core = find_core()
     device_of_provider = {
         name: _find_device(core, name, options[name]) for name in options if name not in (HETERO_PROVIDER, CPU_PROVIDER)
@@ -76,7 +96,7 @@ def place_session(providers: Sequence[Any] | None, provider_options: Sequence[An
     missing = [name for name, device in device_of_provider.items() if device is None]
     if missing:
         warnings.warn(
-            f"Specified provider {enumerate_choices(missing)} is not in available provider names. "
+            f"Specified provider {', '.join(missing)} is not in available provider names. "
             f"Available providers: {', '.join(get_available_providers())}",
             stacklevel=4,
         )
@@ -153,36 +173,28 @@ def _list_engine_providers() -> list[str]:
     return [] if is_stand_in else [name for name in engine.get_available_providers() if name != CPU_PROVIDER]
 
 
-def read_providers(providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> list[tuple[str, dict[str, str]]]:
+def read_providers(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
     """Returns each provider once with its options as texts. Raises: ValueError."""
     if providers is None:
-        return []
+        return {}
     if not isinstance(providers, Sequence) or isinstance(providers, str):
-        raise ValueError("'providers' should be a sequence.")
-    pairs = list(providers)
+        raise ValueError(f"'providers' should be a sequence, got {providers!r}.")  # noqa: TRY004  # as ONNX Runtime
+    pairs = [(each, {}) if isinstance(each, str) else each for each in providers]
     if provider_options is not None:
-        if not isinstance(provider_options, Sequence):
-            raise ValueError("'provider_options' should be a sequence.")
-        if len(providers) != len(provider_options):
-            raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
-        if not all(isinstance(name, str) for name in providers):
-            raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
-        if not all(isinstance(options, dict) for options in provider_options):
-            raise ValueError("'provider_options' values must be dicts.")
+        is_list = isinstance(provider_options, Sequence) and len(provider_options) == len(providers)
+        if not is_list or not all(isinstance(each, str) for each in providers):
+            raise ValueError("'provider_options' should have one dict for each name in 'providers'.")
         pairs = list(zip(providers, provider_options, strict=True))
     read: dict[str, dict[str, str]] = {}
     for pair in pairs:
         match pair:
-            case str() as name:
-                options: Mapping[Any, Any] = {}
             case (str() as name, dict() as options):
-                pass
+                if name in read:
+                    warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=5)
+                read.setdefault(name, {str(key): str(value) for key, value in options.items()})
             case _:
-                raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
-        if name in read:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=5)
-        read.setdefault(name, {str(key): str(value) for key, value in options.items()})
-    return list(read.items())
+                raise ValueError(f"'providers' values must be either strings or (string, dict) tuples, got {pair!r}.")
+    return read
 
 
 def get_available_providers() -> list[str]:
@@ -194,8 +206,8 @@ def get_available_providers() -> list[str]:
 
 
 def get_all_providers() -> list[str]:
-    """Returns all providers that a session may be asked for by a name of its own."""
-    return list(dict.fromkeys((HETERO_PROVIDER, *_DEVICES, *_list_engine_providers(), CPU_PROVIDER)))
+    """Returns all names of providers that a session may get, available or not; CPUExecutionProvider is the last."""
+    return [HETERO_PROVIDER, *(f"{name}ExecutionProvider" for name in _KNOWN), CPU_PROVIDER]
 
 
 def get_device() -> str:

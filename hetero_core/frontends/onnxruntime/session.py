@@ -1,8 +1,8 @@
 """InferenceSession and IOBinding: a network loaded on a device of hetero, with ONNX Runtime's methods.
 
-A run: names and order of the feed are checked, the network's own `infer` runs, and the outputs are returned as a list. A session loads its
-model again, from its path or bytes, in a forked child, after `set_providers`, and if a run gives two sizes to one symbolic name: ONNX
-Runtime takes these names as remarks, hetero compiles with them.
+A run: the feed is checked, the network's own `infer` runs, and the outputs are returned as a list. A session loads its model again, from
+its path or bytes, in a forked child, after `set_providers`, and if a run gives two sizes to one symbolic name: for ONNX Runtime these
+names are comments, hetero compiles with them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,11 @@ import numpy as np
 from hetero_core.errors import HeteroError, InputShapeError, UnsupportedNodesError
 from hetero_core.frontends.onnxruntime.errors import convert_error, make_error, raise_as_onnxruntime
 from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions, report_once
-from hetero_core.frontends.onnxruntime.providers import Placement, find_core, find_splitter, place_session
-from hetero_core.frontends.onnxruntime.values import (
-    ModelMetadata,
-    NodeArg,
-    OrtValue,
-    find_dtype,
-    name_type,
-    report_memory,
-    view_memory,
-)
+from hetero_core.frontends.onnxruntime.providers import find_core, find_splitter, get_all_providers, place_session, read_providers
+from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, OrtValue, describe_value, report_memory, view_memory
 from hetero_core.network.reader import read_proto
 from hetero_core.network.tensors import read_type
-from hetero_core.network.types import TensorType, ValueSpec, shape_of
+from hetero_core.network.types import ValueSpec, shape_of
 from hetero_core.profile import Profile
 from hetero_core.reports.trace import profiles_to_trace
 from hetero_core.runtime.inputs import name_inputs
@@ -47,10 +39,11 @@ _MOST_PROFILES = 1000
 """The number of runs that a profile holds; older runs are dropped."""
 
 Feed = Mapping[str, Any] | Sequence[Any]
+Names = Sequence[str | int] | None
 
 
 class InferenceSession:
-    """A model on a device. Safe for threads, as ONNX Runtime's."""
+    """A model on a device: `network` is the ExecutableNetwork. Safe for threads, as ONNX Runtime's."""
 
     def __init__(
         self,
@@ -58,118 +51,99 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
-        **kwargs: Any,
+        **tuning: Any,
     ) -> None:
-        """`providers` and `provider_options` as ONNX Runtime takes them, see `providers`. Other arguments tune ONNX Runtime.
+        """`providers` and `provider_options` are ONNX Runtime's; `tuning` has its other arguments, which have no effect.
 
         Raises: ONNX Runtime's exceptions, each with hetero's error as its cause; ValueError, TypeError for wrong arguments.
         """
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
-        is_bytes = isinstance(path_or_bytes, bytes)
-        self._model_path = None if is_bytes else os.fspath(path_or_bytes)
-        self._model_bytes = path_or_bytes if is_bytes else None
+        self._model_bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else None
+        self._model_path = None if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
+        self._source: str | bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._sess_options = SessionOptions() if sess_options is None else sess_options
-        self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         self._lock = Lock()
         self._profiles: deque[Profile] = deque(maxlen=_MOST_PROFILES)
-        self._profiling_start_time_ns = time.monotonic_ns()
+        self._begin = time.monotonic_ns()
         self._has_open_sizes = False
-        self.set_providers(providers, provider_options)
+        self._place(providers, provider_options)
         if self._sess_options.optimized_model_filepath:
-            self._write_model(self._sess_options.optimized_model_filepath)
+            _copy_model(self._source, self._sess_options.optimized_model_filepath)
 
     # Loading
 
     def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None) -> None:
-        """Loads the model again on the device for these providers. Raises: as the constructor."""
-        if providers is None:
-            providers = getattr(self._sess_options, "_providers", None) or None
-        self._placement = place_session(providers, provider_options)
+        """Loads the model again for these providers. Raises: RuntimeError for a name that nobody knows; errors of the constructor."""
+        for name in read_providers(providers, provider_options):
+            if name not in get_all_providers():
+                raise RuntimeError(f"Unknown Provider Type: {name}")
+        self._place(providers, provider_options)
+
+    def _place(self, providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> None:
+        own = None if providers is not None else getattr(self._sess_options, "providers", None)
+        self._placement = place_session(own or providers, provider_options)
         with self._lock:
             self._load()
 
     def _load(self) -> None:
         """Loads the model on its device; if no device of AUTO takes it whole, on HETERO over the host's devices."""
-        placement = self._placement
-        config = {**placement.config, **self._read_config()}
+        placement, options = self._placement, self._sess_options
+        config: dict[str, Any] = {**placement.config, **({"PERF_COUNT": True} if options.enable_profiling else {})}
+        if options.intra_op_num_threads > 0:
+            config["INFERENCE_NUM_THREADS"] = options.intra_op_num_threads
+        core = find_core()
         with raise_as_onnxruntime():
-            model = self._read_model()
+            proto, _, _ = read_proto(self._source, holds_weights=False)
+            model = self._change_model(proto)
             try:
-                self.network = find_core().load_network(model, placement.device, config)
+                self.network = core.load_network(model, placement.device, config)
             except UnsupportedNodesError:
                 splitter = None if placement.is_chosen else find_splitter()
                 if splitter is None:
                     raise
-                self.network = find_core().load_network(model, splitter, config)
+                self.network = core.load_network(model, splitter, config)
+            self._describe(proto)
         self._process = os.getpid()
-        self._describe()
 
-    def _source(self) -> str | bytes:
-        source = self._model_bytes if self._model_path is None else self._model_path
-        assert source is not None, "a session has a path or bytes"
-        return source
-
-    def _read_config(self) -> dict[str, Any]:
+    def _change_model(self, proto: onnx.ModelProto) -> Any:
+        """Returns the path or bytes if the options change nothing in the model, else the changed network."""
         options = self._sess_options
-        config: dict[str, Any] = {"PERF_COUNT": True} if options.enable_profiling else {}
-        if options.intra_op_num_threads > 0:
-            config["INFERENCE_NUM_THREADS"] = options.intra_op_num_threads
-        return config
-
-    def _read_model(self) -> Any:
-        """Returns the path or bytes if nothing changes the model, else the changed network."""
-        options = self._sess_options
-        weights, sizes = getattr(options, "_weights", {}), getattr(options, "_free_sizes", {})
-        folder = getattr(options, "_entries", {}).get(FOLDER_ENTRY)
-        source: Any = self._source()
-        if not (weights or sizes or folder or self._has_open_sizes):
-            return source
+        folder = getattr(options, "entries", {}).get(FOLDER_ENTRY)
+        weights = getattr(options, "weights", {})
+        shapes = _find_shapes(proto, options) if isinstance(options, SessionOptions) else {}
+        source: Any = self._source
         if weights:
             folder = folder or (os.path.dirname(os.path.abspath(source)) if isinstance(source, str) else None)
             source = _replace_weights(source, weights)
+        if not (weights or folder or shapes or self._has_open_sizes):
+            return source
         network = find_core().read_network(source, base=folder)
-        names = {size for spec in network.inputs for size in shape_of(spec.type) or ()}
-        sizes = {name: size for name, size in sizes.items() if name in names}
-        network = network.with_shapes(sizes) if sizes else network
+        network = network.with_shapes(shapes) if shapes else network
         if self._has_open_sizes:
-            shapes = {spec.name: spec.shape for spec in network.inputs if spec.shape}
             network = network.with_shapes(
-                {name: tuple(size if isinstance(size, int) else None for size in shape) for name, shape in shapes.items()}
+                {
+                    spec.name: tuple(None if isinstance(size, str) else size for size in spec.shape)
+                    for spec in network.inputs
+                    if spec.shape
+                }
             )
         return network
 
-    def _describe(self) -> None:
-        """Reads the descriptions of inputs, outputs and model, as the file declares them."""
-        with raise_as_onnxruntime():
-            proto, _, _ = read_proto(self._source(), holds_weights=False)
+    def _describe(self, proto: onnx.ModelProto) -> None:
+        """Keeps the descriptions of inputs, outputs and model, as the file declares them."""
         network, graph = self.network, proto.graph
-        declared = {value.name: read_type(value.type, value.name) for value in (*graph.input, *graph.output)}
-        sizes = getattr(self._sess_options, "_free_sizes", {})
+        types = {value.name: read_type(value.type, value.name) for value in (*graph.input, *graph.output)}
+        if isinstance(self._sess_options, SessionOptions) and _find_shapes(proto, self._sess_options):
+            types = {}  # sizes were set: the network knows them
 
         def describe(specs: Sequence[ValueSpec]) -> list[NodeArg]:
-            return [_describe_value(spec, declared.get(spec.name), sizes) for spec in specs]
+            return [describe_value(spec, types.get(spec.name)) for spec in specs]
 
-        self._inputs_meta = describe(network.inputs)
-        self._outputs_meta = describe(network.outputs)
+        self._inputs_meta, self._outputs_meta = describe(network.inputs), describe(network.outputs)
         self._overridable_initializers = describe(network.replaceable if proto.ir_version >= 4 else ())
-        self._scalars = frozenset(spec.name for spec in network.inputs if spec.shape == ())
-        self._model_meta = ModelMetadata(
-            proto.producer_name,
-            graph.name,
-            proto.domain,
-            proto.doc_string,
-            graph.doc_string,
-            proto.model_version,
-            dict(network.metadata),
-        )
-
-    def _write_model(self, path: str) -> None:
-        import onnx  # loaded already with the network
-
-        report_once("optimized_model_filepath gets the model as it is; each device optimizes it when it loads it")
-        source = self._source()
-        onnx.save(onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source), path)
+        descriptions = proto.doc_string, graph.doc_string, proto.model_version, dict(network.metadata)
+        self._model_meta = ModelMetadata(proto.producer_name, graph.name, proto.domain, *descriptions)
 
     # Descriptions
 
@@ -203,15 +177,12 @@ class InferenceSession:
 
     def disable_fallback(self) -> None:
         """Has no effect: a failed run is never repeated on another provider."""
-        self._enable_fallback = False
 
-    def enable_fallback(self) -> None:
-        """Has no effect, as `disable_fallback`."""
-        self._enable_fallback = True
+    enable_fallback = disable_fallback
 
     # Runs
 
-    def run(self, output_names: Sequence[str | int] | None, input_feed: Feed, run_options: RunOptions | None = None) -> list[Any]:
+    def run(self, output_names: Names, input_feed: Feed, run_options: RunOptions | None = None) -> list[Any]:
         """Returns the outputs of these names (or positions), all if there are none; they belong to the caller.
 
         `input_feed`: values by name, or all values in order. Raises: ValueError for missing inputs; InvalidArgument, RuntimeException.
@@ -222,21 +193,19 @@ class InferenceSession:
 
     def run_async(
         self,
-        output_names: Sequence[str | int] | None,
+        output_names: Names,
         input_feed: Feed,
         callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Starts a run and returns; `callback` gets the outputs, `user_data` and the text of the error, which is empty without one."""
+        """Starts a run and returns; `callback` gets the outputs, `user_data`, and the text of the error, which is empty without one."""
         feed, names = self._check_feed(input_feed), self._name_outputs(output_names)
 
         def start(network: ExecutableNetwork) -> None:
             request = network.create_infer_request()
-            watch = _Watch(request, run_options)
 
             def end(_: Any, error: BaseException | None) -> None:
-                watch.leave()
                 if error is not None:
                     callback([], user_data, str(convert_error(error) if isinstance(error, HeteroError) else error))
                     return
@@ -244,21 +213,17 @@ class InferenceSession:
                 callback([outputs[name] for name in names], user_data, "")
 
             request.set_callback(end)
-            watch.start(feed)
+            request.start_async(feed)
 
         self._run_on_network(start, feed)
 
     def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, OrtValue],
-        run_options: RunOptions | None = None,
+        self, output_names: Names, input_dict_ort_values: Mapping[str, OrtValue], run_options: RunOptions | None = None
     ) -> list[OrtValue]:
         """Returns the outputs as OrtValues. Raises: as `run`."""
-        feed = {name: value._value for name, value in input_dict_ort_values.items()}
-        type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
         names = self._name_outputs(output_names)
-        outputs = self.run(names, feed, run_options)
+        type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
+        outputs = self.run(names, input_dict_ort_values, run_options)
         return [OrtValue(value, type_of_name[name]) for name, value in zip(names, outputs, strict=True)]
 
     def io_binding(self) -> IOBinding:
@@ -267,22 +232,18 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
         """Runs on the bound inputs; the outputs go to the bound memory, or to new arrays. Raises: as `run`."""
-        if iobinding._session is not self:
+        if iobinding.session is not self:
             raise ValueError("IOBinding must be used with the session that created it.")
-        feed = self._check_feed(iobinding._inputs)
-        self._run_on_network(lambda network: iobinding._run(network, feed, run_options), feed)
-
-    def _current(self) -> ExecutableNetwork:
-        """Returns the network, loaded again in a forked child."""
-        if self._process != os.getpid():
-            self._lock = Lock()  # another thread of the parent may have held it
-            self._load()
-        return self.network
+        feed = self._check_feed(iobinding.inputs)
+        self._run_on_network(lambda network: iobinding.run(network, feed, run_options), feed)
 
     def _run_on_network(self, run: Callable[[ExecutableNetwork], Any], feed: Mapping[str, Any]) -> Any:
+        if self._process != os.getpid():  # a forked child
+            self._lock = Lock()  # another thread of the parent may have held it
+            self._load()
         with raise_as_onnxruntime():
             try:
-                return run(self._current())
+                return run(self.network)
             except InputShapeError:
                 if not self._open_sizes(feed):
                     raise
@@ -291,65 +252,60 @@ class InferenceSession:
     def _open_sizes(self, feed: Mapping[str, Any]) -> bool:
         """Loads the model with nameless sizes if the feed gives two sizes to one name. Says whether it did."""
         sizes: dict[str, set[int]] = {}
-        for spec in self.network.inputs:
-            for size, name in zip(np.shape(feed.get(spec.name)), spec.shape or (), strict=False):
-                sizes.setdefault(name, set()).add(size) if isinstance(name, str) else None
+        for spec in (each for each in self.network.inputs if each.name in feed):
+            for size, name in zip(np.shape(feed[spec.name]), spec.shape or (), strict=False):
+                if isinstance(name, str):
+                    sizes.setdefault(name, set()).add(size)
         repeated = [name for name, values in sizes.items() if len(values) > 1]
-        if not repeated:
-            return False
-        report_once(
-            f"{self.network.where}: a run gives several sizes to {', '.join(repeated)}; the model is loaded with open sizes"
-        )
-        with self._lock:
-            if not self._has_open_sizes:
-                self._has_open_sizes = True
-                self._load()
-        return True
+        if repeated:
+            report_once(f"{self.network.where}: a run gives several sizes to {', '.join(repeated)}; it is loaded with open sizes")
+            with self._lock:
+                if not self._has_open_sizes:
+                    self._has_open_sizes = True
+                    self._load()
+        return bool(repeated)
 
     def _infer(self, network: ExecutableNetwork, feed: Mapping[str, Any], options: RunOptions | None) -> dict[str, Any]:
         if options is None and not network.measures:
             return network.infer(feed)
         request = network.create_infer_request()
-        watch = _Watch(request, options)
-        try:
-            watch.start(feed)
-            request.wait()
-        finally:
-            watch.leave()
+        _run_request(request, feed, options)
         if request.profile is not None:
             self._profiles.append(request.profile)
         return _take_outputs(request, network, feed)
 
     def _check_feed(self, feed: Feed) -> dict[str, Any]:
-        """Returns the values by name. Raises: ValueError for missing inputs, InvalidArgument for unknown names."""
+        """Returns the values by name. Raises: ValueError for missing inputs, InvalidArgument for a wrong number of values."""
         network = self.network
         with raise_as_onnxruntime():
             named = dict(name_inputs(feed, network.inputs, network=network.name))
-        defaults = network.border.defaults
         missing = [
             spec.name
-            for spec in self._inputs_meta
-            if spec.name not in named and not spec.type.startswith("optional") and spec.name not in defaults
+            for spec, described in zip(network.inputs, self._inputs_meta, strict=True)
+            if spec.name not in named and not described.type.startswith("optional") and spec.name not in network.border.defaults
         ]
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(named)}).")
-        for name in self._scalars & named.keys():
-            # ONNX Runtime does not compare the shape of a scalar.
-            value = np.asarray(named[name])
-            if value.ndim and value.size == 1:
-                named[name] = value.reshape(())
-        return {name: value._value if isinstance(value, OrtValue) else value for name, value in named.items()}
+        for spec in network.inputs:
+            value: Any = named.get(spec.name)
+            if isinstance(value, OrtValue):
+                named[spec.name] = value = value.value
+            if spec.dtype == "string" and isinstance(value, np.ndarray) and value.dtype.kind in "SV":
+                named[spec.name] = np.array([bytes(text).decode() for text in value.flat], object).reshape(value.shape)
+            elif spec.shape == () and np.ndim(value) and np.size(value) == 1:
+                named[spec.name] = np.reshape(value, ())  # ONNX Runtime does not compare the shape of a scalar
+        return named
 
-    def _name_outputs(self, names: Sequence[str | int] | None) -> Sequence[str]:
+    def _name_outputs(self, names: Names) -> Sequence[str]:
         """Returns names of outputs. Raises: InvalidArgument for a name or position that the model does not have."""
         own = self.network.output_names
         if not names:
             return own
-        named = [own[name] if isinstance(name, int) and 0 <= name < len(own) else name for name in names]
+        named = [own[name] if isinstance(name, int) and 0 <= name < len(own) else str(name) for name in names]
         for name in named:
             if name not in own:
                 raise make_error("InvalidArgument", f"Invalid output name: {name}; the outputs are {', '.join(own)}")
-        return [str(name) for name in named]
+        return named
 
     # Profiling
 
@@ -363,56 +319,35 @@ class InferenceSession:
 
     def get_profiling_start_time_ns(self) -> int:
         """Returns the moment when the session was made, in nanoseconds of `time.monotonic_ns`."""
-        return self._profiling_start_time_ns
-
-
-class _Watch:
-    """A run that RunOptions may end."""
-
-    def __init__(self, request: Any, options: RunOptions | None) -> None:
-        self._request = request
-        # Options of ONNX Runtime's own class cannot end a run.
-        self._options = options if isinstance(options, RunOptions) else None
-        if getattr(options, "terminate", False):
-            raise make_error("Fail", "Exiting due to terminate flag being set to true")
-
-    def start(self, feed: Mapping[str, Any] | None) -> None:
-        if self._options is not None:
-            self._options._requests.add(self._request)
-        self._request.start_async(feed)
-        if self._options is not None and self._options.terminate:
-            self._request.cancel()
-
-    def leave(self) -> None:
-        if self._options is not None:
-            self._options._requests.discard(self._request)
+        return self._begin
 
 
 class IOBinding:
     """The inputs and outputs of runs, bound to arrays, pointers and OrtValues in the host's memory."""
 
     def __init__(self, session: InferenceSession) -> None:
-        self._session = session
-        self._inputs: dict[str, Any] = {}
+        self.session = session
+        self.inputs: dict[str, Any] = {}
         # Output -> the array that it is written to; None for a new array.
         self._targets: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
+        # The request of the last run, with the network and the arrays that it writes to.
         self._request: Any = None
-        self._presets: dict[str, Any] = {}
+        self._written: tuple[Any, ...] = ()
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Binds an input to an array."""
-        self._inputs[name] = arr_on_cpu
+        self.inputs[name] = arr_on_cpu
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
         """Binds an input to the host's memory at a pointer. Raises: NotImplemented for another memory."""
-        self._inputs[name] = _view(name, device_type, element_type, shape, buffer_ptr)
+        self.inputs[name] = view_memory(name, device_type, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an input to an OrtValue."""
-        self._inputs[name] = ortvalue._value
+        self.inputs[name] = ortvalue.value
 
     def bind_output(
         self,
@@ -424,26 +359,21 @@ class IOBinding:
         buffer_ptr: int | None = None,
     ) -> None:
         """Binds an output to the host's memory at a pointer; without one, to an array that the run makes."""
-        self._require_output(name)
+        (name,) = self.session._name_outputs([name])
         if buffer_ptr is None:
             report_memory(device_type)
-            self._targets[name] = None
-            return
-        self._targets[name] = _view(name, device_type, element_type, () if shape is None else shape, buffer_ptr)
+        pointed = None if buffer_ptr is None else view_memory(name, device_type, element_type, shape or (), buffer_ptr)
+        self._targets[name] = pointed
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to an OrtValue."""
-        self._require_output(name)
-        self._targets[name] = ortvalue._tensor()
-
-    def _require_output(self, name: str) -> None:
-        self._session._name_outputs([name])
+        (name,) = self.session._name_outputs([name])
+        self._targets[name] = ortvalue.tensor
 
     def synchronize_inputs(self) -> None:
         """Has no effect: the host's memory is always up to date."""
 
-    def synchronize_outputs(self) -> None:
-        """Has no effect, as `synchronize_inputs`."""
+    synchronize_outputs = synchronize_inputs
 
     def get_outputs(self) -> list[OrtValue]:
         """Returns the outputs of the last run, in the order in which they were bound."""
@@ -455,62 +385,57 @@ class IOBinding:
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
-        self._inputs.clear()
+        self.inputs.clear()
 
     def clear_binding_outputs(self) -> None:
         """Forgets all outputs."""
         self._targets.clear()
         self._outputs = {}
 
-    def _run(self, network: ExecutableNetwork, feed: Mapping[str, Any], options: RunOptions | None) -> None:
-        """Runs; the device writes to bound memory itself, unless that memory is an input's as well."""
-        inputs = [value for value in feed.values() if isinstance(value, np.ndarray)]
+    def run(self, network: ExecutableNetwork, feed: Mapping[str, Any], options: RunOptions | None) -> None:
+        """Runs; the device writes to the bound memory itself, unless that memory is an input's or another output's as well."""
+        arrays = [value for value in (*feed.values(), *self._targets.values()) if isinstance(value, np.ndarray)]
         presets = {
             name: target
             for name, target in self._targets.items()
-            if target is not None and not any(np.may_share_memory(target, value) for value in inputs)
+            if target is not None and sum(np.may_share_memory(target, other) for other in arrays) == 1
         }
-        is_same = presets.keys() == self._presets.keys() and all(presets[name] is self._presets[name] for name in presets)
-        if self._request is None or self._request._network is not network or not is_same:
-            self._request = network.create_infer_request()
+        written = (network, *presets, *map(id, presets.values()))
+        if self._request is None or written != self._written:
+            self._request, self._written = network.create_infer_request(), written
             for name, target in presets.items():
                 self._request.set_tensor(name, target)
-            self._presets = presets
-        watch = _Watch(self._request, options)
-        try:
-            if options is None:
-                self._request.infer(feed)
-            else:
-                watch.start(feed)
-                self._request.wait()
-        finally:
-            watch.leave()
+        _run_request(self._request, feed, options)
         outputs = _take_outputs(self._request, network, feed)
         for name, target in self._targets.items():
-            if target is not None and name not in presets:
+            if target is None:  # the next run of the request must not overwrite it
+                self._outputs[name] = np.array(outputs[name]) if isinstance(outputs[name], np.ndarray) else outputs[name]
+                continue
+            if name not in presets:
                 np.copyto(target, outputs[name])
-        self._outputs = {
-            name: self._own(name, outputs[name]) if target is None else target for name, target in self._targets.items()
-        }
-
-    def _own(self, name: str, value: Any) -> Any:
-        """Returns an output that the next run of the request does not overwrite."""
-        return value.copy() if isinstance(value, np.ndarray) else value
+            self._outputs[name] = target
 
 
 SessionIOBinding = IOBinding
 """The name of ONNX Runtime's compiled class, which a binding wraps there."""
 
 
-def _view(name: str, device_type: str, element_type: Any, shape: Sequence[int], pointer: int) -> np.ndarray[Any, Any]:
-    if device_type != "cpu":
-        raise make_error(
-            "NotImplemented",
-            f"'{name}' cannot be bound to a pointer into memory of '{device_type}'; bind the host's memory, and the device copies it",
-        )
-    if element_type is None:
-        raise make_error("InvalidArgument", f"'{name}' is bound to a pointer without an element type")
-    return view_memory(pointer, shape, find_dtype(element_type))
+def _run_request(request: Any, feed: Mapping[str, Any], options: Any) -> None:
+    """Runs a request; another thread may end it by `options`. Raises: Fail if they say that the run is to end."""
+    if options is None:
+        request.infer(feed)
+        return
+    if options.terminate:
+        raise make_error("Fail", "Exiting due to terminate flag being set to true")
+    requests: set[Any] = getattr(options, "requests", set())
+    requests.add(request)
+    try:
+        request.start_async(feed)
+        if options.terminate:
+            request.cancel()
+        request.wait()
+    finally:
+        requests.discard(request)
 
 
 def _take_outputs(request: Any, network: ExecutableNetwork, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -519,11 +444,19 @@ def _take_outputs(request: Any, network: ExecutableNetwork, feed: Mapping[str, A
     return dict(zip(network.output_names, own_outputs(outputs, tuple(feed.values())), strict=True))
 
 
-def _describe_value(spec: ValueSpec, declared: Any, sizes: Mapping[str, int]) -> NodeArg:
-    """Returns the description of a value as the file declares it; without a declared shape, as inference knows it."""
-    value_type = spec.type if declared is None or (isinstance(declared, TensorType) and declared.shape is None) else declared
-    shape = [sizes.get(size, size) if isinstance(size, str) else size for size in shape_of(value_type) or ()]
-    return NodeArg(spec.name, name_type(value_type), shape)
+def _find_shapes(proto: onnx.ModelProto, options: SessionOptions) -> dict[str, tuple[Any, ...]]:
+    """Returns the shapes of the inputs in which the options set a size, by name or by denotation."""
+    shapes = {}
+    for value in proto.graph.input:
+        axes = value.type.tensor_type.shape.dim
+        shape = shape_of(read_type(value.type, value.name)) or ()
+        fixed = tuple(
+            options.sizes.get(str(size), options.sizes_of_denotations.get(axis.denotation, size))
+            for size, axis in zip(shape, axes, strict=True)
+        )
+        if fixed != shape:
+            shapes[value.name] = fixed
+    return shapes
 
 
 def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> onnx.ModelProto:
@@ -536,5 +469,12 @@ def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> on
     for name, value in weights.items():
         if name not in tensors:
             raise make_error("InvalidArgument", f"the model has no constant '{name}' to replace")
-        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value.numpy(), name))
+        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value.tensor, name))
     return model
+
+
+def _copy_model(source: str | bytes, path: str) -> None:
+    import onnx  # loaded already with the network
+
+    report_once("optimized_model_filepath gets the model as it is; each device optimizes it when it loads it")
+    onnx.save(onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source), path)

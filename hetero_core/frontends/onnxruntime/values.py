@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from math import prod
 from typing import Any
 
@@ -14,25 +13,9 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.frontends.onnxruntime.errors import make_error
 from hetero_core.frontends.onnxruntime.options import report_once
-from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType
+from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType, shape_of
 
 _SPELLED = {"float32": "float", "float64": "double"}
-
-
-class OrtMemType(IntEnum):
-    """The kinds of memory of a value."""
-
-    CPU_INPUT = -2
-    CPU_OUTPUT = CPU = -1
-    DEFAULT = 0
-
-
-class OrtAllocatorType(IntEnum):
-    """The kinds of allocators; devices allocate memory here."""
-
-    INVALID = -1
-    ORT_DEVICE_ALLOCATOR = 0
-    ORT_ARENA_ALLOCATOR = 1
 
 
 @dataclass(frozen=True)
@@ -74,22 +57,36 @@ def name_type(value_type: ValueType | None) -> str:
     return "tensor(undefined)"
 
 
+def describe_value(spec: ValueSpec, declared: ValueType | None) -> NodeArg:
+    """Returns the description of a value as the file declares it; without a declared shape, as inference knows it."""
+    value_type = spec.type if declared in (None, TensorType(spec.dtype)) else declared
+    return NodeArg(spec.name, name_type(value_type), list(shape_of(value_type) or ()))
+
+
 def find_dtype(element_type: Any) -> np.dtype[Any]:
     """Returns NumPy's type of an element type: a NumPy type, or ONNX's number of it. Raises: InvalidArgument."""
-    name = dtype_of_onnx(element_type) if isinstance(element_type, int) else dtype_of_numpy(element_type)
-    if name is None:
+    name = dtype_of_onnx(element_type) if isinstance(element_type, int) else element_type and dtype_of_numpy(element_type)
+    if not name:
         raise make_error("InvalidArgument", f"{element_type!r} is no element type of ONNX")
     return numpy_dtype(name)
 
 
-def view_memory(pointer: int, shape: Sequence[int], element_type: Any) -> np.ndarray[Any, Any]:
-    """Returns an array over the host's memory at `pointer`; the caller keeps the memory alive."""
+def view_memory(name: str, device_type: str, element_type: Any, shape: Sequence[int], pointer: int) -> np.ndarray[Any, Any]:
+    """Returns an array over the host's memory at a pointer, for the value `name`; the caller keeps the memory alive.
+
+    Raises: NotImplemented for another memory, InvalidArgument for texts and without an element type.
+    """
+    if device_type != "cpu":
+        raise make_error(
+            "NotImplemented",
+            f"'{name}' cannot be bound to a pointer into memory of '{device_type}'; bind the host's memory, and the device copies it",
+        )
     dtype = find_dtype(element_type)
-    if dtype == object:
-        raise make_error("InvalidArgument", "texts cannot be bound by a pointer; bind an array or an OrtValue")
+    if dtype.kind == "O":
+        raise make_error("InvalidArgument", f"'{name}' cannot be bound to texts by a pointer; bind an array or an OrtValue")
     nbytes = prod(shape) * dtype.itemsize
-    buffer = (ctypes.c_ubyte * nbytes).from_address(pointer) if nbytes else b""
-    return np.frombuffer(buffer, dtype).reshape(tuple(shape))
+    memory = memoryview((ctypes.c_ubyte * nbytes).from_address(pointer)) if nbytes else b""
+    return np.frombuffer(memory, dtype).reshape(tuple(shape))
 
 
 def report_memory(device_type: str) -> None:
@@ -98,31 +95,11 @@ def report_memory(device_type: str) -> None:
         report_once(f"a value for memory of '{device_type}' stays in the host's memory; the device copies it")
 
 
-class OrtDevice:
-    """The place of a value, as ONNX Runtime names it."""
-
-    def __init__(self, name: str, device_id: int) -> None:
-        self._name, self._id = name, device_id
-
-    @staticmethod
-    def make(name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """Returns the place of this name; `vendor_id` has no effect."""
-        return OrtDevice(name, device_id)
-
-    def device_id(self) -> int:
-        """Returns the number of the device."""
-        return self._id
-
-    def device_type(self) -> str:
-        """Returns the name that `make` got."""
-        return self._name
-
-
 class OrtValue:
     """A tensor, a list of tensors or maps, or an absent optional. A tensor shares the memory of its array."""
 
     def __init__(self, value: Any, type_name: str = "") -> None:
-        self._value = value
+        self.value = value
         self._type = type_name
 
     @classmethod
@@ -149,27 +126,29 @@ class OrtValue:
         """Returns a value over a tensor of another library."""
         return cls(np.from_dlpack(data))
 
-    def _tensor(self) -> np.ndarray[Any, Any]:
-        if not isinstance(self._value, np.ndarray):
+    @property
+    def tensor(self) -> np.ndarray[Any, Any]:
+        """The array of a tensor, whose memory it shares. Raises: Fail for any other value."""
+        if not isinstance(self.value, np.ndarray):
             raise make_error("Fail", f"expected a tensor, the OrtValue holds {self.data_type()}")
-        return self._value
+        return self.value
 
     def numpy(self) -> Any:
         """Returns a copy of a tensor; the lists and maps of any other value."""
-        return self._value.copy() if isinstance(self._value, np.ndarray) else self._value
+        return self.value.copy() if isinstance(self.value, np.ndarray) else self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self._tensor(), dtype, copy=copy)
+        return np.array(self.tensor, dtype, copy=copy)
 
     def __dlpack__(self, **arguments: Any) -> Any:
-        return self._tensor().__dlpack__(**arguments)
+        return self.tensor.__dlpack__(**arguments)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._tensor().__dlpack_device__()
+        return self.tensor.__dlpack_device__()
 
     def update_inplace(self, data: Any) -> None:
         """Overwrites a tensor with values of the same type and number. Raises: InvalidArgument."""
-        array, target = np.asarray(data), self._tensor()
+        array, target = np.asarray(data), self.tensor
         if array.dtype != target.dtype or array.size != target.size:
             raise make_error(
                 "InvalidArgument",
@@ -179,11 +158,11 @@ class OrtValue:
 
     def data_ptr(self) -> int:
         """Returns the address of the first element."""
-        return int(self._tensor().ctypes.data)
+        return int(self.tensor.ctypes.data)
 
     def tensor_size_in_bytes(self) -> int:
         """Returns the bytes of all elements."""
-        return int(self._tensor().nbytes)
+        return int(self.tensor.nbytes)
 
     def device_name(self) -> str:
         """Returns "cpu": all values lie in the host's memory."""
@@ -191,29 +170,29 @@ class OrtValue:
 
     def shape(self) -> list[int]:
         """Returns the sizes of a tensor."""
-        return list(self._tensor().shape)
+        return list(self.tensor.shape)
 
     def data_type(self) -> str:
         """Returns the type as ONNX Runtime writes it."""
-        if self._type or not isinstance(self._value, np.ndarray):
+        if self._type or not isinstance(self.value, np.ndarray):
             return self._type or "optional"
-        return name_type(TensorType(dtype_of_numpy(self._value.dtype)))
+        return name_type(TensorType(dtype_of_numpy(self.value.dtype)))
 
     def element_type(self) -> int:
         """Returns ONNX's number of a tensor's element type."""
-        return onnx_of_dtype(dtype_of_numpy(self._tensor().dtype) or "undefined")
+        return onnx_of_dtype(dtype_of_numpy(self.tensor.dtype) or "undefined")
 
     def has_value(self) -> bool:
         """Says whether this is not an absent optional."""
-        return self._value is not None
+        return self.value is not None
 
     def is_tensor(self) -> bool:
         """Says whether this is a tensor."""
-        return isinstance(self._value, np.ndarray)
+        return isinstance(self.value, np.ndarray)
 
     def is_tensor_sequence(self) -> bool:
         """Says whether this is a list of tensors."""
-        return isinstance(self._value, list) and all(isinstance(item, np.ndarray) for item in self._value)
+        return isinstance(self.value, list) and all(isinstance(item, np.ndarray) for item in self.value)
 
     def is_sparse_tensor(self) -> bool:
         """Returns False: sparse tensors are not supported."""
