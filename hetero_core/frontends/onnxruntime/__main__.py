@@ -10,8 +10,7 @@ import os
 import subprocess
 import sys
 
-from hetero_core.frontends.onnxruntime.start import START_FOLDER, SWITCH_VARIABLE
-
+START_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start")
 USAGE = "usage: python -m hetero_core.frontends.onnxruntime [-d DEVICE] (APP.py | -m MODULE) [arguments]"
 
 
@@ -25,8 +24,8 @@ def main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help") or words == ["-m"]:
         sys.stderr.write(USAGE + "\n")
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
-    environment[SWITCH_VARIABLE] = "1"
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(START_FOLDER), environment.get("PYTHONPATH"))))
+    environment["HETERO_ONNXRUNTIME"] = "1"
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (START_FOLDER, environment.get("PYTHONPATH"))))
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing starts its workers
     command = [sys.executable, *flags, *words]
     if os.name == "posix":

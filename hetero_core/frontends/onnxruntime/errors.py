@@ -12,24 +12,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from hetero_core.errors import (
-    ConfigKeyError,
-    ConfigValueError,
-    DeviceNameError,
-    DeviceNotFoundError,
-    DeviceUnavailableError,
-    HeteroError,
-    InputNameError,
-    InputShapeError,
-    InputTypeError,
-    InvalidNetworkError,
-    LoadError,
-    NetworkNotFoundError,
-    NetworkReadError,
-    NotImplementedByDeviceError,
-    RequestCancelledError,
-    UnsupportedNodesError,
-)
+from hetero_core import errors
+from hetero_core.errors import HeteroError
 
 STATE_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 """The module from which applications import ONNX Runtime's exceptions."""
@@ -57,14 +41,15 @@ _STATUS = {
 _ALSO = {"RuntimeException": ("Fail",), "InvalidGraph": ("InvalidArgument",)}
 
 # The first class that matches names the exception: subclasses stand before their bases.
-_NAME_OF_ERROR = (
-    (NetworkNotFoundError, "NoSuchFile"),
-    (NetworkReadError, "InvalidProtobuf"),
-    (InvalidNetworkError, "InvalidGraph"),
-    ((UnsupportedNodesError, NotImplementedByDeviceError), "NotImplemented"),
-    ((InputNameError, InputShapeError, InputTypeError, ConfigKeyError, ConfigValueError), "InvalidArgument"),
-    ((DeviceNameError, DeviceNotFoundError, DeviceUnavailableError), "EPFail"),
-    ((LoadError, RequestCancelledError), "Fail"),
+_NAME_OF_ERROR: tuple[tuple[Any, str], ...] = (
+    (errors.NetworkNotFoundError, "NoSuchFile"),
+    (errors.NetworkReadError, "InvalidProtobuf"),
+    (errors.InvalidNetworkError, "InvalidGraph"),
+    ((errors.UnsupportedNodesError, errors.NotImplementedByDeviceError), "NotImplemented"),
+    ((errors.InputNameError, errors.InputShapeError, errors.InputTypeError), "InvalidArgument"),
+    ((errors.ConfigKeyError, errors.ConfigValueError), "InvalidArgument"),
+    ((errors.DeviceNameError, errors.DeviceNotFoundError, errors.DeviceUnavailableError), "EPFail"),
+    ((errors.LoadError, errors.RequestCancelledError), "Fail"),
 )
 
 

@@ -31,25 +31,11 @@ STAND_IN = "hetero_core.frontends.onnxruntime"
 # Provider -> the devices that do its work, in order of preference. Every other provider may be one of ONNX Runtime's own: ORT.<ID>.
 _DEVICES = {"CUDAExecutionProvider": ("GPU",), "OpenVINOExecutionProvider": ("OPENVINO",)}
 _KNOWN = (
-    *(
-        "Tensorrt",
-        "CUDA",
-        "MIGraphX",
-        "ROCM",
-        "OpenVINO",
-        "Dnnl",
-        "VitisAI",
-        "QNN",
-        "Nnapi",
-        "VSINPU",
-        "Js",
-        "CoreML",
-        "Dml",
-        "Rknpu",
-    ),
-    *("WebNN", "WebGpu", "Xnnpack", "CANN", "Azure"),
+    *("Tensorrt", "CUDA", "MIGraphX", "ROCM", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU", "Js", "CoreML", "Dml"),
+    *("Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure"),
 )
 """ONNX Runtime's providers, without "ExecutionProvider"; a program may ask for one that is missing, and gets a warning."""
+_CLOUD = "AzureExecutionProvider"
 _HOSTS = ("CPU", "ORT")
 """The devices for nodes that accelerators refuse."""
 
@@ -110,23 +96,27 @@ def place_session(providers: Sequence[Any] | None, provider_options: Sequence[An
     accelerators = [device for device in device_of_provider.values() if device is not None]
     if HETERO_PROVIDER in present or not accelerators:
         return Placement(_find_automatic(core, is_host=HETERO_PROVIDER not in present), config, False, present)
-    listed = [*accelerators, *(name for name in _HOSTS if name in core.device_names and name not in accelerators)]
-    device = "HETERO:" + ",".join(listed) if len(listed) > 1 and "HETERO" in core.device_names else listed[0]
-    return Placement(device, {}, False, present)
+    return Placement(_join_hosts(core, accelerators), {}, False, present)
 
 
 def find_splitter() -> str | None:
     """Returns HETERO over the host's devices, for a model that no device takes whole; None if it is not installed."""
-    names = find_core().device_names
-    hosts = [name for name in _HOSTS if name in names]
-    return "HETERO:" + ",".join(hosts) if len(hosts) > 1 and "HETERO" in names else None
+    device = _join_hosts(find_core(), [])
+    return device if device.startswith("HETERO") else None
+
+
+def _join_hosts(core: Core, accelerators: Sequence[str]) -> str:
+    """Returns HETERO over these devices and the host's; the first of them if HETERO is not installed."""
+    names = core.device_names
+    listed = [*accelerators, *(name for name in _HOSTS if name in names and name not in accelerators)]
+    return "HETERO:" + ",".join(listed) if len(listed) > 1 and "HETERO" in names else next(iter(listed), "AUTO")
 
 
 def _find_automatic(core: Core, *, is_host: bool = False) -> str:
     """Returns AUTO, without accelerators if `is_host`; the host's first device if AUTO is not installed."""
     names = core.device_names
     if "AUTO" not in names:
-        return next((name for name in _HOSTS if name in names), "AUTO")
+        return _join_hosts(core, [])
     accelerators = [name for name in names if _is_accelerator(core, name)] if is_host else []
     return "AUTO" + (":" if accelerators else "") + ",".join(f"-{name}" for name in accelerators)
 
@@ -162,7 +152,7 @@ def _works(core: Core, device: str) -> bool:
 
 
 def _list_engine_providers() -> list[str]:
-    """Returns the providers that an installed ONNX Runtime has, except CPU; their drivers may be missing."""
+    """Returns the providers of an installed ONNX Runtime, except CPU and a cloud service; their drivers may be missing."""
     if "ORT" not in find_core().device_names:
         return []
     try:
@@ -170,7 +160,7 @@ def _list_engine_providers() -> list[str]:
     except ImportError:
         return []
     is_stand_in = getattr(sys.modules["onnxruntime"].__spec__, "origin", "") == STAND_IN
-    return [] if is_stand_in else [name for name in engine.get_available_providers() if name != CPU_PROVIDER]
+    return [] if is_stand_in else [name for name in engine.get_available_providers() if name not in (CPU_PROVIDER, _CLOUD)]
 
 
 def read_providers(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:

@@ -94,11 +94,8 @@ class Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Fills a stand-in."""
-        for name in frontend.PUT_NAMES:
+        for name in (*frontend.PUT_NAMES, *(frontend.STAND_IN_NAMES if module.__name__ == _MODULE else ())):
             setattr(module, name, getattr(frontend, name))
-        if module.__name__ == _MODULE:
-            for name in frontend.STAND_IN_NAMES:
-                setattr(module, name, getattr(frontend, name))
         if module.__name__ in (STATE_MODULE, f"{_MODULE}.capi._pybind_state"):
             vars(module).update(EXCEPTIONS)
 
