@@ -146,4 +146,4 @@ def name_kinds(monkeypatch: pytest.MonkeyPatch, folder: Path, open_session: Open
 def test_magika_names_kinds_of_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sessions: Open) -> None:
     expected = name_kinds(monkeypatch, tmp_path, None)
     assert name_kinds(monkeypatch, tmp_path, sessions) == expected
-    assert {"python", "onnx", "css"} <= set(expected)
+    assert {"python", "json", "css"} <= set(expected)

@@ -133,7 +133,7 @@ class InferenceSession:
     def _describe(self, proto: onnx.ModelProto) -> None:
         """Keeps the descriptions of inputs, outputs and model, as the file declares them."""
         network, graph = self.network, proto.graph
-        types = {value.name: read_type(value.type, value.name) for value in (*graph.input, *graph.output)}
+        types = {value.name: value.type for value in (*graph.input, *graph.output)}
         if isinstance(self._sess_options, SessionOptions) and _find_shapes(proto, self._sess_options):
             types = {}  # sizes were set: the network knows them
 
@@ -451,7 +451,7 @@ def _find_shapes(proto: onnx.ModelProto, options: SessionOptions) -> dict[str, t
         axes = value.type.tensor_type.shape.dim
         shape = shape_of(read_type(value.type, value.name)) or ()
         fixed = tuple(
-            options.sizes.get(str(size), options.sizes_of_denotations.get(axis.denotation, size))
+            options.sizes.get(axis.dim_param, options.sizes_of_denotations.get(axis.denotation, size))
             for size, axis in zip(shape, axes, strict=True)
         )
         if fixed != shape:

@@ -6,14 +6,18 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.frontends.onnxruntime.errors import make_error
 from hetero_core.frontends.onnxruntime.options import report_once
+from hetero_core.network.tensors import read_type
 from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType, shape_of
+
+if TYPE_CHECKING:
+    import onnx
 
 _SPELLED = {"float32": "float", "float64": "double"}
 
@@ -57,10 +61,13 @@ def name_type(value_type: ValueType | None) -> str:
     return "tensor(undefined)"
 
 
-def describe_value(spec: ValueSpec, declared: ValueType | None) -> NodeArg:
-    """Returns the description of a value as the file declares it; without a declared shape, as inference knows it."""
-    value_type = spec.type if declared in (None, TensorType(spec.dtype)) else declared
-    return NodeArg(spec.name, name_type(value_type), list(shape_of(value_type) or ()))
+def describe_value(spec: ValueSpec, declared: onnx.TypeProto | None) -> NodeArg:
+    """Returns the description of a value as the file declares it, placeholders of names included; without a declared shape, as inferred."""
+    value_type = None if declared is None else read_type(declared, spec.name)
+    if declared is None or value_type in (None, TensorType(spec.dtype)):
+        return NodeArg(spec.name, name_type(spec.type), list(shape_of(spec.type) or ()))
+    shape = [axis.dim_param or (axis.dim_value if axis.HasField("dim_value") else None) for axis in declared.tensor_type.shape.dim]
+    return NodeArg(spec.name, name_type(value_type), [None if size in (-1, "") else size for size in shape])
 
 
 def find_dtype(element_type: Any) -> np.dtype[Any]:
