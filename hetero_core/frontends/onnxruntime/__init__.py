@@ -10,13 +10,15 @@ A session goes from its model to a Core of the process (`providers` names the de
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from hetero_core.frontends.replacement import replace_package
 
 if TYPE_CHECKING:
     from hetero_core.frontends.onnxruntime.options import *  # noqa: F403
     from hetero_core.frontends.onnxruntime.providers import *  # noqa: F403
-    from hetero_core.frontends.onnxruntime.replacement import replace_onnxruntime as replace_onnxruntime
     from hetero_core.frontends.onnxruntime.session import *  # noqa: F403
     from hetero_core.frontends.onnxruntime.values import *  # noqa: F403
 
@@ -26,18 +28,21 @@ _NAMES = {
     "session": ("IOBinding", "InferenceSession", "SessionIOBinding"),
     "values": ("ModelMetadata", "NodeArg", "OrtValue"),
 }
-_HOME_OF_NAME = {"replace_onnxruntime": "replacement", **{name: home for home, names in _NAMES.items() for name in names}}
+_HOME_OF_NAME = {name: home for home, names in _NAMES.items() for name in names}
 
-PUT_NAMES = tuple(name for names in _NAMES.values() for name in names)
+PUT_NAMES = tuple(_HOME_OF_NAME)
 """The names that are put into an installed ONNX Runtime."""
-STAND_IN_NAMES = (
-    *("__version__", "disable_telemetry_events", "enable_telemetry_events", "get_build_info", "get_version_string"),
-    *("preload_dlls", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed"),
+STAND_IN_SUBMODULES = (
+    *("capi", "capi._pybind_state"),
+    *("capi.onnxruntime_inference_collection", "capi.onnxruntime_pybind11_state"),
 )
-"""Names that concern the engine as a whole: an installed ONNX Runtime keeps its own."""
+"""The submodules of a front end that stands in for a missing ONNX Runtime; an installed one keeps its own."""
+SUBMODULES = ()
 
 __version__ = "1.32.0"
 """The version of ONNX Runtime whose interface this is."""
+
+replace_onnxruntime = partial(replace_package, "onnxruntime")
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,13 @@ from typing import Any
 
 from hetero_core.core import Core
 from hetero_core.errors import HeteroError
+from hetero_core.frontends.replacement import find_device
 
 logger = logging.getLogger(__name__)
 
 HETERO_PROVIDER = "HeteroExecutionProvider"
 """The provider of any device; its option `device` names it, and its other options are configuration keys."""
 CPU_PROVIDER = "CPUExecutionProvider"
-DEVICE_VARIABLE = "HETERO_DEVICE"
-STAND_IN = "hetero_core.frontends.onnxruntime"
-"""The origin of the module `onnxruntime` if ONNX Runtime is not installed."""
 
 # Provider -> the devices that do its work, in order of preference. Every other provider may be one of ONNX Runtime's own: ORT.<ID>.
 _DEVICES = {"CUDAExecutionProvider": ("GPU",), "OpenVINOExecutionProvider": ("OPENVINO",)}
@@ -90,7 +87,7 @@ def place_session(providers: Sequence[Any] | None, provider_options: Sequence[An
     config = {key: value for key, value in own.items() if key != "device"}
     present = {name: option for name, option in options.items() if name not in missing} or {HETERO_PROVIDER: {}}
     present.setdefault(CPU_PROVIDER, {})
-    chosen = own.get("device") or os.environ.get(DEVICE_VARIABLE)
+    chosen = own.get("device") or find_device("")
     if chosen:
         return Placement(chosen, config, True, present)
     accelerators = [device for device in device_of_provider.values() if device is not None]
@@ -159,7 +156,7 @@ def _list_engine_providers() -> list[str]:
         engine = import_module("onnxruntime.capi._pybind_state")
     except ImportError:
         return []
-    is_stand_in = getattr(sys.modules["onnxruntime"].__spec__, "origin", "") == STAND_IN
+    is_stand_in = engine.__name__.startswith("hetero_core.")
     return [] if is_stand_in else [name for name in engine.get_available_providers() if name not in (CPU_PROVIDER, _CLOUD)]
 
 
