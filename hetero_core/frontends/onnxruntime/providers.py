@@ -32,7 +32,6 @@ _KNOWN = (
     *("Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure"),
 )
 """ONNX Runtime's providers, without "ExecutionProvider"; a program may ask for one that is missing, and gets a warning."""
-_CLOUD = "AzureExecutionProvider"
 _HOSTS = ("CPU", "ORT")
 """The devices for nodes that accelerators refuse."""
 
@@ -53,10 +52,8 @@ def find_core() -> Core:
 def forget_core() -> None:
     """Closes the Core of this process, and with it all sessions."""
     global _core
-    with _lock:
-        core, _core = _core, None
-    if core is not None:
-        core.close()
+    core, _core = find_core(), None
+    core.close()
 
 
 @dataclass(frozen=True)
@@ -156,8 +153,9 @@ def _list_engine_providers() -> list[str]:
         engine = import_module("onnxruntime.capi._pybind_state")
     except ImportError:
         return []
-    is_stand_in = engine.__name__.startswith("hetero_core.")
-    return [] if is_stand_in else [name for name in engine.get_available_providers() if name not in (CPU_PROVIDER, _CLOUD)]
+    if engine.__name__.startswith("hetero_core."):  # it stands in for a missing one
+        return []
+    return [name for name in engine.get_available_providers() if name not in (CPU_PROVIDER, "AzureExecutionProvider")]
 
 
 def read_providers(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
     from hetero_core.runtime.executable import ExecutableNetwork
 
-_MOST_PROFILES = 1000
-"""The number of runs that a profile holds; older runs are dropped."""
-
 Feed = Mapping[str, Any] | Sequence[Any]
 Names = Sequence[str | int] | None
 
@@ -64,7 +61,7 @@ class InferenceSession:
         self._source: str | bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._sess_options = SessionOptions() if sess_options is None else sess_options
         self._lock = Lock()
-        self._profiles: deque[Profile] = deque(maxlen=_MOST_PROFILES)
+        self._profiles: deque[Profile] = deque(maxlen=1000)  # the last runs
         self._begin = time.monotonic_ns()
         self._has_open_sizes = False
         self._place(providers, provider_options)
@@ -121,13 +118,9 @@ class InferenceSession:
         network = find_core().read_network(source, base=folder)
         network = network.with_shapes(shapes) if shapes else network
         if self._has_open_sizes:
-            network = network.with_shapes(
-                {
-                    spec.name: tuple(None if isinstance(size, str) else size for size in spec.shape)
-                    for spec in network.inputs
-                    if spec.shape
-                }
-            )
+            sizes = {spec.name: spec.shape for spec in network.inputs if spec.shape}
+            opened = {name: tuple(None if isinstance(size, str) else size for size in shape) for name, shape in sizes.items()}
+            network = network.with_shapes(opened)
         return network
 
     def _describe(self, proto: onnx.ModelProto) -> None:
@@ -362,8 +355,9 @@ class IOBinding:
         (name,) = self.session._name_outputs([name])
         if buffer_ptr is None:
             report_memory(device_type)
-        pointed = None if buffer_ptr is None else view_memory(name, device_type, element_type, shape or (), buffer_ptr)
-        self._targets[name] = pointed
+            self._targets[name] = None
+        else:
+            self._targets[name] = view_memory(name, device_type, element_type, shape or (), buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to an OrtValue."""
@@ -474,7 +468,7 @@ def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> on
 
 
 def _copy_model(source: str | bytes, path: str) -> None:
-    import onnx  # loaded already with the network
+    import onnx
 
     report_once("optimized_model_filepath gets the model as it is; each device optimizes it when it loads it")
     onnx.save(onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source), path)
