@@ -208,11 +208,11 @@ def models(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")  # see engines
 def real(session: nox.Session) -> None:
-    """Runs trained models in the pipelines of their packages, compared with ONNX Runtime; downloads the packages."""
+    """Runs trained models and applications behind the front ends, compared with the engines; downloads the packages."""
     plugins = ["auto", "cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
     # The packages' own requirements, except a second ONNX Runtime and a different torch.
     needed = ["opencv-python-headless", "pillow", "pyclipper", "shapely", "six", "pyyaml", "tqdm", "python-dotenv", "click", TORCH]
-    install_workspace(session, plugins, *needed)
+    install_workspace(session, plugins, *needed, "optimum-onnx>=0.1,<0.2")
     session.install("--no-deps", "rapidocr-onnxruntime==1.4.4", "rapidocr-openvino==1.4.4", "silero-vad==6.2.3", "magika==1.0.3")
     session.run("pytest", "tests/real", *session.posargs, env=isolate(session))
 

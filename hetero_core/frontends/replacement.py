@@ -86,7 +86,8 @@ def _replace(package: str, changes: _Places) -> None:
             raise  # the package is installed, and lacks a requirement
         original = front
         _put(changes, sys.modules, package, front)
-    for name in front.SUBMODULES:
+    stand_ins = getattr(front, "STAND_IN_SUBMODULES", ()) if original is front else ()
+    for name in (*front.SUBMODULES, *stand_ins):
         _put(changes, sys.modules, f"{package}.{name}", import_module(f"{front.__name__}.{name}"))
     for name in () if original is front else front.PUT_NAMES:
         _put(changes, vars(original), name, getattr(front, name))

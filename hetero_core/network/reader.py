@@ -55,21 +55,11 @@ def read_network(
     InvalidNetworkError for a model that is no valid network; AffinityError for a pin without a device.
     """
     folder = None if base is None else os.fspath(base)
-    raw_data = NO_RAW_DATA
     if folder is not None:
         _check_path(folder, "the folder of external weights")
-    if isinstance(source, (str, os.PathLike)):
-        path = os.fspath(source)
-        _check_path(path, "a file")
-        folder = os.path.dirname(os.path.abspath(path)) if folder is None else folder
-        title = f"'{path}'"
-        model, raw_data = _read_file(path, title, holds_weights=holds_weights)
-    elif isinstance(source, (bytes, bytearray, memoryview)):
-        title = f"{len(source)} bytes"
-        model, raw_data = _parse_split(io.BytesIO(source), title)
-    else:
-        title = "the ModelProto"
-        model = _check_proto(source)
+    model, raw_data, title = read_proto(source, holds_weights=holds_weights)
+    if folder is None and isinstance(source, (str, os.PathLike)):
+        folder = os.path.dirname(os.path.abspath(source))
     budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize)
     network = assemble_network(model, WeightFiles(folder), title, raw_data, budget=budget)
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
@@ -77,6 +67,24 @@ def read_network(
     warn_of_contradictions(compared)
     warn_of_fixed_sizes(compared)
     return compared
+
+
+def read_proto(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto, *, holds_weights: bool
+) -> tuple[onnx.ModelProto, Mapping[int, RawData], str]:
+    """Returns the proto without its large weights, these weights by the position of their initializer, and a title for messages.
+
+    Raises: NetworkNotFoundError, NetworkReadError.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        _check_path(path, "a file")
+        title = f"'{path}'"
+        return *_read_file(path, title, holds_weights=holds_weights), title
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        title = f"{len(source)} bytes"
+        return *_parse_split(io.BytesIO(source), title), title
+    return _check_proto(source), NO_RAW_DATA, "the ModelProto"
 
 
 def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:

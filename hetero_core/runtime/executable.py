@@ -5,6 +5,7 @@ The chain of calls is bound once, at load: `run` is the device's own method unle
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -79,6 +80,8 @@ BORDER_SECTION = "hetero/border"
 """The section of a blob that holds the border; the plugin that imports the blob does not see it."""
 NETWORK_SECTIONS = "hetero/network"
 """The sections of a blob that hold the network itself, if a run may replace its constants."""
+METADATA_SECTION = "hetero/metadata"
+"""The section of a blob that holds the metadata of the model; the plugin does not see it either."""
 HINTS_SECTION = "hetero/declarations"
 """The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
 
@@ -102,6 +105,7 @@ class Binding:
     executor: Submitting
     find_architecture: Callable[[], str]
     set_log_level: Callable[[str | None], None]
+    metadata: Mapping[str, str]
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
@@ -175,6 +179,11 @@ class ExecutableNetwork:
     def fingerprint(self) -> str:
         """SHA-256 of the network that was loaded; computed on first use."""
         return self._fingerprint()
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the model that was loaded, as `Network.metadata`."""
+        return self._binding.metadata
 
     @property
     def input_info(self) -> Mapping[str, InputInfo]:
@@ -425,7 +434,7 @@ class ExecutableNetwork:
         return header, payload
 
     def _add_border(self, payload: Payload) -> Payload:
-        """Returns the payload with the border, if it affects runs or layouts, hints about outputs, and replaceable constants.
+        """Returns the payload with the border, if it affects runs or layouts, hints about outputs, metadata, and replaceable constants.
 
         These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
         """
@@ -433,6 +442,7 @@ class ExecutableNetwork:
         hints = pack_hints(self._binding.declarations, [spec.name for spec in self.all_outputs])
         sections = {BORDER_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
         sections.update({HINTS_SECTION: hints} if hints else {})
+        sections.update({METADATA_SECTION: json.dumps(dict(self.metadata)).encode()} if self.metadata else {})
         if replacements is not None and replacements.network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
             from hetero_core.network.writer import pack_network  # only an export needs it
 
