@@ -314,10 +314,10 @@ class Device:
             )
         for method, arguments in (("run", ("inputs", "context")), ("start", ("inputs", "context", "done"))):
             if getattr(executable, method) is not None:
-                self._check_signature(getattr(executable, method), arguments, type(executable).__name__)
+                self._check_signature(getattr(executable, method), arguments, f"{type(executable).__name__}.{method}")
         return executable
 
-    def _check_signature(self, method: Any, arguments: tuple[str, ...], owner: str) -> None:
+    def _check_signature(self, method: Any, arguments: tuple[str, ...], name: str) -> None:
         try:
             signature = inspect.signature(method)
         except ValueError:  # a method in C may have none
@@ -325,10 +325,8 @@ class Device:
         try:
             signature.bind(*arguments)
         except TypeError as error:
-            name = method.__name__
-            raise PluginError(
-                f"{self.provenance} has {owner}.{name}{signature}, and the core calls {name}({', '.join(arguments)}): {error}"
-            ) from error
+            called = f"{name.rpartition('.')[2]}({', '.join(arguments)})"
+            raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
 
     def add_extension(self, device: DeviceName, extension: Extension) -> None:
         """Makes a custom operator known to the device.
