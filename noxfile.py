@@ -119,7 +119,7 @@ def plugin(session: nox.Session, name: str) -> None:
 @nox.session
 def flow(session: nox.Session) -> None:
     """Runs everything together: models, splits, command line, packaging. Packages are built and installed as a user does."""
-    session.install(*name_workspace(PLUGINS), "hatchling>=1.27", "uv>=0.9", silent=True)
+    session.install(*name_workspace(PLUGINS), "hatchling>=1.27", "uv>=0.9", "pyarrow>=21", silent=True)
     run_tests(session, "tests/flow", "tests/rules")
 
 
@@ -128,6 +128,14 @@ def docs(session: nox.Session) -> None:
     """Runs every Python block of the docs and README, and checks their links."""
     install_workspace(session, PLUGINS)
     run_tests(session, "tests/docs")
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """Builds the docs as a site, and fails on a warning: docs/_build/index.html."""
+    tools = ("sphinx>=9,<10", "furo>=2025.12", "myst-parser>=5,<6", "sphinx-argparse-cli>=1.24,<2")
+    install_workspace(session, list(COMPANIONS), *tools)
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", "docs/_build", *session.posargs)
 
 
 @nox.session
@@ -200,12 +208,12 @@ def models(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")  # see engines
 def real(session: nox.Session) -> None:
-    """Runs trained models in the pipelines of their packages, compared with ONNX Runtime; downloads the packages."""
-    plugins = ["cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
+    """Runs trained models and applications behind the front ends, compared with the engines; downloads the packages."""
+    plugins = ["auto", "cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
     # The packages' own requirements, except a second ONNX Runtime and a different torch.
     needed = ["opencv-python-headless", "pillow", "pyclipper", "shapely", "six", "pyyaml", "tqdm", "python-dotenv", "click", TORCH]
-    install_workspace(session, plugins, *needed)
-    session.install("--no-deps", "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3", "magika==1.0.3")
+    install_workspace(session, plugins, *needed, "optimum-onnx>=0.1,<0.2")
+    session.install("--no-deps", "rapidocr-onnxruntime==1.4.4", "rapidocr-openvino==1.4.4", "silero-vad==6.2.3", "magika==1.0.3")
     session.run("pytest", "tests/real", *session.posargs, env=isolate(session))
 
 

@@ -16,6 +16,7 @@ from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OperatorTypes, check_extension, list_takers, takes_extensions
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device, find_for_call, find_target
+from hetero_core.devices.switches import read_switches
 from hetero_core.devices.threads import read_value
 from hetero_core.errors import ClosedError, ConfigValueError, own_errors, refuse_pickling
 from hetero_core.limits import ReadLimits
@@ -57,12 +58,16 @@ class Core:
         `after_fork`: with "reopen", the first call in a forked child creates the devices anew with the settings of the parent, and the
         first call on a network loads it anew from its model or blob, which stays referenced for this. With "raise" both are errors.
 
-        Raises: ConfigValueError for a timeout that is no positive number or an unknown `after_fork`; PluginError for a broken wrapper.
+        `switches` are HETERO_DEVICE, HETERO_PLUGINS and HETERO_CACHE_DIR of the environment, read now.
+
+        Raises: ConfigValueError for a timeout that is no positive number or an unknown `after_fork`; PluginError for a broken wrapper;
+        for a wrong switch ConfigValueError or DeviceNameError.
         """
         if device_timeout is not None and not device_timeout > 0:
             raise ConfigValueError(f"device_timeout: expected seconds above 0, or None for no limit, got {device_timeout!r}")
         if after_fork not in ("raise", "reopen"):
             raise ConfigValueError(f"after_fork: expected 'raise' or 'reopen', got {after_fork!r}")
+        self.switches = read_switches()
         self._device_timeout = device_timeout
         self._read_limits = read_limits
         self._after_fork = after_fork
@@ -72,7 +77,7 @@ class Core:
         self._open()
 
     def _open(self) -> None:
-        self._registry = Registry(self, self._device_timeout)
+        self._registry = Registry(self, self._device_timeout, self.switches)
         self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
         self._operator_types = OperatorTypes(self._extensions, self._registry.operator_types)
@@ -178,9 +183,12 @@ class Core:
         entry = self._registry.device(parsed.name)
         return entry.check_name(parsed), entry
 
-    def _find_target(self, device: str, config: Mapping[str, Any] | None) -> CallTarget:
+    def _find_target(self, device: str | None, config: Mapping[str, Any] | None) -> CallTarget:
         self._require_open()
-        return find_target(device, config, self._registry, self._find)
+        if device is not None:
+            return find_target(device, config, self._registry, self._find)
+        with self.switches.name_device() as default:
+            return find_target(default, config, self._registry, self._find)
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -246,8 +254,9 @@ class Core:
     # Query, load, import
 
     @own_errors("a query")
-    def query_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> QueryResult:
-        """Returns which nodes of the network a device takes, and why it refuses the rest.
+    def query_network(self, network: Model, device: str | None = None, config: Mapping[str, Any] | None = None) -> QueryResult:
+        """Returns which nodes of the network a device takes, and why it refuses the rest. Without `device` HETERO_DEVICE of the
+        environment is asked, by default AUTO.
 
         A node that the device does not know is refused, not an error. Raises: errors of reading, device names and configuration;
         DeadlineExceededError.
@@ -263,13 +272,15 @@ class Core:
     def load_network(
         self,
         network: Model,
-        device: str = "AUTO",
+        device: str | None = None,
         config: Mapping[str, Any] | None = None,
         *,
         query: QueryResult | None = None,
     ) -> ExecutableNetwork:
-        """Returns the network compiled for a device. `query` is the answer of `query_network` about the same arguments, if it was asked
-        before: the device then need not examine the network again.
+        """Returns the network compiled for a device; without `device` for HETERO_DEVICE of the environment, by default AUTO.
+
+        `query` is the answer of `query_network` about the same arguments, if it was asked before: the device then need not examine
+        the network again.
 
         Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;
         DeadlineExceededError, MemoryLimitError.

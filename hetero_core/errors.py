@@ -213,6 +213,10 @@ def refuse_pickling(subject: str, cure: str) -> NoReturn:
     raise TypeError(f"{subject} belongs to one process and cannot be pickled or copied; {cure}")
 
 
+BLAME = "raised by plugin "
+"""Begins the note of an error that left a plugin."""
+
+
 def own_errors(action: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Returns a decorator under which a function raises errors of hetero alone; `action` begins the message: "loading a network".
 
@@ -228,10 +232,16 @@ def own_errors(action: str) -> Callable[[Callable[Arguments, Result]], Callable[
             except (HeteroError, Warning):
                 raise
             except Exception as error:  # any exception of a defect is reported as a defect
-                notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+                notes = getattr(error, "__notes__", ())
+                text = "".join((f"{type(error).__name__}: {error}", *(f"; {note}" for note in notes)))
+                if any(note.startswith(BLAME) for note in notes):
+                    raise InternalError(
+                        f"{action} failed in a plugin: {text}. The plugin is at fault; please report it to its author, with the model and "
+                        "the error below"
+                    ) from error
                 raise InternalError(
-                    f"{action} failed in a way that nobody foresaw: {type(error).__name__}: {error}{notes}. The model may be damaged; "
-                    "please report it with the model and the error below"
+                    f"{action} failed in a way that nobody foresaw: {text}. The model may be damaged; please report it with the model and "
+                    "the error below"
                 ) from error
 
         return call

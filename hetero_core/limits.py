@@ -1,9 +1,10 @@
 """The limits of reading a model and of a run: bytes, nodes and seconds.
 
 `ReadLimits` hold for every model that is read, unless the caller replaces them: a kilobyte of functions can stand for 10^9 nodes.
-For a run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`; without these keys
-`context.limits` is None, and nothing is counted. A device reports each node that it begins (`enter`), asks for room before it makes
-a result of known size (`require`), and counts each result that it made (`hold`). Imports no array library.
+For a run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`. Without these keys
+`context.limits` is None; the kernels toolkit and CPU then count from the first large value on, and the limit is the memory that the
+machine has to spare. A device reports each node that it begins (`enter`), asks for room before it makes a result of known size
+(`require`), and counts each result that it made (`hold`). Imports no array library.
 """
 
 from __future__ import annotations
@@ -108,11 +109,13 @@ class RunLimits:
     the last node that began.
     """
 
-    __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_where", "memory_limit", "node")
+    __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_where", "is_of_machine", "memory_limit", "node")
 
-    def __init__(self, where: str, *, memory_limit: int | None = None) -> None:
-        """`where` begins the message of an error: "network 'g' on CPU"; `memory_limit` in bytes, None for no limit."""
-        self._where = where
+    def __init__(self, where: str, *, memory_limit: int | None = None, is_of_machine: bool = False) -> None:
+        """`where` begins the message of an error: "network 'g' on CPU"; `memory_limit` in bytes, None for no limit. `is_of_machine`:
+        the limit is the free memory of the machine, and not MEMORY_LIMIT.
+        """
+        self._where, self.is_of_machine = where, is_of_machine
         self.memory_limit = memory_limit
         self.node = ""
         self._held = 0
@@ -195,9 +198,10 @@ class RunLimits:
 
     def _refuse(self, nbytes: int, held: int) -> None:
         node = f"node {self.node}" if self.node else "its outputs"
+        source = "not set, and this machine has {} bytes to spare" if self.is_of_machine else "{}"
         raise MemoryLimitError(
-            f"{self._where}: {node} {'needs' if self.node else 'need'} {nbytes} bytes, beside {held} that are held; MEMORY_LIMIT is "
-            f"{self.memory_limit}. Raise the limit, or give smaller inputs"
+            f"{self._where}: {node} {'needs' if self.node else 'need'} {nbytes} bytes, beside {held} that are held; "
+            f"MEMORY_LIMIT is {source.format(self.memory_limit)}. Raise the limit, or give smaller inputs"
         )
 
 

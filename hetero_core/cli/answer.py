@@ -26,6 +26,7 @@ OK = 0
 WRONG_RESULT = 1
 BAD_USAGE = 2
 NO_DEVICE = 3
+BAD_FILES = 4
 BUG = 70
 OUTPUT_LOST = 74
 INTERRUPTED = 130
@@ -90,6 +91,28 @@ def _show_step(step: str) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     with console.status(f"{step} ...") as status:
         yield lambda text: status.update(f"{text} ...")
+
+
+@contextlib.contextmanager
+def count_up(options: argparse.Namespace, title: str, *, total: int, done: int) -> Iterator[Callable[[], None]]:
+    """Yields a function that counts one more of `total`; on a terminal a line shows the count, the rate and the time that remains."""
+    if options.json or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rate = TextColumn("{task.fields[rate]}")
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=total, completed=done, rate="")
+
+        def advance() -> None:
+            speed = progress.tasks[0].speed
+            progress.update(task, advance=1, rate="" if speed is None else f"{speed:.1f}/s, left:")
+
+        yield advance
 
 
 def print_error(label: str, text: str) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from hetero_core import errors
 from hetero_core.cli.answer import INTERRUPTED, OK, Announcer, Answer, UsageError, follow, format_table
-from hetero_core.cli.measurement import BenchTask, run_task, take_turns
+from hetero_core.cli.measurement import ONLY_INPUT, BenchTask, run_task, take_turns
 from hetero_core.cli.options import (
     Parser,
     add_input_options,
@@ -34,8 +36,11 @@ from hetero_core.cli.options import (
 )
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity
+from hetero_core.devices.switches import read_switches
+from hetero_core.devices.threads import HINT_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import HeteroError
 
+_HINTS = {"NONE": "UNDEFINED", "TPUT": "THROUGHPUT"}
 _SECONDS = 1.0
 _ROUNDS = 3
 _WARMUP = 5
@@ -47,7 +52,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument(
         "-d",
         "--device",
-        required=True,
+        required=not read_switches().device,
         action="append",
         metavar="DEVICE",
         help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's",
@@ -58,6 +63,7 @@ def add_options(parser: Parser) -> None:
     add_pin_options(parser)
     _add_timing_options(parser)
     add_input_options(parser)
+    _add_other_names(parser)
 
 
 def _add_timing_options(parser: Parser) -> None:
@@ -67,6 +73,8 @@ def _add_timing_options(parser: Parser) -> None:
         "--seconds", type=read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
     )
     length.add_argument("--iterations", type=whole_number(1), metavar="N", help="how often each device runs in each round")
+    length.add_argument("-t", dest="seconds", type=read_seconds, metavar="S", help="--seconds")
+    length.add_argument("-niter", dest="iterations", type=whole_number(1), metavar="N", help="--iterations")
     timing.add_argument(
         "--rounds", type=whole_number(1), default=_ROUNDS, metavar="N", help=f"how often the devices take turns ({_ROUNDS})"
     )
@@ -87,6 +95,39 @@ def _add_timing_options(parser: Parser) -> None:
     )
 
 
+def _add_other_names(parser: Parser) -> None:
+    names = parser.add_argument_group("by the names of OpenVINO's benchmark_app")
+    for name, key in (
+        ("-hint", HINT_KEY),
+        ("-nstreams", STREAMS_KEY),
+        ("-nthreads", THREADS_KEY),
+        ("-infer_precision", "INFERENCE_PRECISION_HINT"),
+    ):
+        read = partial(_name_key, key)
+        names.add_argument(name, dest="config", action="append", type=read, metavar="VALUE", help=f"-c {key}=VALUE")
+    names.add_argument("-api", dest="api", choices=("sync", "async"), help="--api")
+    names.add_argument("-nireq", dest="requests", type=whole_number(1), metavar="N", help="--requests")
+    names.add_argument("-b", dest="batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
+    reshaped: dict[str, Any] = {"type": read_bracketed_shapes, "action": "append", "metavar": "NAME[SIZE,...],..."}
+    names.add_argument("-shape", dest="model_shape", default=[], help="run the model for these shapes of its inputs", **reshaped)
+    names.add_argument("-data_shape", dest="shape", help="--shape", **reshaped)
+
+
+def _name_key(key: str, text: str) -> str:
+    """Returns a value of benchmark_app as a -c option."""
+    return f"{key}={_HINTS.get(text.upper(), text)}"
+
+
+def read_bracketed_shapes(text: str) -> str:
+    """Returns shapes in benchmark_app's form, "x[1,3],y[2]", as a --shape option, "x=1,3,y=2"; the only input needs no name.
+
+    Raises: ArgumentTypeError for another form, also for open sizes.
+    """
+    if not re.fullmatch(r"[^\[\],]*\[[\d, ]*\](,[^\[\],]+\[[\d, ]*\])*", text):
+        raise argparse.ArgumentTypeError(f"expected sizes in brackets, as in x[1,3,224,224] or [1,3,224,224]; got {text}")
+    return ",".join(f"{name or ONLY_INPUT}={sizes}" for name, sizes in re.findall(r"([^\[\],]*)\[([^\]]*)\]", text))
+
+
 def answer(options: argparse.Namespace) -> Answer:
     """Returns a row for each device; the exit code is that of the worst error, 130 after an interrupt.
 
@@ -94,6 +135,7 @@ def answer(options: argparse.Namespace) -> Answer:
     """
     from hetero_core.reports.trace import format_events
 
+    options.device = options.device or [read_switches().device]
     target = None if options.trace is None else find_target(options.trace)
     environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:
@@ -148,6 +190,8 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
             seed=options.seed,
             warmup=options.warmup,
             requests=(options.requests or 0) if is_async else None,
+            batch=options.batch,
+            model_shapes=tuple(options.model_shape),
             seconds=_SECONDS if options.seconds is None and options.iterations is None else options.seconds,
             iterations=options.iterations,
         )
@@ -256,7 +300,7 @@ class Bench:
         try:
             for position in self._take_turns(0):
                 task = replace(self.tasks[position], first_process=1 + position * _TRACE_PROCESSES)
-                with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
+                with self._step(f"tracing {task.device}"), tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
                     answer = self._ask(task, Path(folder))
                 if "error" in answer:
                     self.errors[position] = answer["error"]

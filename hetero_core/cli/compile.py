@@ -11,6 +11,7 @@ from hetero_core.cli.answer import Answer, UsageError, follow
 from hetero_core.cli.options import Parser, add_device_options, add_shape_option, find_target, read_pinned
 from hetero_core.contract import DeviceName
 from hetero_core.core import Core
+from hetero_core.devices.switches import read_switches
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
@@ -30,6 +31,7 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns the name and size of the written file, or with --inspect the contents of a file."""
     if options.inspect is not None:
         return _inspect(options)
+    options.device = options.device or read_switches().device or None
     required = (("MODEL", options.model), ("-d/--device", options.device), ("-o/--output", options.output))
     missing = [name for name, value in required if value is None]
     if missing:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, format_table
-from hetero_core.cli.options import Parser, add_repeated, read_config, whole_number, write_target
+from hetero_core.cli.answer import INTERRUPTED, OK, WRONG_RESULT, Answer, UsageError, count_up, format_table, print_error
+from hetero_core.cli.options import Parser, add_repeated, read_config, read_seconds, whole_number, write_target
 
 if TYPE_CHECKING:
-    from hetero_core.conformance.check import Check
-    from hetero_core.conformance.runner import Outcome, Target
+    from hetero_core.conformance.processes import CheckProcesses
+    from hetero_core.conformance.runner import Outcome
 
 SHOWN_FAILURES = 40
+SHOWN_REASONS = 10
+SHOWN_OPERATORS = 8
+TIMEOUT_SECONDS = 300.0
 
 
 def add_options(parser: Parser) -> None:
@@ -38,33 +42,79 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--matrix", metavar="FILE", help="write operators by versions and element types as one Markdown page")
     parser.add_argument("--badge", metavar="FILE", help="write the JSON of a badge, as shields.io reads it from an endpoint")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")
-    parser.add_argument("-v", "--verbose", action="store_true", help=f"show every failure, not only the first {SHOWN_FAILURES}")
+    parser.add_argument("-x", "--exitfirst", action="store_true", help="end the run after the first failure")
+    parser.add_argument(
+        "--timeout",
+        type=read_seconds,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"the time limit of a check (default {TIMEOUT_SECONDS:g}); a device that hangs fails it, with the stacks of all threads",
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help=f"show every failure, not only the first {SHOWN_FAILURES}, every skipped check and refused operator",
+    )
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the report; exit code 1 if a check failed."""
-    from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks  # import the checks, and onnx
-    from hetero_core.conformance.runner import make_target, run_checks
+    """Returns the report; exit code 1 if a check failed, 130 if the run was interrupted."""
+    from hetero_core.conformance.catalogue import UnknownCheckError  # imports the checks, and onnx
+    from hetero_core.conformance.processes import CheckProcesses, Order
+    from hetero_core.conformance.report import report_to_json
 
-    try:
-        checks = choose_checks(options.level, options.check, cases=options.cases)
-    except UnknownCheckError as error:
-        raise UsageError(str(error)) from error
     if options.list:
-        return _list_checks(checks)
+        return _list_checks(options)
     if options.device is None:
         raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
-    if options.matrix is not None and all(check.level != "operators" for check in checks):
-        raise UsageError("--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'")
-    target = make_target(options.device, seed=options.seed, reference=options.reference, config=_read_config(options))
+    order = Order(
+        device=options.device,
+        levels=tuple(options.level),
+        patterns=tuple(options.check),
+        seed=options.seed,
+        reference=options.reference,
+        config=_read_config(options),
+        cases=options.cases,
+        limit=options.timeout,
+    )
+    try:
+        with CheckProcesses(order) as processes:
+            if options.matrix is not None and all(check.level != "operators" for check in processes.checks):
+                raise UsageError(
+                    "--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'"
+                )
+            outcomes, is_interrupted = _run(processes, options)
+    except UnknownCheckError as error:
+        raise UsageError(str(error)) from error
+    not_run = max(0, len(processes.checks) - len(outcomes))
+    report = report_to_json(processes.subject, outcomes, processes.versions, not_run=not_run)
+    _write_pages(report, options)
+    code = INTERRUPTED if is_interrupted else WRONG_RESULT if report["checks"]["failed"] else OK
+    return Answer(_describe(report, options), report, code)
+
+
+def _run(processes: CheckProcesses, options: argparse.Namespace) -> tuple[list[Outcome], bool]:
+    """Runs the checks and prints failures as they happen; returns the outcomes, and whether Ctrl-C ended the run."""
     outcomes: list[Outcome] = []
-    # The checks import their own blobs with trust and without it; the warnings would fill the report.
-    logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
-    with follow(options)(f"checking {options.device}") as show:
-        for outcome in run_checks(checks, target):
-            outcomes.append(outcome)
-            show(f"checking {options.device}: {len(outcomes)} of {len(checks)} checks are done")
-    return _answer_outcomes(target, outcomes, options)
+    with count_up(options, f"checking {options.device}", total=len(processes.checks), done=0) as advance:
+        try:
+            for outcome in processes.run_checks():
+                outcomes.append(outcome)
+                advance()
+                if outcome.status == "failed" and not options.json:
+                    _print_failure(outcome)
+                if outcome.status == "failed" and options.exitfirst:
+                    break
+        except KeyboardInterrupt:
+            return outcomes, True
+    return outcomes, False
+
+
+def _print_failure(outcome: Outcome) -> None:
+    print_error("FAILED", f"{outcome.check.name}: {outcome.reason}")
+    if outcome.trace:
+        print("\n".join(f"    {line}" for line in outcome.trace.splitlines()), file=sys.stderr, flush=True)
 
 
 def _read_config(options: argparse.Namespace) -> dict[str, str]:
@@ -75,18 +125,22 @@ def _read_config(options: argparse.Namespace) -> dict[str, str]:
     return config
 
 
-def _list_checks(checks: Sequence[Check]) -> Answer:
+def _list_checks(options: argparse.Namespace) -> Answer:
+    from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks  # imports the checks, and onnx
+
+    try:
+        checks = choose_checks(options.level, options.check, cases=options.cases)
+    except UnknownCheckError as error:
+        raise UsageError(str(error)) from error
     written = [check for check in checks if check.level not in ("operators", "contrib", "hetero") or check.summary]
     rows = [(check.name, check.level, check.summary) for check in written]
     fields = {"checks": [{"name": check.name, "level": check.level, "needs": check.needs} for check in checks]}
     return Answer(format_table(("CHECK", "LEVEL", "CLAIM"), rows), fields)
 
 
-def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argparse.Namespace) -> Answer:
-    from hetero_core.conformance.report import describe_badge, format_matrix, report_to_html, report_to_json, report_to_markdown
+def _write_pages(report: dict[str, Any], options: argparse.Namespace) -> None:
+    from hetero_core.conformance.report import describe_badge, format_matrix, report_to_html, report_to_markdown
 
-    with target.make_core() as core:
-        report = report_to_json(target, outcomes, core.get_versions(target.device))
     pages: tuple[tuple[str | None, Callable[[dict[str, Any]], str]], ...] = (
         (options.html, report_to_html),
         (options.markdown, report_to_markdown),
@@ -96,16 +150,20 @@ def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argpa
     for path, write in pages:
         if path is not None:
             write_target(Path(path), write(report).encode())
-    return Answer(_describe(report, options), report, WRONG_RESULT if report["checks"]["failed"] else OK)
 
 
 def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
-    from hetero_core.conformance.report import describe_operators
+    from hetero_core.conformance.report import describe_operators, describe_refusals
 
     rows = [(level, *(str(count) for count in counts.values())) for level, counts in report["levels"].items()]
     parts = [f"{report['device']}, seed {report['seed']}", format_table(("LEVEL", "PASSED", "FAILED", "SKIPPED"), rows)]
+    if report["not_run"]:
+        parts.append(f"The run was ended early: {report['not_run']:,} checks were not run.")
     if report["operators"] is not None:
         parts.append(describe_operators(report["operators"]))
+    refused = describe_refusals(report, len(report["matrix"]) if options.verbose else SHOWN_OPERATORS)
+    if refused:
+        parts.append(f"{refused} --matrix FILE lists cases and reasons.")
     failures = report["failures"]
     if failures:
         shown = failures if options.verbose else failures[:SHOWN_FAILURES]
@@ -114,8 +172,18 @@ def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
             format_table(("FAILED", "REASON"), [(outcome["name"], _shorten(outcome["reason"])) for outcome in shown]) + rest
         )
     if report["skips"]:
-        parts.append(format_table(("SKIPPED", "REASON"), [(outcome["name"], outcome["reason"]) for outcome in report["skips"]]))
+        parts.append(_list_skips(report["skips"], options))
     return "\n\n".join(parts)
+
+
+def _list_skips(skips: Sequence[Mapping[str, str]], options: argparse.Namespace) -> str:
+    """Returns the skipped checks with -v, else the number of skipped checks for each reason, the commonest first."""
+    if options.verbose:
+        return format_table(("SKIPPED", "REASON"), [(outcome["name"], outcome["reason"]) for outcome in skips])
+    counts = Counter((outcome["level"], outcome["reason"]) for outcome in skips).most_common()
+    rows = [(f"{count} of {level}", _shorten(reason)) for (level, reason), count in counts[:SHOWN_REASONS]]
+    rest = f"\n... and {len(counts) - len(rows)} more reasons" if len(counts) > len(rows) else ""
+    return format_table(("SKIPPED", "REASON"), rows) + f"{rest}\n-v lists each skipped check."
 
 
 def _shorten(reason: str) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.answer import Answer, UsageError, follow, format_table, to_json
 from hetero_core.cli.options import Parser, read_seconds
 from hetero_core.core import Core
+from hetero_core.devices.known_devices import KNOWN_DEVICES, list_unused_hardware
+from hetero_core.devices.switches import PLUGINS_VARIABLE
 from hetero_core.errors import MetricNotFoundError
 
 if TYPE_CHECKING:
@@ -38,10 +40,19 @@ def answer(options: argparse.Namespace) -> Answer:
         if options.metric is not None:
             return _answer_metric(core, statuses, options.metric)
         rows = [_describe_device(core, status) for status in statuses]
-    text = _format_rows(statuses)
+    names = [status.name for status in statuses]
+    plugins = core.switches.plugins
+    unused = {} if plugins else list_unused_hardware(names)
+    missing = {} if plugins else {name: KNOWN_DEVICES[name] for name in KNOWN_DEVICES if name not in names}
+    texts = [_format_rows(statuses)]
     if options.verbose:
-        text = "\n\n".join([text, *(_format_details(row) for row in rows if row["reason"] is None)])
-    return Answer(text, {"devices": rows})
+        texts += [_format_details(row) for row in rows if row["reason"] is None]
+    lines = [f"this machine has {hardware}, and no device for it: pip install '{name}'" for hardware, name in unused.items()]
+    if missing:
+        lines.append(f"not installed: {', '.join(f'{name} ({requirement})' for name, requirement in missing.items())}")
+    lines += [f"{PLUGINS_VARIABLE}={plugins} leaves out all other plugins"] if plugins else []
+    texts += ["\n".join(lines)] if lines else []
+    return Answer("\n\n".join(texts), {"devices": rows, "not_installed": missing, "unused_hardware": unused})
 
 
 def _format_rows(statuses: tuple[DeviceStatus, ...]) -> str:

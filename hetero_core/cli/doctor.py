@@ -17,6 +17,7 @@ from hetero_core.cli.options import Parser
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity, count_processors, grants_flag, read_processor_flags
 from hetero_core.devices.registry import DeviceStatus
+from hetero_core.devices.switches import PLUGINS_VARIABLE
 from hetero_core.errors import PrivateFolderError
 
 SHARED_FOLDERS = ("cupy", "onnxruntime", "openvino", "torch")
@@ -55,7 +56,8 @@ def answer(options: argparse.Namespace) -> Answer:
 
     with Core() as core, follow(options)("making the devices and looking at their libraries"):
         statuses = core.list_devices()
-        findings = check_devices(statuses)
+        findings = [Finding("environment", f"{name}: {text}") for name, text in core.switches.describe().items()]
+        findings += check_devices(statuses)
         # Read while the engines that work are loaded.
         findings += check_distributions(packages_distributions())
         findings += check_libraries(read_libraries())
@@ -84,7 +86,10 @@ def check_devices(statuses: Iterable[DeviceStatus]) -> list[Finding]:
         plugin = f"{status.distribution} {status.version}".strip()
         if status.reason:
             reason = " ".join(status.reason.split())
-            cure = f"do what the reason says, or remove the plugin: pip uninstall {status.distribution}"
+            cure = (
+                f"do what the reason says, or remove the plugin: pip uninstall {status.distribution}, or leave it out: "
+                f"{PLUGINS_VARIABLE}=-{status.name}"
+            )
             findings.append(Finding("devices", f"{status.name} ({plugin}) cannot be used: {reason}", cure))
         else:
             findings.append(Finding("devices", f"{status.name} ({plugin}) works: {status.full_name}"))

@@ -22,6 +22,7 @@ from hetero_core.network.types import Dimension, OptionalType, TensorType, Value
 
 if TYPE_CHECKING:
     import numpy as np
+    from PIL.Image import Image
 
     from hetero_core.network.graph import Network
 
@@ -151,23 +152,32 @@ def _read_option(text: str, specs: Sequence[ValueSpec], replaceable: Sequence[Va
     if not equals:
         name, file = "", text
     path = Path(file)
-    if not name and path.suffix.lower() == ".npz":
-        return _read_whole_archive(path, (*specs, *replaceable), network)
-    if not name:
-        name = _find_only_input(path, specs, network)
+    if not name and path.suffix.lower() != ".npz":
+        name = find_only_input(path, specs, network)
     specs = (*specs, *replaceable)
-    _require_known([name], specs, network, f"-i {text}")
+    if name:
+        require_known([name], specs, network, f"-i {text}")
+    if path.suffix.lower() in READERS:
+        return read_file(path, name, specs, network=network)
     spec = next(spec for spec in specs if spec.name == name)
-    reader = _READERS.get(path.suffix.lower())
-    if reader is not None:
-        return {name: _view_as(_open(reader, path, spec), spec)}
     literal = read_literal(file, spec)
     if literal is None or path.exists():
         raise UsageError(
-            f"-i {text}: '{file}' is of no kind that can be read; these are {enumerate_choices(_READERS)}, and values of input "
+            f"-i {text}: '{file}' is of no kind that can be read; these are {enumerate_choices(READERS)}, and values of input "
             f"{spec} separated by commas, as in -i {name}={_show_example(spec)}"
         )
     return {name: literal}
+
+
+def read_file(path: Path, name: str, specs: Sequence[ValueSpec], *, network: str) -> dict[str, Any]:
+    """Returns the arrays of a file for the input of this name; "" gives each array of a .npz archive to the input of its own name.
+
+    Raises: UsageError if the file cannot be read, or has an array for no input.
+    """
+    if not name:
+        return _read_whole_archive(path, specs, network)
+    spec = next(spec for spec in specs if spec.name == name)
+    return {name: _view_as(open_input(READERS[path.suffix.lower()], path, spec), spec)}
 
 
 def _show_example(spec: ValueSpec) -> str:
@@ -175,7 +185,8 @@ def _show_example(spec: ValueSpec) -> str:
     return "true" if dtype == "bool" else "1.5" if dtype in FLOAT_DTYPES else "1"
 
 
-def _find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> str:
+def find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> str:
+    """Returns the name of the only input. Raises: UsageError if there are several, or none."""
     if len(specs) == 1:
         return specs[0].name
     raise UsageError(
@@ -183,7 +194,8 @@ def _find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> st
     )
 
 
-def _require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: str, where: str) -> None:
+def require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: str, where: str) -> None:
+    """Raises: UsageError that says where the unknown name stands."""
     known = [spec.name for spec in specs]
     for name in names:
         if name not in known:
@@ -193,14 +205,15 @@ def _require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: st
             )
 
 
-def _open(reader: Callable[[Path, ValueSpec], Any], path: Path, spec: ValueSpec) -> Any:
+def open_input(reader: Callable[[Path, ValueSpec], Any], path: Path, spec: ValueSpec) -> Any:
+    """Returns the value that the reader makes of a file. Raises: UsageError for every error of reading."""
     try:
         return reader(path, spec)
     except UsageError:
         raise
     except OSError as error:
         raise UsageError(f"cannot read input '{spec.name}' from '{path}': {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"cannot read input '{spec.name}' from '{path}': it is damaged or of another kind: {error}") from error
 
 
@@ -223,9 +236,9 @@ def _read_npz(path: Path, spec: ValueSpec) -> Any:
 
 def _read_whole_archive(path: Path, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
     named = ValueSpec(path.name, TensorType(None))
-    arrays: dict[str, Any] = _open(lambda archive, _: _load_archive(archive), path, named)
+    arrays: dict[str, Any] = open_input(lambda archive, _: _load_archive(archive), path, named)
     hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
-    _require_known(list(arrays), specs, network, hint)
+    require_known(list(arrays), specs, network, hint)
     return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}
 
 
@@ -464,8 +477,11 @@ def _read_value(text: str, dtype: str) -> Any:
     return number
 
 
+IMAGES = (".png", ".jpg", ".jpeg")
 # Modes of Pillow with channels of 8 bits.
 _CHANNELS_OF_MODE = {"L": 1, "RGB": 3, "RGBA": 4}
+# Modes with channels of 8 bits that Pillow converts to those above, as data loaders do.
+_CONVERTED_MODES = ("CMYK", "LA", "YCbCr")
 # Palettes and black-and-white images are converted to these.
 _PLAIN_MODE = {"1": "L", "P": "RGB"}
 
@@ -479,6 +495,21 @@ def read_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
     return _convert_type(_lay_out(pixels, path, spec), path, spec)
 
 
+def read_converted_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
+    """Returns the pixels as `read_image` does, with colours converted to the channels of the input: gray, RGB or RGBA.
+
+    Raises: as `read_image`, but not for another number of channels.
+    """
+    axis = _find_channel_axis(path, spec)
+    mode = (
+        "L" if axis is None else next(mode for mode, channels in _CHANNELS_OF_MODE.items() if channels == (spec.shape or ())[axis])
+    )
+    with import_pillow(path).open(path) as image:
+        is_plain = image.mode in (*_CHANNELS_OF_MODE, *_PLAIN_MODE, *_CONVERTED_MODES)
+        pixels = _take_pixels(image.convert(mode) if is_plain else image, path)
+    return _convert_type(_lay_out(pixels, path, spec), path, spec)
+
+
 def measure_image(path: Path) -> tuple[int, int, int]:
     """Returns height, width and channels of an image file. Raises: UsageError."""
     try:
@@ -488,20 +519,28 @@ def measure_image(path: Path) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def _read_pixels(path: Path) -> np.ndarray[Any, Any]:
-    """Returns uint8 (height, width, channels)."""
-    import numpy as np
-
+def import_pillow(path: Path) -> Any:
+    """Returns the module of images, which this image needs. Raises: UsageError if it is not installed."""
     try:
         from PIL import Image  # the optional extra
     except ImportError as error:
         raise UsageError(f"reading '{path}' needs Pillow; install it with: pip install 'hetero-core[images]'") from error
-    with Image.open(path) as image:
-        plain = image.convert(_PLAIN_MODE[image.mode]) if image.mode in _PLAIN_MODE else image
-        if plain.mode not in _CHANNELS_OF_MODE:
-            modes = ", ".join(sorted(_CHANNELS_OF_MODE))
-            raise UsageError(f"image '{path}' has mode {image.mode}; expected 8 bits a channel ({modes}). Convert it first")
-        return np.array(plain).reshape(plain.height, plain.width, _CHANNELS_OF_MODE[plain.mode])
+    return Image
+
+
+def _read_pixels(path: Path) -> np.ndarray[Any, Any]:
+    """Returns uint8 (height, width, channels)."""
+    with import_pillow(path).open(path) as image:
+        return _take_pixels(image.convert(_PLAIN_MODE[image.mode]) if image.mode in _PLAIN_MODE else image, path)
+
+
+def _take_pixels(plain: Image, path: Path) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    if plain.mode not in _CHANNELS_OF_MODE:
+        modes = ", ".join(sorted(_CHANNELS_OF_MODE))
+        raise UsageError(f"image '{path}' has mode {plain.mode}; expected 8 bits a channel ({modes}). Convert it first")
+    return np.array(plain).reshape(plain.height, plain.width, _CHANNELS_OF_MODE[plain.mode])
 
 
 def _lay_out(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
@@ -545,9 +584,10 @@ def _convert_type(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> 
     raise UsageError(f"image '{path}' gives uint8 or floats; input {spec} takes neither. Give the input as a .npy file")
 
 
-_READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
+READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".pb": _read_proto,
-    **dict.fromkeys((".png", ".jpg", ".jpeg"), read_image),
+    **dict.fromkeys(IMAGES, read_image),
 }
+"""Ending of a file -> the function that reads it for an input."""

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
 from hetero_core.cli.answer import (
@@ -25,6 +26,7 @@ from hetero_core.cli.answer import (
     to_json,
 )
 from hetero_core.cli.options import Parser
+from hetero_core.devices.switches import read_switches
 from hetero_core.errors import HeteroError
 
 COMMANDS = {
@@ -35,6 +37,7 @@ COMMANDS = {
     "visualize": "write the split of a model as a page, a picture, a text or a model",
     "run": "run one inference and print the outputs",
     "serve": "answer requests for models over HTTP and gRPC",
+    "predict": "run a model on every file of a folder",
     "bench": "time a model on one or several devices, side by side",
     "tune": "measure which device should run which part of a model",
     "compare": "compare every value of a model on two devices",
@@ -47,7 +50,7 @@ COMMANDS = {
 """The commands with their summaries, in the order of the help; the module of each has `add_options` and `answer`."""
 _EPILOG = (
     "Exit codes: 0 ok, 1 the result is wrong or some node has no device, 2 wrong usage or input, "
-    "3 a device is missing or cannot be used."
+    "3 a device is missing or cannot be used, 4 some files have no result."
 )
 
 
@@ -78,7 +81,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def build_parser(words: Collection[str]) -> Parser:
+def build_parser(words: Collection[str] = COMMANDS) -> Parser:
     """Returns the parser of all commands; only the commands that stand among the words are imported and have their options."""
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and exit")
@@ -107,8 +110,10 @@ class _ShowVersion(argparse.Action):
 def _run_command(words: list[str]) -> int:
     as_json = "--json" in words
     try:
-        options = build_parser(words).parse_args(words)
-        answer: Answer = options.answer(options)
+        options, switches = build_parser(words).parse_args(words), read_switches()
+        is_default = bool(switches.device) and getattr(options, "device", "") in (switches.device, [switches.device], None, [])
+        with switches.name_device() if is_default else nullcontext():
+            answer: Answer = options.answer(options)
     except HeteroError as error:
         code = exit_code_of_error(error)
         _print_error(error, code, as_json)

@@ -15,7 +15,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,12 +24,15 @@ from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
+    from hetero_core.network.types import ValueSpec
     from hetero_core.profile import Profile
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.queue import AsyncInferQueue
 
 
 Answer = dict[str, Any]
+ONLY_INPUT = "<the only input>"
+"""The name of an input in a task, if the call gives none."""
 Party = TypeVar("Party")
 
 
@@ -69,6 +71,8 @@ _TRACED_RUNS = 5
 class BenchTask:
     """The measurement to make, in values that JSON can hold.
 
+    `shapes` are those of random inputs; the model is run for `model_shapes`, as in --shape, and for `batch`.
+
     `requests` is None for a single request that runs repeatedly; else the length of a queue, 0 for the network's own choice. Timed for
     `seconds` or `iterations`. `outputs` is the file for the outputs of the first run. With `first_process` nothing is
     timed: the runs are traced.
@@ -85,6 +89,8 @@ class BenchTask:
     requests: int | None
     seconds: float | None
     iterations: int | None
+    batch: int | None = None
+    model_shapes: tuple[str, ...] = ()
     outputs: str | None = None
     first_process: int | None = None
 
@@ -129,16 +135,21 @@ def measure(task: BenchTask) -> dict[str, Any]:
 def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
-    from hetero_core.cli.options import is_blob, pin_network
+    from hetero_core.cli.options import is_blob, pin_network, reshape
     from hetero_core.runtime.loading import list_replaceable
 
     settings = dict(task.config)
     if task.first_process is not None:
         settings = {name: value for name, value in settings.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
-    collect = partial(
-        collect_inputs, task.inputs, shapes={name: tuple(shape) for name, shape in task.shapes.items()}, seed=task.seed
-    )
+
+    def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
+        only = inputs[0].name if len(inputs) == 1 else ONLY_INPUT
+        shapes = {only if name == ONLY_INPUT else name: tuple(shape) for name, shape in task.shapes.items()}
+        return collect_inputs(task.inputs, inputs, network=network, shapes=shapes, seed=task.seed, replaceable=replaceable)
+
     if is_blob(task.model):
+        if task.batch is not None or task.model_shapes:
+            raise UsageError(f"-b and -shape need the ONNX model; '{task.model}' is an exported network with shapes of its own")
         if task.pins:
             raise UsageError(f"--pin needs the ONNX model; '{task.model}' is an exported network, whose devices are chosen already")
         began = perf_counter()
@@ -148,6 +159,9 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
     core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
     network = core.read_network(task.model)
+    only = network.inputs[0].name if len(network.inputs) == 1 else ONLY_INPUT
+    network = reshape(network, [text.replace(f"{ONLY_INPUT}=", f"{only}=") for text in task.model_shapes])
+    network = network if task.batch is None else network.with_batch(task.batch)
     read_seconds = perf_counter() - began
     inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
     pinned = pin_network(core, network, task.device, task.pins)

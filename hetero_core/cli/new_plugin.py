@@ -14,6 +14,8 @@ from pathlib import Path
 
 from hetero_core.cli.answer import OK, Answer, UsageError
 from hetero_core.cli.options import Parser
+from hetero_core.devices.known_devices import KNOWN_DEVICES
+from hetero_core.devices.registry import DEVICES_GROUP
 
 KINDS: Mapping[str, str] = {
     "kernels": "kernels one by one, on the host's memory and on threads of the core",
@@ -93,10 +95,14 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the files that were written. Raises: UsageError for a name that no device can have, and for a folder that holds something."""
+    """Returns the files that were written.
+
+    Raises: UsageError for a name that no device can have or that is taken, and for a folder that holds something.
+    """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
     name = PluginName(options.name.upper().replace("-", "_"))
+    _require_free(name)
     folder = Path(options.folder or name.distribution)
     texts = _write_texts(name, options.kind)
     try:
@@ -115,3 +121,16 @@ def answer(options: argparse.Namespace) -> Answer:
         f"  hetero conformance {name.device} --level contract",
     ]
     return Answer("\n".join(lines), {"device": name.device, "kind": options.kind, "folder": str(folder), "files": list(texts)}, OK)
+
+
+def _require_free(name: PluginName) -> None:
+    """Raises UsageError if an installed distribution announces a device of this name, or a distribution of hetero has the name."""
+    from importlib_metadata import entry_points  # reads the installed distributions
+
+    claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]
+    owner = getattr(claims[0], "name", "an installed package") if claims else KNOWN_DEVICES.get(name.device, "").partition("[")[0]
+    if owner:
+        raise UsageError(
+            f"the name {name.device} is taken: it is the device of {owner}{', which is installed' if claims else ''}. Give the plugin "
+            f"another name, as MY_{name.device}"
+        )

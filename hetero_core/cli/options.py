@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import UsageError
+from hetero_core.devices.switches import read_switches
 from hetero_core.errors import ConfigKeyError, HeteroError, enumerate_choices, suggest
 from hetero_core.files import replace_file
 from hetero_core.network import affinity
@@ -99,7 +100,9 @@ def add_repeated(parser: argparse._ActionsContainer, *names: str, metavar: str, 
 
 def add_device_options(parser: Parser, *, required: bool = True) -> None:
     """Adds -d, -c, --pin and --affinity."""
-    parser.add_argument("-d", "--device", required=required, metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
+    default = (read_switches().device or None) if required else None
+    help_text = "for example CPU, GPU.1 or HETERO:GPU,CPU (default: HETERO_DEVICE of the environment)"
+    parser.add_argument("-d", "--device", required=required and default is None, default=default, metavar="DEVICE", help=help_text)
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     add_pin_options(parser)
 

@@ -81,7 +81,7 @@ def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:
 
     Raises: UsageError if a file cannot be written.
     """
-    arrays = {name: _to_storable(value) for name, value in iterate_tensors(outputs) if value is not None}
+    arrays = {name: to_storable(value) for name, value in iterate_tensors(outputs) if value is not None}
     path = Path(target)
     try:
         return _write_archive(arrays, path) if path.suffix.lower() == ".npz" else _write_folder(arrays, path)
@@ -89,7 +89,7 @@ def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:
         raise UsageError(f"cannot save outputs to '{path}': {error.strerror or error}") from error
 
 
-def _to_storable(value: Any) -> np.ndarray[Any, Any]:
+def to_storable(value: Any) -> np.ndarray[Any, Any]:
     """Texts are stored as NumPy's fixed-width texts: no file of ours needs pickle."""
     import numpy as np
 
@@ -102,7 +102,7 @@ def _write_archive(arrays: Mapping[str, np.ndarray[Any, Any]], path: Path) -> li
     with replace_file(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                _write_array(array, member)
+                write_array(array, member)
     return [str(path)]
 
 
@@ -112,12 +112,12 @@ def _write_folder(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> l
     for name, array in arrays.items():
         path = folder / f"{quote(name, safe='')}.npy"
         with replace_file(path) as stream:
-            _write_array(array, stream)
+            write_array(array, stream)
         paths.append(str(path))
     return paths
 
 
-def _write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
+def write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
     """Not to the file itself: NumPy would write to it by a way of its own, which on a full disk tells no reason."""
     import numpy as np
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shlex
+import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer, UsageError, follow
+from hetero_core.cli.answer import INTERRUPTED, Answer, UsageError, follow
 from hetero_core.cli.options import Parser, add_input_options, add_repeated, find_target, open_named_model, read_model, read_shapes
+from hetero_core.cli.preparation import choose_values
 from hetero_core.core import Core
 from hetero_core.reports.text import count
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from hetero_core.network.graph import Network
 
 PLACE = "{}"
+_END_SECONDS = 5.0
+"""How long the process of the checks has to end by itself."""
 
 
 def add_options(parser: Parser) -> None:
@@ -44,6 +51,7 @@ def add_options(parser: Parser) -> None:
         metavar="DEVICE",
         help="run the model there once; values of removed nodes become constants, not inputs",
     )
+    add_repeated(parser, "--value", metavar="NAME", help="only what this output, or this inner value, needs; may be repeated")
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="seconds after which a check counts as passed (600)"
     )
@@ -53,38 +61,50 @@ def add_options(parser: Parser) -> None:
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the reduced model's size. A part fails if its check ends with the same code as on the whole model.
 
+    Each smaller part that fails is written at once, so that an interrupt leaves the smallest so far.
+
     Raises: UsageError when the check passes or cannot be started; errors of reading, devices and inputs.
     """
     from hetero_core.debugging.reduction import reduce_network
     from hetero_core.network.writer import write_network
 
     command, target = _choose_check(options), find_target(options.output)
-    with Core() as core, tempfile.TemporaryDirectory(prefix="hetero-reduce-") as folder:
-        network = read_model(core, options.model)
-        step = follow(options)
+    with Core() as core, tempfile.TemporaryDirectory(prefix="hetero-reduce-") as folder, Checker(command, options.timeout) as ask:
+        network = choose_values(read_model(core, options.model), options.value)
+        step, path = follow(options), Path(folder) / "model.onnx"
         with step(f"recording the values of '{options.model}'"):
             recorded = None if options.record is None else _record(core, network, options)
         with step(f"checking '{options.model}'"), open_named_model(options.model) as model:
-            check = _run_check(command, model, options.timeout)
+            if options.value:
+                write_network(network, path)
+            check = ask(str(path) if options.value else model)
         if check == 0:
             raise UsageError(f"the check passes on '{options.model}': {shlex.join(command)}; expected one that fails")
-        path = Path(folder) / "model.onnx"
         checks = 0
+        smallest: Network = network
 
         def fails(part: Network) -> bool:
-            nonlocal checks
+            nonlocal checks, smallest
             checks += 1
             write_network(part, path)
-            with step(f"check {checks}, on {count(part.nodes, 'node')} of {len(network.nodes)}"):
-                return _run_check(command, str(path), options.timeout) == check
+            with step(f"check {checks}, on {count(part.nodes, 'node')} of {len(network.nodes)}; {len(smallest.nodes)} fail"):
+                is_failing = ask(str(path)) == check
+            if is_failing:
+                smallest = part
+                write_network(part, target)
+            return is_failing
 
         try:
             reduced = reduce_network(network, fails, recorded=recorded)
+        except KeyboardInterrupt:
+            if checks == 1:
+                raise
+            text = f"interrupted after {checks} checks; '{target}' has {count(smallest.nodes, 'node')} of {len(network.nodes)} and fails"
+            return Answer(text, {"interrupted": True, "nodes_after": len(smallest.nodes), "checks": checks}, INTERRUPTED)
         except ValueError as error:
             raise UsageError(
                 f"the check fails on '{options.model}', but not on the model as hetero writes it again: {error}"
             ) from error
-        write_network(reduced, target)
     fields = {
         "network": network.name,
         "nodes_before": len(network.nodes),
@@ -120,21 +140,78 @@ def _choose_check(options: argparse.Namespace) -> list[str]:
     pairs = [("-d", device) for device in options.device] + [("-c", each) for each in options.config]
     pairs += [("-i", each) for each in options.input] + [("--shape", each) for each in options.shape]
     words = [word for pair in pairs for word in pair]
-    return [sys.executable, "-m", "hetero_core", "compare", PLACE, "--outputs", *words, "--seed", str(options.seed)]
+    return ["hetero", "compare", PLACE, "--outputs", *words, "--seed", str(options.seed)]
 
 
-def _run_check(command: Sequence[str], path: str, timeout: float) -> int:
-    """Returns the code that the check ends with on a model; 0 after the timeout."""
-    arguments = [piece.replace(PLACE, path) for piece in command]
-    if arguments == list(command):
-        arguments.append(path)
-    try:
-        ended = subprocess.run(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired:
-        return 0
-    except OSError as error:
-        raise UsageError(f"--check: cannot start '{arguments[0]}': {error.strerror}") from error
-    return ended.returncode
+class Checker:
+    """Runs the check on models. A check by `hetero` runs in a process that stays, and starts anew after a crash or the timeout."""
+
+    def __init__(self, command: Sequence[str], timeout: float) -> None:
+        """`timeout` is in seconds; after it a check counts as passed."""
+        self._command = command
+        self._timeout = timeout
+        self._link: Connection[Any, Any] | None = None
+
+    def __enter__(self) -> Checker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._process.join(_END_SECONDS)
+            self._process.kill()
+            self._link = None
+
+    def __call__(self, path: str) -> int:
+        """Returns the code that the check ends with on a model; that of the process if it crashed, 0 after the timeout.
+
+        Raises: UsageError if the check cannot be started.
+        """
+        words = [piece.replace(PLACE, path) for piece in self._command]
+        if words == list(self._command):
+            words.append(path)
+        if words[0] == "hetero":
+            return self._ask(words[1:])
+        try:
+            ended = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=self._timeout, check=False)
+        except subprocess.TimeoutExpired:
+            return 0
+        except OSError as error:
+            raise UsageError(f"--check: cannot start '{words[0]}': {error.strerror}") from error
+        return ended.returncode
+
+    def _ask(self, words: Sequence[str]) -> int:
+        import multiprocessing  # slow to import
+
+        if self._link is None:
+            context = multiprocessing.get_context("spawn")
+            self._link, other = context.Pipe()
+            self._process = context.Process(target=_serve_checks, args=(other,))
+            self._process.start()
+            other.close()
+        self._link.send(words)
+        try:
+            if self._link.poll(self._timeout):
+                return int(self._link.recv())
+            self._process.kill()
+            code = 0
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode or 0
+        self.__exit__()
+        return code
+
+
+def _serve_checks(link: Connection[Any, Any]) -> None:
+    """Runs the commands that come over the link, in silence, and sends back their codes."""
+    from hetero_core.cli.main import main
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    with contextlib.suppress(EOFError):
+        while True:
+            link.send(main(link.recv()))
 
 
 def _record(core: Core, network: Network, options: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -24,12 +23,11 @@ from hetero_core.cli.options import (
     read_pins,
     read_shapes,
     read_tolerance,
-    reshape,
     whole_number,
     write_target,
 )
+from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
 from hetero_core.core import Core
-from hetero_core.network.border import InputInfo
 from hetero_core.profile import Profile
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from hetero_core.network.types import ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.request import InferRequest
-    from hetero_core.transforms.editing import EditableNetwork
 
 
 _STEADY_SECONDS = 1.0
@@ -65,7 +62,9 @@ def add_options(parser: Parser) -> None:
     )
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
     inputs.add_argument("--seed", type=whole_number(0), metavar="N", help="the seed of --random (0)")
-    add_preparation_options(parser)
+    group = add_preparation_options(parser)
+    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
+    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument(
         "--save-outputs", metavar="TARGET", help="write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
@@ -95,7 +94,8 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
-        if options.device is None:
+        options.device = options.device or core.switches.device
+        if not options.device:
             raise UsageError(
                 "the following arguments are required: -d/--device; only an exported network knows its own; see 'hetero run --help'"
             )
@@ -128,7 +128,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     if options.shape and not options.random:
         raise UsageError("--shape has a meaning for an exported network only with --random; its shapes are compiled in")
     for option, is_given in (
-        *((option, True) for option in find_given(options)),
+        *((option, True) for option in find_given(options, "batch", "output")),
         ("--pin", bool(options.pin)),
         ("--affinity", options.affinity is not None),
         ("--compare", options.compare is not None),
@@ -229,115 +229,6 @@ def _compare(
     agrees = all(row["mismatch"] is None for row in rows)
     fields = {**answer.fields, "comparison": {"device": options.compare, "agrees": agrees, "outputs": rows}}
     return Answer(f"{answer.text}\n\n{format_comparison(rows, options.compare)}", fields, OK if agrees else WRONG_RESULT)
-
-
-IMAGES = (".png", ".jpg", ".jpeg")
-_DESCRIPTIONS = {
-    "layout": "the order of the axes of the array, as in NHWC",
-    "precision": "the element type of the array, as in U8",
-    "color": "a change of colors, as in 'BGR->RGB'",
-    "resize": "nearest, bilinear, cubic or area: brings height and width to those of the model",
-    "mean": "a number, or one for each channel, to subtract",
-    "scale": "a number, or one for each channel, to divide by",
-}
-
-
-def add_preparation_options(parser: Parser) -> None:
-    """Adds the options, in a group of their own."""
-    group = parser.add_argument_group("preparation of the model")
-    add_repeated(
-        group,
-        "--shape",
-        metavar="NAME=SIZE,...",
-        help="run the model for this shape of an input, or this value of a named size; for an exported network the shape "
-        "of a random input with open dimensions",
-    )
-    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
-    for name, summary in _DESCRIPTIONS.items():
-        group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
-    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
-
-
-def find_given(options: argparse.Namespace) -> list[str]:
-    """Returns the options of the call that need a model."""
-    return [f"--{name}" for name in ("batch", *_DESCRIPTIONS, "output") if getattr(options, name) not in (None, [])]
-
-
-def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> EditableNetwork:
-    """Returns the network as the options ask for it: outputs, then shapes and batch, then the preparation of inputs.
-
-    Raises: UsageError for texts that cannot be read; InvalidNetworkError for changes that the network does not allow.
-    """
-    if options.output:
-        known = [spec.name for spec in network.outputs]
-        added = [value for value in dict.fromkeys(options.output) if value not in known]
-        network = network.with_outputs(add=added, only=options.output)
-    network = reshape(network, options.shape)
-    if options.batch is not None:
-        network = network.with_batch(options.batch)
-    described = _describe_inputs(network, options)
-    return network.with_inputs(described) if described else network
-
-
-def _describe_inputs(network: Network, options: argparse.Namespace) -> dict[str, InputInfo]:
-    names = [spec.name for spec in network.inputs]
-    described: dict[str, dict[str, Any]] = {}
-    for option in _DESCRIPTIONS:
-        for text in getattr(options, option):
-            name, value = _split_value(text, option, names)
-            fields = described.setdefault(name, {})
-            if option in fields:
-                raise UsageError(f"--{option} {text}: input '{name}' has one already; leave one out")
-            fields[option] = _read_numbers(value, option) if option in ("mean", "scale") else value
-    files = _list_images(options.input, names)
-    return {name: _complete(InputInfo(**fields), files.get(name), network, name) for name, fields in described.items()}
-
-
-def _split_value(text: str, option: str, names: Sequence[str]) -> tuple[str, str]:
-    name, equals, value = text.rpartition("=")
-    if equals:
-        return name, value
-    if len(names) != 1:
-        example = names[0] if names else "NAME"
-        raise UsageError(f"--{option} {text}: the network has {len(names)} inputs; say which, as in --{option} {example}={text}")
-    return names[0], text
-
-
-def _read_numbers(text: str, option: str) -> float | tuple[float, ...]:
-    try:
-        numbers = tuple(float(piece) for piece in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"--{option} {text}: expected a number, or one for each channel, as in 123.7,116.3,103.5") from error
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _list_images(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
-    """Returns input -> image file, of the -i options; mistakes in these are reported when they are read."""
-    files: dict[str, Path] = {}
-    for text in texts:
-        name, equals, file = text.partition("=")
-        if not equals:
-            name, file = (names[0] if len(names) == 1 else ""), text
-        if name and Path(file).suffix.lower() in IMAGES:
-            files[name] = Path(file)
-    return files
-
-
-def _complete(info: InputInfo, file: Path | None, network: Network, name: str) -> InputInfo:
-    """Returns the description completed from the image file: 8 bits, channels last, and its size."""
-    if file is None:
-        return info
-    from hetero_core.cli.inputs import measure_image  # imports Pillow
-
-    spec = next((spec for spec in network.inputs if spec.name == name), None)
-    rank = None if spec is None or spec.shape is None else len(spec.shape)
-    usual = {2: "HW", 3: "HWC", 4: "NHWC"}
-    layout = info.layout if info.layout is not None else usual.get(rank or 0)
-    info = replace(info, layout=layout, precision="U8" if info.precision is None else info.precision)
-    if info.resize is None or layout is None:
-        return info
-    sizes = dict(zip("HWC", measure_image(file), strict=True)) | {"N": 1}
-    return replace(info, shape=tuple(sizes.get(letter) for letter in layout.upper()))
 
 
 def sum_times(profile: Profile) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from hetero_core.cli.options import (
 )
 from hetero_core.core import Core
 from hetero_core.reports.fields import record_to_json
-from hetero_core.reports.text import describe_placement
+from hetero_core.reports.text import describe_placement, explain_placement
 
 if TYPE_CHECKING:
     from hetero_core.network.graph import Network
@@ -80,7 +80,8 @@ def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan 
 
 
 def _describe(plan: Plan, placement: Placement) -> str:
-    pieces = [describe_placement(placement), _list_segments(plan, placement.segments)]
+    reason = explain_placement(placement)
+    pieces = [describe_placement(placement), *([reason] if reason else []), _list_segments(plan, placement.segments)]
     if placement.transfers:
         rows = [(f"{a} -> {b}", f"{once * 1e6:.1f} us", f"{each * 1e12:.1f} us") for a, b, once, each in placement.transfers]
         pieces.append(format_table(("TRANSFER", "EACH VALUE", "EACH MB"), rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--output", required=True, metavar="FILE", help=f"the file to write; its ending says what: {', '.join(_SUFFIXES)}"
     )
+    parser.add_argument("--trace", metavar="FILE", help="a trace of 'hetero bench --trace', to which the page then has a link")
     parser.add_argument(
         "--timings",
         metavar="FILE",
@@ -55,14 +57,21 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns the name and size of the written file; exit code 1 if the device refuses nodes. Raises: UsageError."""
 
     suffix = _read_suffix(options.output)
-    if options.timings is not None and suffix not in _DRAWINGS:
-        raise UsageError(f"--timings has a meaning only for {', '.join(_DRAWINGS)}; '{options.output}' shows no times")
+    if options.timings is not None and suffix not in _TIMED:
+        raise UsageError(f"--timings has a meaning only for {', '.join(_TIMED)}; '{options.output}' shows no times")
+    if options.trace is not None and suffix != ".html":
+        raise UsageError("--trace has a meaning only for .html")
     target = find_target(options.output)
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         network, config = read_pinned(core, options)
         plan, result = _query(core, network, options.device, config)
-    times = {} if options.timings is None else read_timings(options.timings, plan)
-    _write(target, suffix, network, plan, times)
+    times, transfers = ({}, {}) if options.timings is None else read_timings(options.timings, plan)
+    if suffix == ".html":
+        place = "" if options.trace is None else os.path.relpath(options.trace, target.parent)
+        page = plan_to_html(plan, times, network=network, transfers=transfers, trace=Path(place).as_posix() if place else "")
+        write_target(target, page.encode("utf-8", "replace"))
+    else:
+        _write(target, suffix, network, plan, times)
     nbytes = target.stat().st_size
     fields = {
         "network": network.name,
@@ -99,15 +108,23 @@ def _query(core: Core, network: Network, device: str, config: Mapping[str, str])
     return plan_single_device(network, device, result), result
 
 
-def read_timings(path: str, plan: Plan) -> dict[int, float]:
-    """Returns the seconds of each subgraph from the JSON of `hetero run`; a subgraph that is a split network has several rows.
+def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
+    """Returns the seconds of each subgraph, and the seconds and bytes of its transfers, from the JSON of `hetero run`.
+
+    A subgraph that is a split network has several rows.
 
     Raises: UsageError for a file of another form, and for times of another network or split.
     """
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = [
-            (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]))
+            (
+                int(row["subgraph"]),
+                str(row.get("stage_device", row["device"])),
+                float(row["seconds"]),
+                float(row.get("transfer_seconds", 0)),
+                int(row.get("transfer_bytes", 0)),
+            )
             for row in fields["subgraphs"]
             if row["steps"]  # a row without steps has the transfers before the first subgraph
         ]
@@ -122,13 +139,17 @@ def read_timings(path: str, plan: Plan) -> dict[int, float]:
         raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
     device_of_stage = {stage.index: stage.device for stage in plan.stages}
     times: dict[int, float] = {}
-    for index, device, seconds in rows:
+    transfers: dict[int, tuple[float, int]] = {}
+    for index, device, seconds, transfer_seconds, nbytes in rows:
         if device_of_stage.get(index) != device:
             raise UsageError(
                 f"--timings {path}: times of another split: subgraph {index} on {device}; this split has {device_of_stage}"
             )
         times[index] = times.get(index, 0.0) + seconds
-    return times
+        if nbytes:
+            before = transfers.get(index, (0.0, 0))
+            transfers[index] = before[0] + transfer_seconds, before[1] + nbytes
+    return times, transfers
 
 
 def _write(target: Path, suffix: str, network: Network, plan: Plan, times: Times) -> None:
@@ -153,6 +174,7 @@ def _make_text(plan: Plan) -> str:
     return describe_plan(plan, refusal_limit=len(plan.operator_of_node))
 
 
-_DRAWINGS: dict[str, Callable[[Plan, Times], str]] = {".html": plan_to_html, ".mmd": plan_to_mermaid, ".svg": plan_to_svg}
+_DRAWINGS: dict[str, Callable[[Plan, Times], str]] = {".mmd": plan_to_mermaid, ".svg": plan_to_svg}
+_TIMED = (".html", *_DRAWINGS)
 _TEXTS: dict[str, Callable[[Plan], str]] = {".dot": plan_to_dot, ".json": _make_json, ".txt": _make_text}
-_SUFFIXES = tuple(sorted((*_DRAWINGS, *_TEXTS, ".onnx")))
+_SUFFIXES = tuple(sorted((*_DRAWINGS, *_TEXTS, ".html", ".onnx")))

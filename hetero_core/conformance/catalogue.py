@@ -16,19 +16,31 @@ from hetero_core.conformance import (
     contract_values,
 )
 from hetero_core.conformance.check import LEVELS, Check
+from hetero_core.conformance.contract_formulas import FORMULA_CHECKS
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
 _FILES = (contract_device, contract_networks, contract_values, contract_runs, contract_resources, contract_exporting)
 # Traces come first, so that their check of process settings covers the first load of the device.
 SUBJECTS = (
     *("traces", "registry", "properties", "capabilities", "device_facts", "query", "load", "meaning", "tensors", "memory"),
-    *("values", "dynamic_shapes", "requests", "callbacks", "cancel", "perf_counts", "executed", "extensions", "lifetime"),
+    *(
+        "values",
+        "formulas",
+        "dynamic_shapes",
+        "requests",
+        "callbacks",
+        "cancel",
+        "perf_counts",
+        "executed",
+        "extensions",
+        "lifetime",
+    ),
     *("start", "threading", "exporting"),
 )
 """The subjects of the contract files in the order of their checks."""
 STATIC_CHECKS: tuple[Check, ...] = tuple(
     sorted(
-        (check for file in _FILES for check in vars(file).values() if isinstance(check, Check)),
+        (*(check for file in _FILES for check in vars(file).values() if isinstance(check, Check)), *FORMULA_CHECKS),
         key=lambda check: SUBJECTS.index(check.subject),
     )
 )

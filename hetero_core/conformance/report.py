@@ -16,7 +16,7 @@ from hetero_core.conformance.check import LEVELS
 from hetero_core.conformance.contrib import count_operators
 from hetero_core.conformance.operators import PASSED as RIGHT
 from hetero_core.conformance.operators import REFUSED, WRONG, CaseOutcome
-from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, Target
+from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, Subject
 from hetero_core.reports.page import format_page
 
 STATUSES = (PASSED, FAILED, SKIPPED)
@@ -40,17 +40,20 @@ def _count_cells(outcomes: Iterable[CaseOutcome]) -> list[dict[str, Any]]:
     ]
 
 
-def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the report as fields; `operators` is None if no case was run."""
+def report_to_json(
+    subject: Subject, outcomes: Sequence[Outcome], versions: Mapping[str, str], *, not_run: int = 0
+) -> dict[str, Any]:
+    """Returns the report as fields; `operators` is None if no case was run, `not_run` the number of checks that were not reached."""
     cases = [outcome.finding for outcome in outcomes if isinstance(outcome.finding, CaseOutcome)]
     # A case without a verdict, such as a hanging case, has no finding; it counts as wrong.
     unjudged = [each for each in outcomes if each.check.level == "operators" and not isinstance(each.finding, CaseOutcome)]
     return {
-        "device": target.device,
+        "device": subject.device,
         "versions": dict(versions),
-        "seed": target.seed,
-        "reference": target.reference,
+        "seed": subject.seed,
+        "reference": subject.reference,
         "checks": {status: sum(outcome.status == status for outcome in outcomes) for status in STATUSES},
+        "not_run": not_run,
         "levels": {
             level: {status: sum(each.status == status for each in outcomes if each.check.level == level) for status in STATUSES}
             for level in LEVELS
@@ -207,11 +210,30 @@ def format_matrix(report: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def count_refused(report: Mapping[str, Any]) -> int:
+    """Returns the number of cases that the device refused, of ONNX's operators and of ONNX Runtime's own."""
+    refused = 0 if report["operators"] is None else report["operators"]["refused"]
+    return int(refused + sum(operator["refused"] for operator in report["contrib"] or ()))
+
+
+def describe_refusals(report: Mapping[str, Any], shown: int) -> str:
+    """Returns a sentence that names the operators of refused cases, at most `shown` of them; empty if no case was refused."""
+    rows = [(cell["operator"].rpartition("-")[0], cell["refused"]) for cell in report["matrix"]]
+    rows += [(row["operator"], row["refused"]) for row in report["contrib"] or ()]
+    operators = list(dict.fromkeys(name for name, refused in rows if refused))
+    if not operators:
+        return ""
+    noun = "operator" if len(operators) == 1 else "operators"
+    rest = f" and {len(operators) - shown:,} more" if len(operators) > shown else ""
+    return f"{count_refused(report):,} cases refused: {len(operators):,} {noun}, {', '.join(operators[:shown])}{rest}."
+
+
 def describe_badge(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that shields.io reads from an endpoint: green if no check failed, else red."""
-    counts = report["checks"]
-    failed, passed = counts["failed"], counts["passed"]
-    message, color = (f"{failed} failed, {passed} passed", "red") if failed else (f"{passed} passed", "brightgreen")
+    """Returns the fields that shields.io reads from an endpoint: red if a check failed, yellow if some were not run, else green."""
+    counts = {**report["checks"], "refused": count_refused(report), "not run": report["not_run"]}
+    names = ("failed", "passed", "refused", "not run")
+    message = ", ".join(f"{counts[name]:,} {name}" for name in names if counts[name] or name == "passed")
+    color = "red" if counts["failed"] else "yellow" if counts["not run"] else "brightgreen"
     return {"schemaVersion": 1, "label": f"{report['device']} conformance", "message": message, "color": color}
 
 

@@ -1,7 +1,7 @@
-"""The runner: runs checks in sequence, each with a time limit, and records their outcomes and reasons.
+"""The runner: runs checks in sequence in this process, each with a time limit, and records their outcomes and reasons.
 
 Each check has its own thread. Python cannot stop a thread, so a hanging check is abandoned with its thread and Core, and the next
-check starts.
+check starts. `processes` runs the checks of an installed device in another process, which may crash or hang.
 """
 
 from __future__ import annotations
@@ -32,24 +32,34 @@ REFERENCES = ("TEMPLATE", "CPU")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a check; `reason` is empty if it passed. `finding` holds details for reports."""
+    """The result of a check; `reason` is empty if it passed. `finding` holds details for reports.
+
+    `error` is the error if the check ran in this process; `trace` is its traceback as text, or the stacks of all threads.
+    """
 
     check: Check
     status: str
     reason: str = ""
     error: BaseException | None = None
     finding: object = None
+    trace: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A device to check: the function that makes its Core, its facts, the seed, the reference device."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The head of a report: the device, the seed, the reference device."""
 
     device: str
-    make_core: Callable[[], Core]
-    facts: DeviceFacts
     seed: int = 0
     reference: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Subject):
+    """A device to check in this process: the function that makes its Core, its facts, the keys that are set in each Core."""
+
+    make_core: Callable[[], Core]
+    facts: DeviceFacts
     configured: frozenset[str] = frozenset()
 
 
@@ -72,7 +82,8 @@ def make_target(
     if config:
         make = partial(_configure, make, device, config)
     chosen = _choose_reference(make, device) if reference is None else reference
-    return Target(device, make, _find_facts(make, device, reference=chosen, plugin=plugin), seed, chosen, frozenset(config or ()))
+    facts = _find_facts(make, device, reference=chosen, plugin=plugin)
+    return Target(device=device, seed=seed, reference=chosen, make_core=make, facts=facts, configured=frozenset(config or ()))
 
 
 def _find_facts(make_core: Callable[[], Core], device: str, *, reference: str, plugin: Any = None) -> DeviceFacts:
@@ -81,7 +92,7 @@ def _find_facts(make_core: Callable[[], Core], device: str, *, reference: str, p
     Raises: DeviceNotFoundError, DeviceUnavailableError, and other errors of a device that cannot be used at all.
     """
     parsed = parse_device_name(device)
-    with make_core() as core:
+    with open_core(make_core) as core:
         keys = core.config_keys(device)
         ids = core.get_metric(parsed.name, "AVAILABLE_DEVICES")
         has_list = any(key.is_arguments for key in keys.values())
@@ -102,7 +113,7 @@ def _choose_reference(make_core: Callable[[], Core], device: str) -> str:
     """Returns the reference device of the level "hetero"; empty if no device beside the one under test is available."""
     parsed = parse_device_name(device)
     listed = {parse_device_name(entry).name for entry in split_device_list(parsed.arguments)} if parsed.arguments else set()
-    with make_core() as core:
+    with open_core(make_core) as core:
         known = [name for name in REFERENCES if name in core.device_names and name != parsed.name]
     # A device from the list of the device under test would do, but a device outside of it tests more.
     return next((name for name in known if name not in listed), known[0] if known else "")
@@ -158,13 +169,10 @@ def run_checks(checks: Sequence[Check], target: Target, *, limit: float = LIMIT_
 
 
 def run_check(check: Check, target: Target, *, shared: SharedCore | None = None, limit: float = LIMIT_SECONDS) -> Outcome:
-    """Runs a check and returns its outcome."""
-    for need in check.needs:
-        if need not in target.facts.capabilities:
-            return Outcome(check, SKIPPED, CAPABILITIES[need])
+    """Runs a check in a thread and returns its outcome."""
     ended: list[Outcome] = []
     thread = threading.Thread(
-        target=lambda: ended.append(_try_check(check, target, shared)), name=f"conformance {check.name}", daemon=True
+        target=lambda: ended.append(try_check(check, target, shared)), name=f"conformance {check.name}", daemon=True
     )
     with warnings.catch_warnings():
         # Checks judge the results of a device, not its warnings.
@@ -198,14 +206,22 @@ class SharedCore:
     def __enter__(self) -> SharedCore:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Closes the Core. Raises: the error of the device."""
         if self._core is not None:
             self._core.close()
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-def _try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcome:
+
+def try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcome:
+    """Runs a check in the thread of the caller, without a time limit, and returns its outcome."""
+    for need in check.needs:
+        if need not in target.facts.capabilities:
+            return Outcome(check, SKIPPED, CAPABILITIES[need])
     try:
-        with _open_core(check, target, shared) as core:
+        with _choose_core(check, target, shared) as core:
             finding = check(
                 CheckContext(core, target.device, target.facts, target.seed, target.reference, target.make_core, target.configured)
             )
@@ -220,7 +236,18 @@ def _try_check(check: Check, target: Target, shared: SharedCore | None) -> Outco
 
 
 @contextmanager
-def _open_core(check: Check, target: Target, shared: SharedCore | None) -> Iterator[Core]:
+def open_core(make_core: Callable[[], Core]) -> Iterator[Core]:
+    """Yields a Core, for questions before and after the checks; an error of its `close` is left to the checks."""
+    core = make_core()
+    try:
+        yield core
+    finally:
+        with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it
+            core.close()
+
+
+@contextmanager
+def _choose_core(check: Check, target: Target, shared: SharedCore | None) -> Iterator[Core]:
     if check.shares_core and shared is not None:
         yield shared.get()
         return

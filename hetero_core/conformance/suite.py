@@ -10,14 +10,15 @@ other way: a class that replaces or removes the methods that run the checks is a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import pytest
 
 from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks
 from hetero_core.conformance.check import Check, CheckFailed
-from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, SharedCore, Target, make_target, run_check
+from hetero_core.conformance.processes import CheckProcesses, Order
+from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, SharedCore, make_target, run_check
 
 GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subclass__")
 """Attributes that a class derived from DeviceConformance must not override."""
@@ -66,24 +67,37 @@ class DeviceConformance:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def opened_target(cls, request: pytest.FixtureRequest) -> Iterator[tuple[Target, SharedCore]]:
-        """The device with its facts, and the Core shared by the checks that do not change it."""
+    def opened_target(cls, request: pytest.FixtureRequest) -> Iterator[Callable[[Check], Outcome]]:
+        """A function that runs a check: of an installed device in a child process, of `plugin` and under --pdb in this process."""
         option = request.config.getoption
         seed, reference = option("--hetero-seed", None), option("--hetero-reference", None)
-        target = make_target(
-            cls.device or option("--hetero-device"),
-            plugin=cls.plugin,
-            seed=cls.seed if seed is None else seed,
-            reference=cls.reference if reference is None else reference,
-            config=cls.config,
-        )
+        device = cls.device or option("--hetero-device")
+        seed = cls.seed if seed is None else seed
+        reference = cls.reference if reference is None else reference
+        if cls.plugin is None and not option("usepdb"):
+            levels, patterns = option("--hetero-level", None) or (), option("--hetero-check", None) or ()
+            order = Order(
+                device=device,
+                levels=tuple(levels),
+                patterns=tuple(patterns),
+                seed=seed,
+                reference=reference,
+                config=cls.config,
+                cases=option("--hetero-cases", None),
+            )
+            with CheckProcesses(order) as processes:
+                yield processes.run_check
+                death = processes.close()
+            if death is not None:
+                pytest.fail(f"{death.reason}\n{death.trace}", pytrace=False)
+            return
+        target = make_target(device, plugin=cls.plugin, seed=seed, reference=reference, config=cls.config)
         with SharedCore(target) as shared:
-            yield target, shared
+            yield lambda check: run_check(check, target, shared=shared)
 
-    def test_check(self, check: Check, opened_target: tuple[Target, SharedCore]) -> None:
+    def test_check(self, check: Check, opened_target: Callable[[Check], Outcome]) -> None:
         """Runs one check."""
-        target, shared = opened_target
-        outcome = run_check(check, target, shared=shared)
+        outcome = opened_target(check)
         expected = self.xfail.get(check.name)
         if expected is None:
             _report(outcome)
@@ -98,7 +112,7 @@ def _report(outcome: Outcome) -> None:
     if outcome.status == SKIPPED:
         pytest.skip(outcome.reason)
     if outcome.status == FAILED and (outcome.error is None or isinstance(outcome.error, CheckFailed)):
-        pytest.fail(f"{outcome.check.name}: {outcome.reason}", pytrace=False)
+        pytest.fail(f"{outcome.check.name}: {outcome.reason}\n{outcome.trace}".rstrip(), pytrace=False)
     if outcome.error is not None:
         raise outcome.error
 

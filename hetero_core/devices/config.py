@@ -333,8 +333,9 @@ _KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if nam
 class CommonConfig:
     """Values for all devices, overridden by the values of a single device. Safe for threads."""
 
-    def __init__(self) -> None:
-        self._values: Mapping[str, Any] = freeze_mapping({})
+    def __init__(self, of_environment: Mapping[str, Any] = freeze_mapping({})) -> None:
+        self._of_environment = freeze_mapping(of_environment)
+        self._values: Mapping[str, Any] = self._of_environment
         self._lock = threading.Lock()
 
     def read(self) -> Mapping[str, Any]:
@@ -342,7 +343,10 @@ class CommonConfig:
         return self._values
 
     def set(self, config: Mapping[str, Any]) -> None:
-        """Keeps values; None removes the value of a key. All are checked before any is kept. Raises: ConfigKeyError, ConfigValueError."""
+        """Keeps values; None removes the value of a key, so that the environment's holds again. All are checked before any is kept.
+
+        Raises: ConfigKeyError, ConfigValueError.
+        """
         try:
             values, dropped = take_back(config, _KEYS, device="(all)")
             converted = convert_config(values, _KEYS, device="(all)")
@@ -350,8 +354,8 @@ class CommonConfig:
             error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
             raise
         with self._lock:
-            merged = {**self._values, **converted}
-            self._values = freeze_mapping((name, value) for name, value in merged.items() if name not in dropped)
+            remaining = {name: value for name, value in self._values.items() if name not in dropped}
+            self._values = freeze_mapping({**self._of_environment, **remaining, **converted})
         if LOG_KEY in converted or LOG_KEY in dropped:
             set_log_level(converted.get(LOG_KEY), "hetero_core")
 

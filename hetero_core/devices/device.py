@@ -5,6 +5,7 @@ Only the core calls it. Every answer that breaks the contract is an error that n
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -311,7 +312,21 @@ class Device:
                 f"{self.provenance} returned from {hook} an executable with inputs {actual[0]} and outputs {actual[1]}; "
                 f"expected inputs {expected[0]} and outputs {expected[1]}"
             )
+        for method, arguments in (("run", ("inputs", "context")), ("start", ("inputs", "context", "done"))):
+            if getattr(executable, method) is not None:
+                self._check_signature(getattr(executable, method), arguments, f"{type(executable).__name__}.{method}")
         return executable
+
+    def _check_signature(self, method: Any, arguments: tuple[str, ...], name: str) -> None:
+        try:
+            signature = inspect.signature(method)
+        except ValueError:  # a method in C may have none
+            return
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            called = f"{name.rpartition('.')[2]}({', '.join(arguments)})"
+            raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
 
     def add_extension(self, device: DeviceName, extension: Extension) -> None:
         """Makes a custom operator known to the device.

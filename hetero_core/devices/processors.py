@@ -85,17 +85,41 @@ def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | No
 
     Free bytes are available without swapping, caches of files included; `root` is the folder of the file system.
     """
-    fields = {
-        name: rest.split() for name, colon, rest in (line.partition(":") for line in _read(root, "proc/meminfo").splitlines())
-    }
+    fields = _read_fields(root, "proc/meminfo")
     try:
-        total, free = (int(fields[name][0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    except (KeyError, IndexError, ValueError):
+        total, free = (int(fields[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (KeyError, ValueError):
         return None
     limit, used = (_read(root, f"sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
     if limit.isdecimal() and used.isdecimal():
-        total, free = min(total, int(limit)), min(free, max(int(limit) - int(used), 0))
+        # The used bytes hold caches of files, which the system gives up.
+        caches = int(_read_fields(root, "sys/fs/cgroup/memory.stat").get("inactive_file", 0))
+        total, free = min(total, int(limit)), min(free, max(int(limit) - int(used) + caches, 0))
     return total, free
+
+
+LARGE_BYTES = 1 << 26
+"""Values below this size are made without a look at the memory of the machine."""
+_MARGIN = 16
+
+
+def read_spare_memory(root: str | os.PathLike[str] = "/") -> int | None:
+    """Returns the bytes that a run may take: the free ones of the machine or the control group, less a sixteenth.
+
+    Swap space counts unless a control group has less memory than the machine. None if the platform does not tell.
+    """
+    memory, fields = read_host_memory(root), _read_fields(root, "proc/meminfo")
+    if memory is None:
+        return None
+    total, free = memory
+    is_whole = total == int(fields["MemTotal"]) * 1024
+    return free - free // _MARGIN + (int(fields.get("SwapFree", 0)) * 1024 if is_whole else 0)
+
+
+def _read_fields(root: str | os.PathLike[str], path: str) -> dict[str, str]:
+    """Returns name -> number of the lines of a file, "MemTotal:  24684096 kB" or "file 81920"."""
+    pieces = (line.replace(":", " ").split() for line in _read(root, path).splitlines())
+    return {words[0]: words[1] for words in pieces if len(words) > 1}
 
 
 def _read(*path: str | os.PathLike[str]) -> str:

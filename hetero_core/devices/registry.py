@@ -26,8 +26,10 @@ from hetero_core.contract import DeviceName
 from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
+from hetero_core.devices.known_devices import advise_missing
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
+from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
 from hetero_core.devices.watch import Patience
 from hetero_core.errors import (
     DeviceNameError,
@@ -101,7 +103,8 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
             wrapper = entry_point.load()
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
+                f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it, "
+                f"or leave it out by {PLUGINS_VARIABLE}=-{entry_point.name}"
             ) from error
         _check_wrapper(wrapper, blame)
         wrappers.append(wrapper)
@@ -185,9 +188,10 @@ class Registry:
     """The plugins of a Core. Safe for threads: a device is created once, and a device that hangs does not delay other devices.
 
     `timeout`: the seconds that a plugin has to create its device, and to answer a question for the first time; None for no limit.
+    `switches` leave plugins out and set CACHE_DIR.
     """
 
-    def __init__(self, core: Core, timeout: float | None = None) -> None:
+    def __init__(self, core: Core, timeout: float | None, switches: Switches) -> None:
         self._core = core
         self._timeout = timeout
         # Held for moments only; the creation of a device holds the lock of its name.
@@ -195,15 +199,19 @@ class Registry:
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._is_closed = False
         entry_points = importlib_metadata.entry_points()
-        self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
+        wrappers = entry_points.select(group=WRAPPERS_GROUP)
+        announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
+        self._plugins = switches.plugins
+        self._left_out = switches.select(announced, [wrapper.name for wrapper in wrappers])
+        self._announced = {name: claims for name, claims in announced.items() if name not in self._left_out}
         self._devices: dict[str, Device] = {}
         # Unregistered devices; loaded networks may use them until the Core closes.
         self._retired: dict[int, Device] = {}
         self._unnamed: list[tuple[weakref.ref[Device], Device]] = []
-        self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
+        self.wrappers = load_wrappers(wrapper for wrapper in wrappers if wrapper.name.upper() not in self._left_out)
         self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
         self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
-        self.common = CommonConfig()
+        self.common = CommonConfig({"CACHE_DIR": switches.cache_dir} if switches.cache_dir else {})
 
     def names(self) -> tuple[str, ...]:
         """Returns all device names, sorted; loads nothing."""
@@ -216,7 +224,12 @@ class Registry:
         """
         claims = self._announced.get(name)
         if not claims:
-            hint = f", did you mean 'HETERO:{name}'?" if "," in name else suggest(name, self._announced) or ";"
+            advice = advise_missing(name, self._announced)
+            if name in self._left_out:
+                advice = f"{PLUGINS_VARIABLE}={self._plugins} leaves it out"
+            hint = f"; {advice};" if advice else suggest(name, self._announced) or ";"
+            if "," in name:
+                hint = f", did you mean 'HETERO:{name}'?"
             raise DeviceNotFoundError(
                 f"no plugin announces device '{name}'{hint} installed are {enumerate_choices(self._announced)}"
             )

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.executed import ExecutedNode, list_nodes
 from hetero_core.kernels.precision import Array, Namespace
@@ -53,7 +54,7 @@ class Body:
 class Step:
     """A kernel call or a transfer. `sources` and `targets` are slots; `releases` are slots that are not read after this step.
 
-    Only a transfer has a `value`.
+    Only a transfer has a `value`. A step that `may_grow` can make larger values than it reads.
     """
 
     node: Node
@@ -63,6 +64,7 @@ class Step:
     releases: tuple[int, ...] = ()
     bodies: tuple[Body, ...] = ()
     value: str = ""
+    may_grow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,20 @@ class Program:
         Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError if `limits` has no room for
         the results of a step. Errors of a kernel carry the node as a note.
         """
+        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
+        with np.errstate(all="ignore"):
+            return self.run_steps(inputs, captured, profile=profile, is_cancelled=is_cancelled, limits=limits)
+
+    def run_steps(
+        self,
+        inputs: Sequence[Array],
+        captured: Mapping[str, Array] = EMPTY,
+        *,
+        profile: Profile | None = None,
+        is_cancelled: Callable[[], bool] | None = None,
+        limits: RunLimits | None = None,
+    ) -> tuple[Array, ...]:
+        """Returns the outputs as `run` does; the caller has silenced NumPy's warnings."""
         values = list(self.values)
         for slot, array in zip(self.input_slots, inputs, strict=True):
             values[slot] = array
@@ -136,21 +152,23 @@ class Program:
             values[slot] = captured[name]
         if limits is not None:
             limits.exempt(values)
-        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
-        with np.errstate(all="ignore"):
-            for step in self.steps:
-                if is_cancelled is not None and is_cancelled():
-                    raise RequestCancelledError(f"cancelled before node {step.node.label}")
-                started = perf_counter() if profile is not None else 0.0
-                if limits is None:
-                    _run_step(step, values, is_cancelled)
-                else:
-                    _run_limited(step, values, is_cancelled, limits, self.table)
-                if profile is not None:
-                    _record_time(profile, step, values, perf_counter() - started)
-                for slot in step.releases:
-                    values[slot] = None
-        return tuple(_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots)
+        elif self.memory.is_host and max((getattr(array, "nbytes", 0) for array in inputs), default=0) > LARGE_BYTES:
+            limits = _limit_by_machine(values)
+        for step in self.steps:
+            if is_cancelled is not None and is_cancelled():
+                raise RequestCancelledError(f"cancelled before node {step.node.label}")
+            started = perf_counter() if profile is not None else 0.0
+            if limits is None:
+                _run_step(step, values, is_cancelled)
+                if step.may_grow and getattr(values[step.targets[0]], "nbytes", 0) > LARGE_BYTES and self.memory.is_host:
+                    limits = _limit_by_machine(values)
+            else:
+                _run_limited(step, values, is_cancelled, limits, self.table)
+            if profile is not None:
+                _record_time(profile, step, values, perf_counter() - started)
+            for slot in step.releases:
+                values[slot] = None
+        return tuple([_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots])
 
 
 def _run_limited(
@@ -165,13 +183,23 @@ def _run_limited(
     limits.hold(values[slot] for slot in step.targets if slot != ABSENT)
 
 
+def _limit_by_machine(values: list[Any]) -> RunLimits | None:
+    """Returns the limits of a run with large values: the memory of the machine beside `values`; None if the platform does not tell."""
+    spare = read_spare_memory()
+    if spare is None:
+        return None
+    limits = RunLimits("a run", memory_limit=spare, is_of_machine=True)
+    limits.exempt(values)
+    return limits
+
+
 def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:
-    bodies = {
+    bodies = {} if not step.bodies else {
         body.attribute: BoundBody(
             body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled, step.node, limits
         )
         for body in step.bodies
-    }
+    }  # fmt: skip
     try:
         results = step.function(*[values[slot] for slot in step.sources], **bodies)
     except Exception as error:  # any error names the node

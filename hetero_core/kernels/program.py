@@ -213,7 +213,8 @@ class _Compiler:
         bodies = tuple(self._add_body(node, attribute, body) for attribute, body in node.bodies.items())
         targets = tuple(self._add_slot(name, on_host=runs_on_host) if name else ABSENT for name in node.outputs)
         function = self._bind(node, record, np if runs_on_host else self._memory.xp)
-        self._steps.append(Step(node, function, sources, targets, bodies=bodies))
+        may_grow = (len(node.reads) > 1 or bool(node.attributes)) and targets[:1] not in ((), (ABSENT,))
+        self._steps.append(Step(node, function, sources, targets, bodies=bodies, may_grow=may_grow))
 
     def _runs_on_host(self, node: Node, record: KernelRecord | None) -> bool:
         """Says whether a node runs on the host: its kernel does, or it is arithmetic on shapes and its result stays small.
@@ -264,7 +265,9 @@ class _Compiler:
             touched = dict.fromkeys((*step.sources, *(slot for body in step.bodies for _, slot in body.captures), *step.targets))
             releases = tuple(slot for slot in touched if slot not in read_later)
             read_later.update(releases)
-            steps.append(Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value))
+            steps.append(
+                Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value, step.may_grow)
+            )
         return tuple(reversed(steps))
 
 

@@ -94,7 +94,12 @@ class Declaration:
     table: KernelTable | None = None
 
     def __call__(self, function: Function) -> Function:
-        """Registers the function; declarations may be stacked."""
+        """Registers the function; declarations may be stacked. Raises: TypeError for an argument of the declaration."""
+        for name, (kinds, expected) in _ARGUMENTS.items():
+            if not isinstance(value := getattr(self, name), kinds):
+                raise TypeError(
+                    f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
+                )
         table = TOOLKIT if self.table is None else self.table
         complete = cache(partial(self.complete, function))
         for version in self.since:
@@ -125,6 +130,17 @@ class Declaration:
             required=tuple(name for name in required if name not in hidden),
             input_limits=limits,
         )
+
+
+_ARGUMENTS: Mapping[str, tuple[Any, str]] = {
+    "since": (tuple, "a tuple of versions"),
+    "host": (tuple, "a tuple of positions of inputs"),
+    "outputs": ((int, type(None)), "the largest number of outputs, or None for any number"),
+    "unread": (Mapping, "a mapping of attributes to their defaults"),
+    "choices": (Mapping, "a mapping of attributes to tuples of values"),
+    "shared": (Mapping, "a mapping of attributes to their defaults"),
+}
+"""Argument of a declaration -> its types, and their description."""
 
 
 def _with_halves(dtypes: Dtypes) -> Dtypes:

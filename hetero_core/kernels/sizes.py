@@ -25,11 +25,15 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType, sizes_of
 
 _MOST_ELEMENTS = 64
+_VIEWING = frozenset(("Dropout", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
+"""Operators with results that are mostly views: they run however little memory the machine has, and a copy counts afterwards."""
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
 
 
-def estimate_bytes(node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> int:
-    """Returns the bytes that a node is about to make; 0 if its inputs bound them, and for inputs that do not fit together."""
+def estimate_bytes(node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT, asks_all: bool = False) -> int:
+    """Returns the bytes that a node is about to make; 0 for inputs that do not fit together, and without `asks_all` if its inputs bound
+    them.
+    """
     record = table.find(node)
     try:
         if record is not None and record.count_bytes is not None:
@@ -38,7 +42,7 @@ def estimate_bytes(node: Node, inputs: Sequence[Any], *, table: KernelTable = TO
         return 0
     host = () if record is None else range(len(inputs)) if record.runs_on_host else record.host
     is_bounded = node.since_version and sum(hasattr(x, "shape") for x in inputs) < 2 and not node.attributes and not host
-    if node.bodies or is_bounded:
+    if node.bodies or (is_bounded and not asks_all):
         return 0
     values = tuple(_read_value(x) if index in host else None for index, x in enumerate(inputs))
     return _infer_bytes(node, tuple(_type_of(x) for x in inputs), values)
@@ -103,5 +107,5 @@ def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any], *, table:
     Raises: MemoryLimitError that names the node.
     """
     limits.enter(node.label)
-    if limits.memory_limit is not None:
-        limits.require(estimate_bytes(node, inputs, table=table))
+    if limits.memory_limit is not None and not (limits.is_of_machine and node.op_type in _VIEWING):
+        limits.require(estimate_bytes(node, inputs, table=table, asks_all=limits.is_of_machine))

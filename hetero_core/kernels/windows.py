@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.network.operators import count_windows
 
@@ -68,9 +69,8 @@ class Windows:
         if not any(end for width in widths for end in width):
             return x
         shape = tuple(size + sum(width) for size, width in zip(x.shape, widths, strict=True))
-        padded = xp.full(shape, value, dtype=x.dtype)
-        padded[tuple(slice(begin, begin + size) for size, (begin, _) in zip(x.shape, widths, strict=True))] = x
-        return padded
+        inner = tuple(slice(begin, begin + size) for size, (begin, _) in zip(x.shape, widths, strict=True))
+        return assign(xp.full(shape, value, dtype=x.dtype), inner, x)
 
 
 def lay_windows(

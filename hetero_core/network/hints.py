@@ -11,12 +11,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, Hint, word_contradiction
 from hetero_core.network.graph import Graph, GraphLike, Network, Node
-from hetero_core.network.types import Dimension, MapType, TensorType, ValueType, merge_types
+from hetero_core.network.types import Dimension, MapType, TensorType, ValueType, merge_types, shape_of
 
 
 def rebuild_graph(graph: GraphLike, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> GraphLike:
@@ -123,6 +124,32 @@ def warn_of_contradictions(network: Network) -> None:
     """Warns of each declaration that inference has proved wrong, and of each constant with two values: NetworkDeclarationWarning."""
     for contradiction in network.declarations.contradictions:
         warnings.warn(contradiction, NetworkDeclarationWarning, stacklevel=2)
+
+
+def warn_of_fixed_sizes(network: Network) -> None:
+    """Warns of each Reshape to a constant shape that only one value of an input's open size fits: NetworkDeclarationWarning.
+
+    The exporter has written the size of its example there.
+    """
+    open_sizes = {size for spec in network.inputs for size in spec.shape or () if isinstance(size, str)}
+    for node in network.nodes if open_sizes else ():
+        target = network.initializers.get(node.inputs[1]) if node.op_type == "Reshape" and len(node.inputs) == 2 else None
+        shape = shape_of(network.types.get(node.inputs[0])) if target is not None and node.domain == "" else None
+        names = {size for size in shape or () if not isinstance(size, int)}
+        if target is None or shape is None or len(names) != 1 or not names <= open_sizes:
+            continue
+        (name,) = names
+        sizes, step = target.array.reshape(-1).tolist(), prod(size for size in shape if isinstance(size, int))
+        if min(sizes, default=1) < 1 or shape.count(name) != 1 or step == 0 or prod(sizes) % step:
+            continue
+        warnings.warn(
+            f"network '{network.name}': node {node.label} reshapes '{node.inputs[0]}' [{', '.join(map(str, shape))}] to the constant "
+            f"shape {sizes}, so that only {name} = {prod(sizes) // step} can run, and not every {name} as the input says. Export the "
+            f"model with this size open: dynamic_shapes of torch.onnx.export, or dynamic_axes with dynamo=False; if the model itself "
+            "has the number, write -1 in its place",
+            NetworkDeclarationWarning,
+            stacklevel=2,
+        )
 
 
 @dataclass(slots=True, eq=False)

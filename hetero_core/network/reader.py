@@ -19,8 +19,9 @@ from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
 from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_of_json
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
+from hetero_core.network.foreign_models import describe_foreign
 from hetero_core.network.graph import EMPTY, Network
-from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
+from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions, warn_of_fixed_sizes
 from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
 from hetero_core.network.soundness import check_text, find_contradiction
@@ -54,27 +55,36 @@ def read_network(
     InvalidNetworkError for a model that is no valid network; AffinityError for a pin without a device.
     """
     folder = None if base is None else os.fspath(base)
-    raw_data = NO_RAW_DATA
     if folder is not None:
         _check_path(folder, "the folder of external weights")
-    if isinstance(source, (str, os.PathLike)):
-        path = os.fspath(source)
-        _check_path(path, "a file")
-        folder = os.path.dirname(os.path.abspath(path)) if folder is None else folder
-        title = f"'{path}'"
-        model, raw_data = _read_file(path, title, holds_weights=holds_weights)
-    elif isinstance(source, (bytes, bytearray, memoryview)):
-        title = f"{len(source)} bytes"
-        model, raw_data = _parse_split(io.BytesIO(source), title)
-    else:
-        title = "the ModelProto"
-        model = _check_proto(source)
+    model, raw_data, title = read_proto(source, holds_weights=holds_weights)
+    if folder is None and isinstance(source, (str, os.PathLike)):
+        folder = os.path.dirname(os.path.abspath(source))
     budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize)
     network = assemble_network(model, WeightFiles(folder), title, raw_data, budget=budget)
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
     compared = compare_declarations(network, inferred)
     warn_of_contradictions(compared)
+    warn_of_fixed_sizes(compared)
     return compared
+
+
+def read_proto(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto, *, holds_weights: bool
+) -> tuple[onnx.ModelProto, Mapping[int, RawData], str]:
+    """Returns the proto without its large weights, these weights by the position of their initializer, and a title for messages.
+
+    Raises: NetworkNotFoundError, NetworkReadError.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        _check_path(path, "a file")
+        title = f"'{path}'"
+        return *_read_file(path, title, holds_weights=holds_weights), title
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        title = f"{len(source)} bytes"
+        return *_parse_split(io.BytesIO(source), title), title
+    return _check_proto(source), NO_RAW_DATA, "the ModelProto"
 
 
 def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
@@ -105,6 +115,9 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
         with open(open_plain(path), "rb") as file:
+            foreign = describe_foreign(path, file.peek(1)[:1])
+            if foreign:
+                raise NetworkReadError(f"cannot read network from '{path}': {foreign}")
             held = None if holds_weights or not hasattr(os, "pread") else HeldFile(file.fileno(), path)
             return _parse_split(file, title, held)
     except FileNotFoundError as error:

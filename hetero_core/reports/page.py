@@ -11,12 +11,20 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from string import Template
+from types import MappingProxyType
 from typing import Any
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.plan import Plan
+from hetero_core.plan import Plan, PlanStage
 from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, list_devices, quote_text, read_asset, style_drawing
-from hetero_core.reports.text import count, describe_bytes, describe_conflict, describe_placement, describe_procedures
+from hetero_core.reports.text import (
+    count,
+    describe_bytes,
+    describe_conflict,
+    describe_memory,
+    describe_placement,
+    describe_procedures,
+)
 
 
 def format_page(title: str, body: str) -> str:
@@ -32,8 +40,19 @@ def _write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"<table><tr>{head}</tr>", *(f"<tr>{line}</tr>" for line in lines), "</table>"])
 
 
-def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
-    """Returns the plan as an HTML document; `seconds_of_subgraph` may be empty or partial."""
+def plan_to_html(
+    plan: Plan,
+    seconds_of_subgraph: Mapping[int, float],
+    *,
+    network: Network | None = None,
+    transfers: Mapping[int, tuple[float, int]] = MappingProxyType({}),
+    trace: str = "",
+) -> str:
+    """Returns the plan as an HTML document; `seconds_of_subgraph` may be empty or partial.
+
+    `network` gives the values between nodes, `transfers` maps a subgraph to the seconds and bytes of its transfers, and `trace` is the
+    place of a trace beside the page.
+    """
     drawing = draw_plan(plan, seconds_of_subgraph)
     style = f"{read_asset('plan.css')}\n{style_drawing()}"
     program = read_asset("plan.js")
@@ -44,7 +63,8 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
         for device in list_devices(plan, seconds_of_subgraph)
     )
     # No HTML parser can leave this JSON: it is ASCII, and the characters of tags and entities are written as escapes.
-    fields = json.dumps(_list_fields(plan, seconds_of_subgraph), separators=(",", ":"))
+    moved = [(index, seconds, nbytes) for index, (seconds, nbytes) in transfers.items()]
+    fields = json.dumps({**_list_fields(plan, seconds_of_subgraph, network), "moved": moved, "trace": trace}, separators=(",", ":"))
     fields = fields.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     title = f"{plan.network}: {count(plan.operator_of_node, 'node')}, {count(plan.stages, 'subgraph')}"
     return Template(read_asset("plan.html")).substitute(
@@ -64,8 +84,22 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[str, Any]:
+def _list_links(stage: PlanStage, network: Network | None) -> list[tuple[int, int]] | None:
+    """Returns the pairs of nodes of a subgraph, by position, of which the second reads a value of the first; None if not known."""
+    if network is None:
+        return None
+    position = {name: index for index, name in enumerate(stage.nodes)}
+    return [
+        (position[network.nodes[maker].name], position[name])
+        for name in stage.nodes
+        for value in dict.fromkeys((*network.node(name).inputs, *network.node(name).captures))
+        if (maker := network.index_of_producer.get(value)) is not None and network.nodes[maker].name in position
+    ]
+
+
+def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float], network: Network | None) -> dict[str, Any]:
     """Returns the fields that the program of the page shows on demand."""
+    inner = [entry for entry in plan.boundaries if entry.producer is not None and entry.nbytes is not None]
     notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
     notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
     if plan.unexplained:
@@ -81,6 +115,7 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
                 "seconds": seconds_of_subgraph.get(stage.index),
                 "nodes": [[name, plan.operator_of_node[name]] for name in stage.nodes],
                 "outputs": list(stage.outputs),
+                "links": _list_links(stage, network),
             }
             for stage in plan.stages
         ],
@@ -88,6 +123,10 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
             [entry.value, str(entry.type), describe_bytes(entry), entry.producer, list(entry.consumers)]
             for entry in plan.boundaries
         ],
+        "bytes": [f"{sum(entry.nbytes or 0 for entry in inner)} bytes from subgraph to subgraph, in {count(inner, 'value')}"]
+        if inner
+        else [],
+        "memory": describe_memory(plan),
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
         "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
         "pins": dict(plan.pins),

@@ -3,6 +3,8 @@
 (function () {
   const ROWS = 400; // nodes listed at once; more on demand
   const RESULTS = 100;
+  const LARGEST = 5;
+  const DRAWN = 3000; // a browser is slow with more boxes
   const plan = JSON.parse(document.getElementById("plan").textContent);
   const drawing = document.getElementById("drawing");
   const scene = document.getElementById("scene");
@@ -39,10 +41,12 @@
   // View
 
   const view = { x: 0, y: 0, scale: 1 };
-  const size = { width: Number(drawing.dataset.width), height: Number(drawing.dataset.height) };
+  const whole = { width: Number(drawing.dataset.width), height: Number(drawing.dataset.height) };
+  let size = whole;
+  let shown = scene; // or the drawing of the nodes of a subgraph
 
   function show() {
-    scene.setAttribute("transform", "translate(" + view.x + " " + view.y + ") scale(" + view.scale + ")");
+    shown.setAttribute("transform", "translate(" + view.x + " " + view.y + ") scale(" + view.scale + ")");
   }
 
   function zoom(factor, x, y) {
@@ -61,7 +65,21 @@
     show();
   }
 
+  function begin() {
+    // All of the drawing, or the top of one that is too long to be read whole.
+    fit();
+    const frame = drawing.getBoundingClientRect();
+    const readable = Math.min(frame.width / size.width, 0.7);
+    if (view.scale < readable / 2) {
+      view.scale = readable;
+      view.x = (frame.width - size.width * view.scale) / 2;
+      view.y = 0;
+      show();
+    }
+  }
+
   function reveal(index) {
+    if (shown !== scene) return;
     // Moves a subgraph to the middle, and nearer where its text could not be read.
     const frame = drawing.getBoundingClientRect();
     const box = boxes.get(index).getBBox();
@@ -111,10 +129,91 @@
     });
   }
 
+  // The nodes of a subgraph: rows by the longest way from its inputs, folded into columns
+
+  const back = document.getElementById("zoom-back");
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function draw(tag, parent, attributes, text) {
+    const element = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    if (text !== undefined) element.textContent = text;
+    parent.append(element);
+    return element;
+  }
+
+  function canDraw(subgraph) {
+    return subgraph.links !== null && subgraph.nodes.length <= DRAWN;
+  }
+
+  function placeNodes(subgraph) {
+    const depths = subgraph.nodes.map(function () { return 0; });
+    for (const [from, to] of subgraph.links) depths[to] = Math.max(depths[to], depths[from] + 1);
+    // A node without a maker stands above its first reader, not in the first row.
+    const made = new Set(subgraph.links.map(function (link) { return link[1]; }));
+    const first = subgraph.nodes.map(function () { return Infinity; });
+    for (const [from, to] of subgraph.links) first[from] = Math.min(first[from], depths[to]);
+    depths.forEach(function (_, index) { if (!made.has(index) && first[index] < Infinity) depths[index] = first[index] - 1; });
+    const rows = [];
+    depths.forEach(function (depth, index) { (rows[depth] = rows[depth] || []).push(index); });
+    const height = Math.max(Math.ceil(Math.sqrt(rows.length * 3)), 8);
+    const places = [];
+    let left = 0;
+    for (let top = 0; top < rows.length; top += height) {
+      const column = rows.slice(top, top + height);
+      const width = Math.max(...column.map(function (row) { return row.length; })) * 150 + 40;
+      column.forEach(function (row, line) {
+        row.forEach(function (index, number) { places[index] = { x: left + (width - row.length * 150) / 2 + number * 150, y: line * 64 + 20 }; });
+      });
+      left += width;
+    }
+    return { places: places, size: { width: left, height: Math.min(rows.length, height) * 64 + 20 } };
+  }
+
+  function drawNodes(index, name) {
+    leaveNodes();
+    const subgraph = plan.subgraphs[index];
+    const placed = placeNodes(subgraph);
+    const color = Array.from(boxes.get(index).classList).find(function (name) { return name.startsWith("device-"); });
+    const group = draw("g", drawing, { id: "inner", class: color });
+    for (const [from, to] of subgraph.links) {
+      const [a, b] = [placed.places[from], placed.places[to]];
+      const down = ["M", a.x + 65, a.y + 40, "C", a.x + 65, a.y + 64, b.x + 65, b.y - 24, b.x + 65, b.y];
+      const aside = ["M", a.x + 130, a.y + 20, "C", a.x + 190, a.y + 20, b.x - 60, b.y + 20, b.x, b.y + 20];
+      draw("path", draw("g", group, { class: "link" }), { d: (b.y > a.y ? down : aside).join(" ") });
+    }
+    subgraph.nodes.forEach(function (node, number) {
+      const at = placed.places[number];
+      const box = draw("g", group, { class: "inner", "data-node": node[0], transform: "translate(" + at.x + " " + at.y + ")" });
+      draw("title", box, {}, node[0] + " (" + node[1] + ")");
+      draw("rect", box, { class: "box", width: 130, height: 40, rx: 6 });
+      draw("text", box, { class: "name", x: 65, y: 17 }, node[1]);
+      draw("text", box, { class: "detail", x: 65, y: 32 }, node[0].length > 20 ? node[0].slice(0, 19) + "\u2026" : node[0]);
+      box.classList.toggle("refused", refused.has(node[0]));
+      box.classList.toggle("chosen", node[0] === name);
+      box.addEventListener("click", function () { if (!isDragged) choose(index, node[0]); });
+    });
+    scene.style.display = "none";
+    back.hidden = false;
+    shown = group;
+    size = placed.size;
+    begin();
+  }
+
+  function leaveNodes() {
+    if (shown !== scene) shown.remove();
+    scene.style.display = "";
+    back.hidden = true;
+    shown = scene;
+    size = whole;
+  }
+
+  back.addEventListener("click", function () { leaveNodes(); begin(); });
+
   // Choice
 
   drawing.addEventListener("click", function (event) {
-    if (isDragged) return;
+    if (isDragged || shown !== scene) return;
     const box = event.target.closest(".subgraph");
     if (box) choose(Number(box.dataset.subgraph));
     else choose(null);
@@ -131,6 +230,7 @@
     for (const link of links) {
       link.classList.toggle("chosen", index !== null && (Number(link.dataset.source) === index || Number(link.dataset.target) === index));
     }
+    for (const box of shown.querySelectorAll(".inner")) box.classList.toggle("chosen", box.dataset.node === name);
     panel.replaceChildren();
     if (index === null) describePlan();
     else describeSubgraph(index, name);
@@ -140,7 +240,39 @@
     panel.append(make("p", "fact", "Devices by priority: " + plan.priorities.join(", ")));
     panel.append(make("p", "quiet", "Click a subgraph for its nodes and its values. Drag to move, turn the wheel to zoom."));
     if (plan.note) panel.append(make("p", "quiet", plan.note));
+    const timed = plan.subgraphs.map(function (one, index) { return [one.seconds, index]; }).filter(function (one) { return one[0] !== null; });
+    listLargest("slowest subgraphs", timed, function (index, seconds) {
+      return "subgraph " + index + " on " + plan.subgraphs[index].device + ": " + (seconds * 1000).toFixed(3) + " ms";
+    });
+    const moved = plan.moved.map(function (one) { return [one[1], one[0], one[2]]; });
+    listLargest("slowest transfers", moved, function (index, seconds, bytes) {
+      return "of subgraph " + index + ": " + (seconds * 1000).toFixed(3) + " ms, " + bytes + " bytes";
+    });
+    listLines("bytes moved", plan.bytes);
+    listLines("memory, estimated", plan.memory);
+    if (plan.trace) {
+      const link = make("a", "", plan.trace);
+      link.href = plan.trace;
+      panel.append(make("h3", "", "trace, for ui.perfetto.dev"), link);
+    }
     if (refused.size) panel.append(make("p", "reason", say(refused.size, "node") + " no device takes"));
+  }
+
+  function listLines(title, lines) {
+    if (!lines.length) return;
+    panel.append(make("h3", "", title));
+    for (const line of lines) panel.append(make("p", "fact", line));
+  }
+
+  function listLargest(title, rows, say) {
+    rows.sort(function (a, b) { return b[0] - a[0]; });
+    if (rows.length) panel.append(make("h3", "", title));
+    for (const [amount, index, ...more] of rows.slice(0, LARGEST)) {
+      const button = make("button", "row", say(index, amount, ...more));
+      button.type = "button";
+      button.addEventListener("click", function () { choose(index); reveal(index); });
+      panel.append(button);
+    }
   }
 
   function describeSubgraph(index, name) {
@@ -148,6 +280,11 @@
     panel.append(make("h2", "", "subgraph " + index + " on " + subgraph.device));
     const time = subgraph.seconds === null ? "" : ", " + (subgraph.seconds * 1000).toFixed(3) + " ms";
     panel.append(make("p", "fact", say(subgraph.nodes.length, "node") + time));
+    const button = make("button", "", "draw its nodes");
+    button.type = "button";
+    button.id = "draw-nodes";
+    button.addEventListener("click", function () { drawNodes(index, name); });
+    if (canDraw(subgraph)) panel.append(button);
     listValues("reads", plan.boundaries.filter(function (one) { return one[4].includes(index); }));
     listValues("makes for others", plan.boundaries.filter(function (one) { return one[3] === index; }));
     const inner = new Set(plan.boundaries.map(function (one) { return one[0]; }));
@@ -234,6 +371,7 @@
   }
 
   function open(node) {
+    leaveNodes();
     choose(node.subgraph, node.name);
     reveal(node.subgraph);
   }
@@ -250,9 +388,13 @@
   });
 
   choose(null);
-  fit();
+  begin();
+  if (plan.subgraphs.length === 1 && canDraw(plan.subgraphs[0])) {
+    choose(0);
+    drawNodes(0);
+  }
   let isMoved = false;
   drawing.addEventListener("pointerdown", function () { isMoved = true; });
   drawing.addEventListener("wheel", function () { isMoved = true; });
-  window.addEventListener("resize", function () { if (!isMoved) fit(); });
+  window.addEventListener("resize", function () { if (!isMoved) begin(); });
 })();

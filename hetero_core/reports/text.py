@@ -22,6 +22,55 @@ def describe_placement(placement: Placement) -> str:
     return f"placement {how}: {chosen}; {times}" + ("" if placement.is_complete else "; the measurement was cut short")
 
 
+def explain_placement(placement: Placement) -> str:
+    """Returns why the chosen candidate won, and for the best mixture of devices the time that it saves and the time that it costs.
+
+    A mixture saves the difference of the times of its segments on their own. Its cost is the rest of the measured time: values that are
+    handed from part to part, and plans that end at the parts. Returns "" if fewer than two candidates were timed.
+    """
+    timed = sorted(((each.seconds, index) for index, each in enumerate(placement.candidates) if each.seconds is not None))
+    if placement.chosen is None or len(timed) < 2:
+        return ""
+    candidates = placement.candidates
+    seconds = {index: each for each, index in timed}
+    is_mixed = {index: len(set(candidates[index].devices)) > 1 for index in seconds}
+    second = next(index for _, index in timed if index != placement.chosen)
+    ratio = seconds[second] / seconds[placement.chosen]
+    text = (
+        f"{candidates[placement.chosen].title} won: a run of {candidates[second].title}, the next, takes {ratio:.2f} times as long."
+    )
+    mixture = next((index for _, index in timed if is_mixed[index]), None) if not is_mixed[placement.chosen] else placement.chosen
+    single = next((index for _, index in timed if not is_mixed[index]), None)
+    if mixture is None or single is None or not placement.segments:
+        why = "was worth a measurement by its estimate" if placement.is_complete else "was timed before the budget ended"
+        return text if single is None else f"{text} No mixture of devices {why}."
+    home = candidates[single].devices[0]
+    moved = [
+        (segment.seconds, device)
+        for segment, device in zip(placement.segments, candidates[mixture].devices, strict=True)
+        if device != home
+    ]
+    if not all({home, device} <= times.keys() for times, device in moved):
+        return text
+    saved = sum(times[home] - times[device] for times, device in moved)
+    cost = seconds[mixture] - (seconds[single] - saved)
+    verb = "won" if saved > cost else "lost"
+    parts = count(range(candidates[mixture].parts), "part")
+    return (
+        f"{text} The mixture {candidates[mixture].title} {verb} against {home} alone: the times of {count(moved, 'segment')} elsewhere "
+        f"save {saved * 1000:.3f} ms, and the borders of {parts} cost {cost * 1000:.3f} ms in values handed on and plans that end there."
+    )
+
+
+def describe_memory(plan: Plan) -> list[str]:
+    """Returns a line for each device with the bytes that it will hold, if memory decided the split."""
+    return [
+        f"{held.device}: {held.weights + held.border + held.arena} bytes{'' if held.limit is None else f' of {held.limit}'}: "
+        f"constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
+        for held in plan.memory
+    ]
+
+
 def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
     """Returns the plan as text: stages with their nodes, boundary values with bytes, refusals, and the conflicts that keep subgraphs apart.
 
@@ -38,11 +87,7 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
     lines += [f"  {describe_procedures(plan)}"] if plan.procedures.keys() - {"LITERAL"} else []
     lines += [] if plan.placement is None else [describe_placement(plan.placement)]
     lines += ["memory, estimated:"] if plan.memory else []
-    lines += [
-        f"  {held.device}: {held.weights + held.border + held.arena} bytes{'' if held.limit is None else f' of {held.limit}'}: "
-        f"constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
-        for held in plan.memory
-    ]
+    lines += [f"  {line}" for line in describe_memory(plan)]
     lines += ["boundary values:"] if plan.boundaries else []
     lines += [f"  {describe_boundary(boundary)}" for boundary in plan.boundaries]
     if plan.pins:

@@ -5,6 +5,7 @@ The chain of calls is bound once, at load: `run` is the device's own method unle
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -40,6 +41,7 @@ from hetero_core.errors import (
     InputShapeError,
     InputTypeError,
     PluginError,
+    RequestCancelledError,
     enumerate_choices,
     refuse_pickling,
 )
@@ -80,6 +82,8 @@ BORDER_SECTION = "hetero/border"
 """The section of a blob that holds the border; the plugin that imports the blob does not see it."""
 NETWORK_SECTIONS = "hetero/network"
 """The sections of a blob that hold the network itself, if a run may replace its constants."""
+METADATA_SECTION = "hetero/metadata"
+"""The section of a blob that holds the metadata of the model; the plugin does not see it either."""
 HINTS_SECTION = "hetero/declarations"
 """The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
 
@@ -103,6 +107,7 @@ class Binding:
     executor: Submitting
     find_architecture: Callable[[], str]
     set_log_level: Callable[[str | None], None]
+    metadata: Mapping[str, str]
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
@@ -141,7 +146,7 @@ class ExecutableNetwork:
         self.device = binding.device
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
-        self.run: RunFunction = binding.run
+        self.run_device: RunFunction = binding.run
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
@@ -160,6 +165,7 @@ class ExecutableNetwork:
         self._use_config(binding.config)
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
+        self._stays_in_memory = all(spec.memory == HOST or spec.name in self.resident for spec in self.all_outputs)
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
         self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=binding.provenance).check
         # A device starts runs by itself only if no wrapper stands around them, and no other network has its turn.
@@ -182,6 +188,11 @@ class ExecutableNetwork:
         return self._fingerprint()
 
     @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the model that was loaded, as `Network.metadata`."""
+        return self._binding.metadata
+
+    @property
     def input_info(self) -> Mapping[str, InputInfo]:
         """Input -> name, precision, layout and shape."""
         return describe_inputs(self.inputs, self.border)
@@ -190,6 +201,28 @@ class ExecutableNetwork:
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
         return describe_outputs(self.outputs, self.border)
+
+    def run(self, inputs: Any, context: Any = None) -> Any:
+        """Runs the device on inputs by position, for devices made of networks; users call `infer`.
+
+        Raises: TypeError with the call of `infer` for the arguments of another project's `run`.
+        """
+        if hasattr(context, "state"):
+            return self.run_device(inputs, context)
+        feeds = ", ".join(f'"{spec.name}": ...' for spec in self.inputs)
+        names = ", ".join(self.output_names)
+        raise TypeError(f"use infer: outputs = loaded.infer({{{feeds}}}), a dict by the names of the outputs: {names}")
+
+    # A property, as __getattr__ would make each access to an attribute slower.
+
+    @property
+    def get_inputs(self) -> NoReturn:
+        """There is no `get_inputs`. Raises: AttributeError with the names to use."""
+        raise AttributeError(
+            "a loaded network has no 'get_inputs' and 'get_outputs'; use loaded.inputs and loaded.outputs, two tuples"
+        )
+
+    get_outputs = get_inputs
 
     # Runs
 
@@ -235,13 +268,12 @@ class ExecutableNetwork:
     def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
         """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
         profile = Profile(str(self.device)) if self.measures else None
-        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=self.create_limits())
+        limits = self.create_limits() if self._has_limits else None
+        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=limits)
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of a run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
-        if self.memory_limit is None and self.deadline is None:
-            return None
-        return RunLimits(self.where, memory_limit=self.memory_limit)
+        return RunLimits(self.where, memory_limit=self.memory_limit) if self._has_limits else None
 
     def route_inputs(self, inputs: Any) -> tuple[ExecutableNetwork, tuple[Any, ...]]:
         """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or a second
@@ -259,8 +291,8 @@ class ExecutableNetwork:
 
     def find_delegate(self, inputs: tuple[Any, ...] = ()) -> ExecutableNetwork | None:
         """Returns the network that computes a run in place of this one; None if this network computes."""
-        delegate: ExecutableNetwork | None = self.executable.delegate
-        return delegate if delegate is not None and self._delegates and DeviceTensor not in map(type, inputs) else None
+        delegate: ExecutableNetwork | None = self.executable.delegate if self._delegates else None
+        return delegate if delegate is not None and DeviceTensor not in map(type, inputs) else None
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
@@ -278,9 +310,9 @@ class ExecutableNetwork:
         self._enter(context, get_ident())  # of the thread that computes
         try:
             if self._is_host:
-                return self.run(inputs, context)
+                return self.run_device(inputs, context)
             placed = bring_in(self, inputs, profile)
-            return take_home(self, self.run(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
+            return take_home(self, self.run_device(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
@@ -292,15 +324,34 @@ class ExecutableNetwork:
         start, profile = self.executable.start, context.profile
         assert start is not None
 
+        expected_calls = [1]
+
         def end(outputs: Any, error: BaseException | None) -> None:
-            if context not in self.thread_of_run:
+            if not expected_calls or context not in self.thread_of_run:
                 logger.warning("%s called `done` a second time for one run of %s; the call is ignored", self.provenance, self.where)
                 return
-            if error is None and not self._is_host:
-                try:
-                    outputs = take_home(self, outputs, profile, context.tensors)
-                except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
-                    outputs, error = None, failure
+            expected_calls.clear()
+            if error is not None or self._stays_in_memory:
+                finish(outputs, error)
+                return
+            # On a thread of the core: `to_host` may wait for the device's own thread, which is the one that calls here.
+            try:
+                future = self.submit(lambda: bring_home(outputs))
+            except ClosedError as closed:
+                finish(None, closed)
+                return
+            dropped = RequestCancelledError(f"the Core was closed before the outputs of a run on {self.device} were copied")
+            future.add_done_callback(lambda ended: finish(None, dropped) if ended.cancelled() else None)
+
+        def bring_home(outputs: Any) -> None:
+            try:
+                outputs = take_home(self, outputs, profile, context.tensors)
+            except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
+                finish(None, failure)
+            else:
+                finish(outputs, None)
+
+        def finish(outputs: Any, error: BaseException | None) -> None:
             # The device has finished: the callback may close the network.
             self._leave(context)
             done(outputs, error)
@@ -319,11 +370,9 @@ class ExecutableNetwork:
         """Notes a run that is under way. Raises: ClosedError."""
         # Before the check for closing: `close` first marks the network as closed and then looks at the runs.
         self.thread_of_run[context] = thread
-        try:
-            self._require_open()
-        except ClosedError:
+        if self._is_closed or self._process != os.getpid():
             del self.thread_of_run[context]
-            raise
+            self._require_open()
 
     def _leave(self, context: RunContext) -> None:
         """Notes that the device has returned from a run."""
@@ -393,7 +442,7 @@ class ExecutableNetwork:
         return header, payload
 
     def _add_border(self, payload: Payload) -> Payload:
-        """Returns the payload with the border, if it affects runs or layouts, hints about outputs, and replaceable constants.
+        """Returns the payload with the border, if it affects runs or layouts, hints about outputs, metadata, and replaceable constants.
 
         These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
         """
@@ -401,6 +450,7 @@ class ExecutableNetwork:
         hints = pack_hints(self._binding.declarations, [spec.name for spec in self.all_outputs])
         sections = {BORDER_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
         sections.update({HINTS_SECTION: hints} if hints else {})
+        sections.update({METADATA_SECTION: json.dumps(dict(self.metadata)).encode()} if self.metadata else {})
         if replacements is not None and replacements.network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
             from hetero_core.network.writer import pack_network  # only an export needs it
 
@@ -503,7 +553,8 @@ class ExecutableNetwork:
         self.measures = bool(config.get(MEASURING_KEY))
         self.deadline = read_deadline(config)  # seconds
         self.memory_limit = read_memory_limit(config)
-        self._delegates = self._may_delegate and not self.measures and self.deadline is None and self.memory_limit is None
+        self._has_limits = self.memory_limit is not None or self.deadline is not None
+        self._delegates = self._may_delegate and not self.measures and not self._has_limits
 
     # Lifetime
 

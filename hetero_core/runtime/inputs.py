@@ -44,29 +44,32 @@ def order_inputs(
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
-    given = [spec for spec in specs if spec.name in inputs]
-    if len(given) != len(inputs):
-        names = [spec.name for spec in specs]
-        unknown = next(name for name in inputs if name not in names)
-        raise InputNameError(word_missing(f"network '{network}'", "input", unknown, names))
-    defaults = border.defaults
-    if len(given) != len(specs):
-        absent = (spec for spec in specs if spec.name not in inputs)
-        missing = [spec for spec in absent if not isinstance(spec.type, OptionalType) and spec.name not in defaults]
-        if missing:
-            raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
     sizes: dict[str, tuple[int, str]] = {}
-    ordered = tuple(
-        [
-            convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes, takes_tensors=takes_tensors)
-            if spec.name in inputs or spec.name not in defaults
-            else defaults[spec.name].array
-            for spec in specs
-        ]
-    )
+    ordered: list[Any] = []
+    for spec in specs:
+        name = spec.name
+        if name in inputs:
+            ordered.append(convert_value(inputs[name], spec, network=network, sizes=sizes, takes_tensors=takes_tensors))
+        else:
+            _require_names(inputs, specs, border, network)
+            ordered.append(border.defaults[name].array if name in border.defaults else None)
+    if len(inputs) > len(ordered):
+        _require_names(inputs, specs, border, network)
     if border.bounds:
         _check_bounds(sizes, border.bounds)
-    return ordered
+    return tuple(ordered)
+
+
+def _require_names(inputs: Mapping[str, Any], specs: Sequence[ValueSpec], border: Border, network: str) -> None:
+    """Raises InputNameError for an unknown name, and for an input that has neither a value nor a default."""
+    names = [spec.name for spec in specs]
+    unknown = [name for name in inputs if name not in names]
+    if unknown:
+        raise InputNameError(word_missing(f"network '{network}'", "input", unknown[0], names))
+    absent = (spec for spec in specs if spec.name not in inputs)
+    missing = [spec for spec in absent if not isinstance(spec.type, OptionalType) and spec.name not in border.defaults]
+    if missing:
+        raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
 
 
 def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tuple[int, int]]) -> None:
@@ -230,17 +233,18 @@ def check_shape(shape: tuple[int, ...], value_type: TensorType, where: str, size
             f"{_word_shapes(shape, value_type, where)}: {len(shape)} dimensions instead of {len(value_type.shape)}"
         )
     for axis, (size, dimension) in enumerate(zip(shape, value_type.shape)):  # noqa: B905  # of one length; strict takes 0.13 us
-        if size != dimension and isinstance(dimension, int):
+        if size == dimension or dimension is None:
+            continue
+        if isinstance(dimension, int):
             raise InputShapeError(
                 f"{_word_shapes(shape, value_type, where)}: axis {axis} has {size} instead of {dimension}"
                 + _suggest_shape(where, shape, value_type)
             )
-        if isinstance(dimension, str):
-            first = sizes.setdefault(dimension, (size, where))
-            if first[0] != size:
-                raise InputShapeError(
-                    f"{_word_shapes(shape, value_type, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
-                )
+        first = sizes.setdefault(dimension, (size, where))
+        if first[0] != size:
+            raise InputShapeError(
+                f"{_word_shapes(shape, value_type, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
+            )
 
 
 def _word_shapes(shape: tuple[int, ...], value_type: TensorType, where: str) -> str:

@@ -11,15 +11,16 @@ constants alone, such as the axes of an Unsqueeze: if it refuses the network wit
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext, freeze_mapping
 from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.device import Device
 from hetero_core.devices.provenance import find_core_version
@@ -36,7 +37,7 @@ from hetero_core.errors import (
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.border import EMPTY_BORDER, Border, unpack_border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, unpack_hints
-from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.hints import without_hints
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.soundness import find_contradiction
@@ -44,6 +45,7 @@ from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executable import (
     BORDER_SECTION,
     HINTS_SECTION,
+    METADATA_SECTION,
     NETWORK_SECTIONS,
     Binding,
     ExecutableNetwork,
@@ -148,17 +150,20 @@ class Surroundings:
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
     network: Network | None = None
+    metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
 
 def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
     """Returns the plugin's payload and the core's own part. Raises: BlobDamagedError for sections that cannot be read."""
     sections = dict(payload.sections)
-    border, declarations, network = EMPTY_BORDER, NO_DECLARATIONS, None
+    border, declarations, network, metadata = EMPTY_BORDER, NO_DECLARATIONS, None, EMPTY
     try:
         if BORDER_SECTION in sections:
             border = unpack_border(bytes(sections.pop(BORDER_SECTION)))
         if HINTS_SECTION in sections:
             declarations = unpack_hints(bytes(sections.pop(HINTS_SECTION)))
+        if METADATA_SECTION in sections:
+            metadata = _read_metadata(bytes(sections.pop(METADATA_SECTION)))
         if f"{NETWORK_SECTIONS}/model" in sections:
             from hetero_core.network.writer import unpack_network  # only an import needs it
 
@@ -166,7 +171,18 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
             network = unpack_network(packed)
     except (InvalidNetworkError, NetworkReadError, KeyError) as error:
         raise BlobDamagedError(str(error)) from error
-    return replace(payload, sections=sections), Surroundings(border, declarations, network)
+    return replace(payload, sections=sections), Surroundings(border, declarations, network, metadata)
+
+
+def _read_metadata(content: bytes) -> Mapping[str, str]:
+    """Returns the metadata in a section of a blob. Raises: InvalidNetworkError."""
+    try:
+        metadata = json.loads(content)
+    except ValueError:
+        metadata = None
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise InvalidNetworkError("the metadata in a blob cannot be read. Export the network again.")
+    return freeze_mapping(metadata)
 
 
 def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
@@ -289,7 +305,7 @@ class Loader:
             listed = "; ".join(map(str, contradictions))
             raise InvalidNetworkError(f"cannot load network '{network.name}' on {target.device}: {listed}. {STRICT_ADVICE}.")
         check_constants(network, target.device, target.config)
-        around = Surroundings(network.border, network.declarations, network)
+        around = Surroundings(network.border, network.declarations, network, network.metadata)
 
         def bind(executable: Executable, *, is_from_cache: bool = False) -> ExecutableNetwork:
             return self._bind(
@@ -370,6 +386,7 @@ class Loader:
             border=around.border,
             declarations=around.declarations,
             replacements=replacements,
+            metadata=around.metadata,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)

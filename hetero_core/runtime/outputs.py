@@ -26,9 +26,9 @@ class OutputCheck:
     ) -> None:
         self._watch = watch
         self._blame = blame
-        # Element type and shape of each; None for an output that stays in the memory of the device.
+        # Element type of each and the last shape that fitted; None for an output that stays in the memory of the device.
         self._promised = tuple(
-            (None, None, spec) if spec.dtype is None or spec.name in resident else (numpy_dtype(spec.dtype), spec.shape, spec)
+            (None, [None], spec) if spec.dtype is None or spec.name in resident else (numpy_dtype(spec.dtype), [spec.shape], spec)
             for spec in specs
         )
 
@@ -41,15 +41,17 @@ class OutputCheck:
             description = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             expected = f"a tuple of {len(self._promised)} outputs"
             raise PluginError(f"{self._blame} returned {description} from run; expected {expected}")
-        for value, (dtype, shape, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
+        for value, (dtype, last, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
             # NumPy has a single object for each of its types, so the usual comparison is by identity.
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
                 named = type(value).__name__ if own is None else own
                 raise PluginError(f"{self._blame} returned {named} for output '{spec.name}'; expected an array of {dtype}")
-            if shape is not None and (own_shape := value.shape) != shape and not fits_shape(own_shape, shape):
-                raise PluginError(
-                    f"{self._blame} returned shape {list(own_shape)} for output '{spec.name}'; expected {spec.type}, as inference proves"
-                )
+            if last[0] is not None and (shape := value.shape) != last[0]:
+                if not fits_shape(shape, spec.shape or ()):
+                    raise PluginError(
+                        f"{self._blame} returned shape {list(shape)} for output '{spec.name}'; expected {spec.type}, as inference proves"
+                    )
+                last[0] = shape
         if self._watch is not None:
             self._watch.check(outputs)
         if context.limits is not None:

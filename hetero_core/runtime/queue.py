@@ -56,6 +56,11 @@ class AsyncInferQueue:
         finally:
             self._leave(index, None)
 
+    @property
+    def userdata(self) -> tuple[Any, ...]:
+        """The userdata of the last start of each request."""
+        return tuple(self._userdata)
+
     def get_idle_request_id(self) -> int:
         """Returns the position of the first idle request, waiting until a request is idle; the next `start_async` takes it."""
         return self._wait_for_idle(takes_it=False)

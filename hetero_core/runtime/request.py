@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -69,18 +70,14 @@ class Run:
         self.context = context
         self.deadline = deadline  # seconds
         # A lock that is held until the end; an event would cost 5 us in every run.
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def open(self) -> None:
-        """Wakes the threads that wait for the end; called once."""
-        self._gate.release()
+        self.gate = threading.Lock()
+        self.gate.acquire()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for the end; returns False if `timeout` seconds pass before."""
-        has_ended = self._gate.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT))
+        has_ended = self.gate.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT))
         if has_ended:
-            self._gate.release()
+            self.gate.release()
         return has_ended
 
 
@@ -111,14 +108,21 @@ class InferRequest:
         self._lock = threading.Lock()
         self._input_of_name: dict[str, Any] = {}
         self._preset_of_name: dict[str, Any] = {}
-        self.states = RequestStates(network, self)
+        self._has_states = bool(network.border.states)
+        if self._has_states:
+            self.states = RequestStates(network, self)
         # With a deadline, the run makes its working memory, since it may be abandoned.
         if network.deadline is None and network.find_delegate() is None:
             self._state = network.create_state()
-            if self.states:
+            if self._has_states:
                 self._spare = network.create_state(self._state)
         if self._state is not None:
             keep_in_child(self)
+
+    @cached_property
+    def states(self) -> RequestStates:
+        """The states by the name of the input that reads them; made with the request if there are any."""
+        return RequestStates(self._network, self)
 
     # Runs: on this thread, in an event loop, and detached
 
@@ -211,7 +215,7 @@ class InferRequest:
         network = self._network
         self.require_process()
         self.require_idle("start a run")
-        merged = self._merge(inputs)
+        merged = self._merge(inputs) if self._input_of_name or inputs is None else inputs
         # If constants are replaced, a second network computes, in working memory of its own.
         computing, ordered = network.route_inputs(merged)
         state = self._state if computing is network else NO_STATE
@@ -227,10 +231,12 @@ class InferRequest:
         if context.profile is not None:
             named = name_inputs(merged, network.inputs, network=network.name)
             self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
-        run = Run(computing, self.states.join(ordered), context, network.deadline)
-        run.is_delegated = delegate is not None
+        run = Run(computing, self.states.join(ordered) if self._has_states else ordered, context, network.deadline)
+        if delegate is not None:
+            run.is_delegated = True
         with self._lock:
-            self.require_idle("start a run")
+            if self._running is not None:  # of another thread
+                self.require_idle("start a run")
             self._running = run
             self._profile = context.profile
             self._outputs = None
@@ -238,8 +244,8 @@ class InferRequest:
 
     def _merge(self, inputs: Any) -> Any:
         """Returns the inputs of a run: the passed values override the values that were set."""
-        if inputs is None or not self._input_of_name:
-            return self._input_of_name if inputs is None else inputs
+        if inputs is None:
+            return self._input_of_name
         return {**self._input_of_name, **name_inputs(inputs, self._network.inputs, network=self._network.name)}
 
     # Compute
@@ -251,14 +257,10 @@ class InferRequest:
         if run.is_over:  # cancelled before a thread came to it
             return
         if run.deadline is None:
-            self._end(run, *self._compute(run))
+            self._compute(run)
             return
-
-        def work() -> None:
-            self._end(run, *self._compute(run))
-
         # A daemon: stuck in a device, it keeps neither the interpreter nor a pool of the Core from ending.
-        threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
+        threading.Thread(target=self._compute, args=(run,), name=f"hetero-{self._network.device} run", daemon=True).start()
         if not run.wait(seconds):
             self._expire(run)
             run.wait()  # it may have ended just now, before its end was reported
@@ -275,7 +277,8 @@ class InferRequest:
                 future = run.network.submit(lambda: self._work(run))
                 future.add_done_callback(lambda ended: self._end_dropped(run) if ended.cancelled() else None)
                 return
-            self._give_state(run)
+            if run.context.state is NO_STATE:
+                self._give_state(run)
             start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
         except BaseException as error:
             if self._take_back(run, error):
@@ -285,14 +288,19 @@ class InferRequest:
             self._end(run, (), error)
             raise
 
-    def _compute(self, run: Run) -> Outcome:
-        """Runs the device; returns its outputs, or its error."""
+    def _compute(self, run: Run) -> None:
+        """Runs the device, and ends the run with its outputs or its error."""
         try:
-            self._give_state(run)
+            if run.context.state is NO_STATE:
+                self._give_state(run)
             outputs = run.network.run_host(run.inputs, run.context)
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
-            return self._compute(run) if self._take_back(run, error) else ((), error)
-        return self._collect(run, outputs)
+            if self._take_back(run, error):
+                self._compute(run)
+            else:
+                self._end(run, (), error)
+            return
+        self._end(run, *self._collect(run, outputs))
 
     def _take_back(self, run: Run, error: BaseException) -> bool:
         """Says whether the network itself computes a run that has failed on its delegate."""
@@ -306,14 +314,13 @@ class InferRequest:
         return True
 
     def _give_state(self, run: Run) -> None:
-        """Lets the device make working memory, unless the run already has it."""
-        if run.context.state is NO_STATE:
-            run.context.state = state = run.network.create_state(self._spare)
-            with self._lock:
-                if not run.is_over and run.network is self._network:
-                    self._state = state
-                elif not run.is_over and run.is_delegated and run.network is self._delegate:
-                    self._delegate_state = state
+        """Lets the device make working memory."""
+        run.context.state = state = run.network.create_state(self._spare)
+        with self._lock:
+            if not run.is_over and run.network is self._network:
+                self._state = state
+            elif not run.is_over and run.is_delegated and run.network is self._delegate:
+                self._delegate_state = state
 
     def _collect(self, run: Run, outputs: Any) -> Outcome:
         """Returns the outputs, checked and in the caller's arrays, or the error of the check."""
@@ -321,7 +328,7 @@ class InferRequest:
             outputs = run.network.check_outputs(outputs, run.context)
             if run.context.outputs is not None and not run.context.token.is_set:
                 outputs = fill_presets(run.context.outputs, outputs, self._network.all_outputs, network=self._network.name)
-            return self.states.check(run.inputs, outputs), None
+            return self.states.check(run.inputs, outputs) if self._has_states else outputs, None
         except BaseException as error:  # noqa: BLE001  # as in _compute
             return (), error
 
@@ -353,7 +360,7 @@ class InferRequest:
             # A waiting caller gets the error once; the error of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
-                if self._network.border.states:
+                if self._has_states:
                     outputs = self.states.keep(outputs)
                     self._state, self._spare = self._spare, self._state
                 run.outputs = self._outputs = outputs
@@ -369,7 +376,7 @@ class InferRequest:
         if run.timer is not None:
             run.timer.cancel()
             run.timer = None  # it refers to the run
-        run.open()
+        run.gate.release()
         if run.wake is not None:
             run.wake()
 

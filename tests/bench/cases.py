@@ -230,12 +230,64 @@ def make_trees(*, trees: int = 200, depth: int = 6, features: int = 30, rows: in
         target_ids=np.zeros(trees * (inner + 1), np.int64),
         target_weights=rng.standard_normal(trees * (inner + 1)).astype(np.float32),
     )
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", ["n", features]), ("y", ["n", 1]))
-    )
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])
+    return _make_rows([node], [y], [], features, rows)
+
+
+def make_pipeline(*, features: int = 30, classes: int = 3, rows: int = 1) -> Case:
+    """Returns a scaler and a logistic regression with a map of probabilities for each row."""
+    rng = np.random.default_rng(0)
+    labels = list(range(10, 10 + classes))
+    scaler = {"offset": rng.standard_normal(features), "scale": np.full(features, 0.5)}
+    model = {"coefficients": rng.standard_normal(classes * features), "intercepts": rng.standard_normal(classes)}
+    nodes = [
+        helper.make_node("Scaler", ["x"], ["scaled"], **scaler),
+        helper.make_node(
+            "LinearClassifier", ["scaled"], ["label", "scores"], classlabels_ints=labels, post_transform="SOFTMAX", **model
+        ),
+        helper.make_node("Normalizer", ["scores"], ["shares"], norm="L1"),
+        helper.make_node("ZipMap", ["shares"], ["probabilities"], classlabels_int64s=labels),
+    ]
+    for node in nodes:
+        node.domain = "ai.onnx.ml"
+    probabilities = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    outputs = [
+        helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
+        helper.make_value_info("probabilities", helper.make_sequence_type_proto(probabilities)),
+    ]
+    return _make_rows(nodes, outputs, [], features, rows)
+
+
+def make_boosting(*, machines: int = 50, features: int = 30, classes: int = 3, rows: int = 1) -> Case:
+    """Returns an AdaBoost classifier as converters write it: votes of small trees, one node after the other."""
+    rng = np.random.default_rng(0)
+    labels, one, zero = np.arange(classes)[None], np.ones(1, np.float32), np.full(1, -0.5, np.float32)
+    constants = [numpy_helper.from_array(array, name) for name, array in (("labels", labels), ("one", one), ("zero", zero))]
+    nodes, votes = [], [f"vote_{machine}" for machine in range(machines)]
+    for machine in range(machines):
+        nodes += [
+            helper.make_node(
+                "TreeEnsembleClassifier", ["x"], [f"label_{machine}", f"scores_{machine}"], domain="ai.onnx.ml",
+                classlabels_int64s=labels[0].tolist(), post_transform="NONE", nodes_treeids=[0] * 3, nodes_nodeids=[0, 1, 2],
+                nodes_featureids=[int(rng.integers(features)), 0, 0], nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+                nodes_values=[float(rng.standard_normal()), 0.0, 0.0], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
+                class_treeids=[0] * 2 * classes, class_nodeids=[1] * classes + [2] * classes, class_ids=[*range(classes)] * 2,
+                class_weights=rng.random(2 * classes),
+            ),
+            helper.make_node("ArgMax", [f"scores_{machine}"], [f"place_{machine}"], axis=1),
+            helper.make_node("Equal", [f"place_{machine}", "labels"], [f"chosen_{machine}"]),
+            helper.make_node("Where", [f"chosen_{machine}", "one", "zero"], [votes[machine]]),
+        ]  # fmt: skip
+    nodes += [helper.make_node("Sum", votes, ["y"]), helper.make_node("ArgMax", ["y"], ["place"], axis=1, keepdims=0)]
+    outputs = [helper.make_tensor_value_info("place", TensorProto.INT64, ["n"])]
+    return _make_rows(nodes, outputs, constants, features, rows)
+
+
+def _make_rows(nodes: list[Any], outputs: list[Any], constants: list[Any], features: int, rows: int) -> Case:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", features])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    model = helper.make_model(helper.make_graph([node], "trees", [x], [y]), opset_imports=opsets, ir_version=10)
-    return Case(model, [{"x": rng.standard_normal((rows, features), np.float32)}])
+    model = helper.make_model(helper.make_graph(nodes, "rows", [x], outputs, constants), opset_imports=opsets, ir_version=10)
+    return Case(model, [{"x": np.random.default_rng(1).standard_normal((rows, features), np.float32)}])
 
 
 def make_int4_products() -> Case:
@@ -258,4 +310,7 @@ OTHERS: Mapping[str, Callable[[], Case]] = {
     "trees": make_trees,
     "trees_of_one_row": lambda: make_trees(trees=100, rows=1),
     "trees_of_many_rows": lambda: make_trees(trees=100, rows=10_000),
+    "pipeline_of_one_row": make_pipeline,
+    "pipeline_of_many_rows": lambda: make_pipeline(rows=10_000),
+    "boosting_of_one_row": make_boosting,
 }

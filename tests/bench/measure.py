@@ -160,7 +160,9 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         if task["engine"].startswith("HETERO:"):
             figures["plan"] = [time_plan(task["engine"], path)]
     figures["peak memory"] = [find_peak_memory()]
-    np.savez(task["outputs"], **outputs)
+    # Of maps their numbers.
+    arrays = {name: [list(row.values()) for row in value] if isinstance(value, list) else value for name, value in outputs.items()}
+    np.savez(task["outputs"], **arrays)
     return figures
 
 

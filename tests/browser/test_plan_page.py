@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from hetero_core import Core
+from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.plan import Plan, PlanStage
 from hetero_core.reports.page import plan_to_html
+from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import describe_conflict
 from hetero_core.testing.models import light_model
 
@@ -70,8 +72,12 @@ def page(browser: Any, plan: Plan, tmp_path: Path) -> Iterator[Any]:
 
 
 def open_page(browser: Any, plan: Plan, folder: Path) -> Any:
+    return write_page(browser, folder, plan_to_html(plan, {0: 0.004, 1: 0.001}))
+
+
+def write_page(browser: Any, folder: Path, text: str) -> Any:
     file = folder / "plan.html"
-    file.write_text(plan_to_html(plan, {0: 0.004, 1: 0.001}), encoding="utf-8", errors="replace")
+    file.write_text(text, encoding="utf-8", errors="replace")
     browser.get("about:blank")
     for log in ("browser", "performance"):
         browser.get_log(log)  # drops messages of earlier pages
@@ -149,7 +155,10 @@ def test_search_without_a_hit_says_so(page: Any) -> None:
 
 
 def test_wheel_and_buttons_zoom_and_fit_returns(page: Any) -> None:
+    begun = read_transform(page)
+    page.find_element(By.ID, "zoom-fit").click()
     fitted = read_transform(page)
+    assert fitted != begun  # a long plan begins with its top
     page.find_element(By.ID, "zoom-in").click()
     nearer = read_transform(page)
     assert nearer != fitted
@@ -186,3 +195,42 @@ def test_hostile_names_are_shown_and_run_nothing(browser: Any, tmp_path: Path) -
     page.find_element(By.ID, "search").send_keys("__proto__")
     assert page.title == f"{name}: 2 nodes, 1 subgraph"
     check_logs(page)
+
+
+def test_nodes_of_a_subgraph_are_drawn_with_their_links(browser: Any, tmp_path: Path) -> None:
+    with Core() as core:
+        network = core.read_network(light_model("squeezenet"))
+        plan = core.query_network(network, "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "MaxPool"}).plan
+        one = plan_single_device(network, "CPU", core.query_network(network, "CPU"))
+    assert plan is not None
+    stage = max(plan.stages, key=lambda each: len(each.nodes))
+    write_page(browser, tmp_path, plan_to_html(plan, {}, network=network))
+    find_box(browser, stage.index).click()
+    browser.find_element(By.ID, "draw-nodes").click()
+    assert [box.get_attribute("data-node") for box in browser.find_elements(By.CSS_SELECTOR, ".inner")] == list(stage.nodes)
+    part = cut_subnetwork(network, stage.nodes)
+    links = sum(value in part.index_of_producer for node in part.nodes for value in dict.fromkeys(node.inputs))
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#inner .link")) == links
+    browser.find_elements(By.CSS_SELECTOR, ".inner")[1].click()
+    assert browser.find_element(By.CSS_SELECTOR, "#nodes .chosen").text.split()[0] == stage.nodes[1]
+    browser.find_element(By.ID, "zoom-back").click()
+    assert browser.find_elements(By.CSS_SELECTOR, ".inner") == []
+    assert find_box(browser, stage.index).is_displayed()
+    check_logs(browser)
+    write_page(browser, tmp_path, plan_to_html(one, {}, network=network))
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".inner")) == len(network.nodes)
+    check_logs(browser)
+
+
+def test_panel_lists_the_slowest_parts_and_links_to_the_trace(browser: Any, plan: Plan, tmp_path: Path) -> None:
+    write_page(browser, tmp_path, plan_to_html(plan, {0: 0.001, 3: 0.004}, transfers={2: (0.002, 64)}, trace="runs/trace.json"))
+    rows = browser.find_elements(By.CSS_SELECTOR, "#panel .row")
+    assert [row.text for row in rows] == [
+        f"subgraph 3 on {plan.stages[3].device}: 4.000 ms",
+        f"subgraph 0 on {plan.stages[0].device}: 1.000 ms",
+        "of subgraph 2: 2.000 ms, 64 bytes",
+    ]
+    assert browser.find_element(By.CSS_SELECTOR, "#panel a").get_attribute("href") == (tmp_path / "runs/trace.json").as_uri()
+    rows[0].click()
+    assert browser.find_element(By.CSS_SELECTOR, "#panel h2").text == f"subgraph 3 on {plan.stages[3].device}"
+    check_logs(browser)

@@ -14,7 +14,7 @@ from hetero_template.device import TemplateDevice
 from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network, hookimpl
-from hetero_core.devices.processors import describe_host_memory, read_host_memory
+from hetero_core.devices.processors import describe_host_memory, read_host_memory, read_spare_memory
 from hetero_core.errors import DeviceNameError, MetricNotFoundError
 
 NEGATE = '<ir_version: 8, opset_import: ["": 17]> negate (float[4] x) => (float[4] y) { [one] a = Neg (x) [two] y = Relu (a) }'
@@ -76,6 +76,19 @@ def test_memory_is_limited_by_the_control_group(tmp_path: Path) -> None:
     assert read_host_memory(tmp_path) == (1024000, 614400)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("500000\n")
     assert read_host_memory(tmp_path) == (500000, 200000)
+    (tmp_path / "sys/fs/cgroup/memory.stat").write_text("file 120000\ninactive_file 100000\n")
+    assert read_host_memory(tmp_path) == (500000, 300000)
+
+
+def test_spare_memory_counts_swap_space_of_the_whole_machine(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    assert read_spare_memory(tmp_path) is None
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 160 kB\nSwapFree: 50 kB\n")
+    assert read_spare_memory(tmp_path) == 200 * 1024
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("81920\n")
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text("0\n")
+    assert read_spare_memory(tmp_path) == 75 * 1024
     assert describe_host_memory(tmp_path / "proc") == {}
 
 

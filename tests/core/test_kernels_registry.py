@@ -16,7 +16,8 @@ from hetero_tests.ops_page import format_ops_page
 from onnx import helper
 
 from hetero_core.kernels.program import compile_program
-from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, read_table
+from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
+from hetero_core.kernels.tables import KernelTable
 from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.reader import read_network
@@ -204,3 +205,20 @@ def test_kernels_do_not_write_into_their_inputs() -> None:
     x.flags.writeable = False
     (y,) = compile_program(network).run((x,))
     assert y.tolist() == [[0, 8, 0], [7, 0, 0], [0, 0, 9]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"outputs": (1, 1)}, r"outputs=\(1, 1\); expected the largest number of outputs, or None for any number"),
+        ({"unread": ("x",)}, r"unread=\('x',\); expected a mapping of attributes to their defaults"),
+        ({"since": 13}, "since=13; expected a tuple of versions"),
+    ],
+)
+def test_wrong_argument_is_told_where_the_kernel_is_declared(arguments: dict[str, Any], reason: str) -> None:
+    table = KernelTable()
+    with pytest.raises(TypeError, match=f"the kernel negate of Neg is declared with {reason}"):
+
+        @kernel("Neg", **{"since": (13,), "dtypes": frozenset({"float32"}), "table": table, **arguments})
+        def negate(xp: Any, x: Any) -> Any:
+            return -x

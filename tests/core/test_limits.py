@@ -274,3 +274,56 @@ def test_program_of_another_memory_is_limited_too(read: Callable[..., Network]) 
     inputs = tuple(CARD.from_host(value) for value in (np.ones(2, np.float32), np.array([2**40, 2])))
     with pytest.raises(MemoryLimitError, match=r"node 'grow' \(Expand-13\) needs"):
         program.run(inputs, limits=RunLimits("X", memory_limit=MIB))
+
+
+BATCH = "g (float[N, 4096] x) => (float[N, 4096] y) { [first] a = Neg (x) [second] b = Exp (a) [third] y = Add (a, b) }"
+BIG = np.zeros((50, 4096), np.float32)
+
+
+def spare(nbytes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("hetero_core.kernels.execution", "hetero_cpu.run.instance"):
+        monkeypatch.setattr(f"{module}.read_spare_memory", lambda: nbytes)
+        monkeypatch.setattr(f"{module}.LARGE_BYTES", 2**17)
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:CPU,TEMPLATE"])
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+def test_machine_without_room_is_an_error_before_the_run(
+    device: str, kernels: str, monkeypatch: pytest.MonkeyPatch, read: Callable[..., Network], core: Core
+) -> None:
+    config = {} if device == "TEMPLATE" else {"CPU_KERNELS": kernels}
+    loaded = core.load_network(read(BATCH), device, config)
+    spare(BIG.nbytes // 2, monkeypatch)
+    message = rf"needs \d+ bytes, beside \d+ that are held; MEMORY_LIMIT is not set, and this machine has {BIG.nbytes // 2} bytes to spare"
+    with pytest.raises(MemoryLimitError, match=message):
+        loaded.infer({"x": BIG})
+    assert loaded.infer({"x": BIG[:1]})["y"].tolist() == [[1] * 4096]
+    spare(None, monkeypatch)
+    assert loaded.infer({"x": BIG})["y"][-1, -1] == 1
+
+
+def test_views_need_no_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch, read: Callable[..., Network], core: Core) -> None:
+    text = "g (float[N, 4096] x) => (int64[2] y) { [turn] a = Transpose (x) [same] b = Identity (a) [shape] y = Shape (b) }"
+    loaded = core.load_network(read(text), "CPU", {"CPU_KERNELS": "NUMPY"})
+    spare(1000, monkeypatch)
+    assert loaded.infer({"x": BIG})["y"].tolist() == [4096, 50]
+
+
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+def test_memory_limit_replaces_the_limit_of_the_machine(
+    kernels: str, monkeypatch: pytest.MonkeyPatch, read: Callable[..., Network], core: Core
+) -> None:
+    spare(0, monkeypatch)
+    loaded = core.load_network(read(BATCH), "CPU", {"CPU_KERNELS": kernels, "MEMORY_LIMIT": 10 * BIG.nbytes})
+    assert loaded.infer({"x": BIG})["y"][-1, -1] == 1
+
+
+def test_growth_within_a_run_is_held_to_the_machine(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[..., Network], core: Core
+) -> None:
+    loaded = core.load_network(
+        read(GROW.replace("(a, s) }", "(a, s) y = Concat <axis = 0> (z, z) }").replace("y = Expand", "z = Expand")), "TEMPLATE"
+    )
+    spare(MIB // 2, monkeypatch)
+    with pytest.raises(MemoryLimitError, match=r"a run: node .*Concat"):
+        loaded.infer({"x": ONE, "s": np.array([MIB // 8])})

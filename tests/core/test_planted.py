@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import pickle
 import random
@@ -185,6 +186,20 @@ def drift(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
     return outputs
 
 
+def jitter(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    runs = vars(executable).setdefault("runs", itertools.count())
+    outputs = PlainExecutable.run(executable, inputs, context)
+    noise = np.float32(2.0**-20) * (next(runs) * 5 % 7 - 3)
+    return tuple(value * (1 + noise) if value.dtype == np.float32 else value for value in outputs)
+
+
+def round_factors(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+    """Rounds the factors of a float32 product to the 11 bits of TF32."""
+    is_product = node.op_type == "MatMul" and inputs[0].dtype == np.float32
+    rounded = [((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32) for x in inputs] if is_product else inputs
+    return right(node, rounded)
+
+
 def cached_by(make_key: Callable[[Any], Any]) -> Plant:
     """Returns a device class that caches results by `make_key` of each input."""
 
@@ -297,6 +312,45 @@ def floor_quotients(network: Network, inputs: Arrays, outputs: Arrays) -> Arrays
 
 def compute_sixteen_rows(network: Network, inputs: Arrays, outputs: Arrays) -> Arrays:
     return tuple(zero_from(16, value) if value.ndim > 1 else value for value in outputs)
+
+
+def formula(operator: str, compute: Callable[..., Any]) -> Plant:
+    """Returns a device class that computes networks that begin with `operator` by this formula on their inputs."""
+
+    def change(network: Network, inputs: Arrays, outputs: Arrays) -> Arrays:
+        if network.nodes[0].op_type != operator:
+            return outputs
+        return (np.asarray(compute(*inputs)).astype(outputs[0].dtype),)
+
+    return toolkit(outputs=change)
+
+
+def each_output(change: Callable[[Any], Any]) -> Plant:
+    return toolkit(outputs=lambda *arguments: tuple(map(change, arguments[2])))
+
+
+def swap_pads(node: Node) -> Node:
+    pads = node.attributes.get("pads")
+    return replace(node, attributes={**node.attributes, "pads": pads[2:] + pads[:2]}) if pads else node
+
+
+def sum_halves(x: Any, w: Any) -> Any:
+    return np.add.accumulate((x[:, :, None] * w[None]).astype(x.dtype), axis=1, dtype=x.dtype)[:, -1]
+
+
+def estimate_erf(x: Any) -> Any:
+    """Source: Abramowitz and Stegun 7.1.25, right to 2.5e-5."""
+    t = 1 / (1 + 0.47047 * np.abs(x))
+    return np.sign(x) * (1 - (0.3480242 * t - 0.0958798 * t**2 + 0.7478556 * t**3) * np.exp(-(x**2)))
+
+
+def overflow_softmax(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.exp(x) / np.exp(x).sum()
+
+
+def estimate_gelu(x: Any) -> Any:
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 # Devices with a fault in a hook
@@ -470,6 +524,21 @@ class Rounding(Choosing):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         return self.load_network(device, unpack_network(payload.sections), config if self.remembers else {"ROUNDING": "FULL"})
+
+
+class Mute(Choosing):
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"MODE": ConfigKey(str, "", "")}
+
+
+class Exporter:
+    """PlainDevice with an export and no import."""
+
+    query_network, load_network, export_network = (
+        getattr(PlainDevice, name) for name in ("query_network", "load_network", "export_network")
+    )
+    find_refusal, make_executable = PlainDevice.find_refusal, PlainDevice.make_executable
 
 
 class Remembering(PlainDevice):
@@ -945,6 +1014,25 @@ PLANTS: dict[str, Plant] = {
     **{f"NaN lost in {operator}": losing_nan(operator) for operator in ("Relu", "MaxPool")},
     "int64 through int32": casting(np.int64, np.int32),
     "weights drift": running(drift),
+    "halves rounded away from zero": formula("QuantizeLinear", lambda x: np.floor(x / 2 + 0.5) + 3),
+    "casts that round": formula("Cast", np.rint),
+    "pads of both sides exchanged": toolkit(node=swap_pads),
+    "products of depth 0 left out": formula("MatMul", lambda x, w: x @ w if x.shape[-1] else np.ones((len(x), w.shape[-1]))),
+    "denormals flushed": each_output(lambda y: np.where(np.abs(y) < 1.1e-38, 0, y).astype(y.dtype)),
+    "sums in float16": formula("MatMul", sum_halves),
+    "float16 saturates": each_output(lambda y: np.clip(y, -65504, 65504) if y.dtype == np.float16 else y),
+    "Gelu by tanh": formula("Gelu", estimate_gelu),
+    "Erf by a fast formula": formula("Erf", estimate_erf),
+    "strides of an inner value ignored": formula("Transpose", lambda x: -x.reshape(x.shape[::-1])),
+    "batches above 4": each_output(lambda y: zero_from(4, y) if y.ndim == 3 else y),
+    "linear_before_reset ignored": forgetting("GRU", "linear_before_reset"),
+    "results of rank 0 with a dimension": each_output(lambda y: y.reshape(1) if not y.ndim else y),
+    "Softmax overflows": formula("Softmax", overflow_softmax),
+    "bounds of Clip exchanged": formula("Clip", lambda x: np.maximum(np.minimum(x, 1), 2)),
+    "results that jitter": running(jitter),
+    "products in TF32": computing(round_factors),
+    "a key without a text": Mute,
+    "an export without an import": Exporter,
     "cached by the identity of an array": cached_by(lambda value: value.__array_interface__["data"][0]),
     "cached by a part of an array": cached_by(lambda value: (value.shape, value.reshape(-1)[[0, -1]].tobytes())),
     "stuck at the first batch size": running(keep_size),
@@ -1064,7 +1152,7 @@ def test_device_without_a_bug_passes_every_check() -> None:
     outcomes = run_kit(PlainDevice(), levels=("contract", "export")) + run_kit(PlainDevice(), *cases)
     assert {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"} == {}
     skipped = {outcome.check.subject for outcome in outcomes if outcome.status == "skipped"} - {"operators"}
-    assert skipped == {"properties", "extensions", "values", "meaning", "exporting", "device_facts", "memory"}
+    assert skipped == {"properties", "extensions", "values", "formulas", "meaning", "exporting", "device_facts", "memory"}
     assert sum(outcome.check.level == "operators" and outcome.status == "passed" for outcome in outcomes) >= 20
 
 

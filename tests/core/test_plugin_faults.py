@@ -90,10 +90,27 @@ def test_foreign_error_of_a_plugin_becomes_an_internal_error(core: Core, read: C
 
     core.register_plugin("FAILING", Failing())
     with pytest.raises(
-        InternalError, match=r"ZeroDivisionError: driver fell over; raised by plugin FAILING .* in load_network"
+        InternalError,
+        match=r"ZeroDivisionError: driver fell over; raised by plugin FAILING .* in load_network.* The plugin is at fault",
     ) as caught:
         core.load_network(read(ADD), "FAILING")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert "The model may be damaged" not in str(caught.value)
+
+
+def test_run_with_another_signature_is_refused_at_load(core: Core, read: Callable[..., Network]) -> None:
+    class Short(PlainExecutable):
+        def run(self, inputs: Any) -> Any:  # type: ignore[override]  # the fault
+            return inputs
+
+    class ShortDevice(PlainDevice):
+        def make_executable(self, network: Network) -> Executable:
+            return Short(network)
+
+    core.register_plugin("SHORT", ShortDevice())
+    message = r"plugin SHORT .* has Short.run\(inputs: .*\) -> .*, and the core calls run\(inputs, context\): too many positional"
+    with pytest.raises(PluginError, match=message):
+        core.load_network(read(ADD), "SHORT")
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_wrapper_wraps_every_device_also_inside_hetero(install: Install, read: C
 
 def test_without_a_wrapper_the_run_is_the_device_s_own_method(core: Core, read: Callable[..., Network]) -> None:
     loaded = core.load_network(read(ADD), "CPU")
-    assert loaded.run == loaded.executable.run
+    assert loaded.run_device == loaded.executable.run
 
 
 def test_broken_wrapper_is_an_error_at_once(install: Install) -> None:

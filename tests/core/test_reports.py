@@ -13,12 +13,12 @@ import pytest
 from hetero_core import Network, QueryResult
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.types import TensorType
-from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
+from hetero_core.plan import Boundary, Conflict, PlacedSegment, Placement, PlacementCandidate, Plan, PlanStage
 from hetero_core.reports.dot import plan_to_dot, plan_to_mermaid
 from hetero_core.reports.drawing import COLORS, Terminal, find_links, list_devices
 from hetero_core.reports.fields import plan_to_json
 from hetero_core.reports.single import plan_single_device
-from hetero_core.reports.text import describe_explanation, describe_plan, explain_node
+from hetero_core.reports.text import describe_explanation, describe_plan, explain_node, explain_placement
 
 FOUR = TensorType("float32", (4,))
 
@@ -202,3 +202,37 @@ def test_plan_of_a_single_device_has_one_stage_with_its_refusals(read: Callable[
 @pytest.mark.parametrize("view", [describe_plan, plan_to_dot, plan_to_json, lambda plan: plan_to_mermaid(plan, {})])
 def test_plan_without_nodes_has_views(view: Callable[[Plan], Any]) -> None:
     assert view(Plan("empty", ("CPU",), {}, {}, {}, {}, (), ()))
+
+
+@pytest.mark.parametrize(
+    ("mixed", "chosen", "sentence"),
+    [
+        (
+            7.0,
+            0,
+            "A won: a run of MIXED 1, the next, takes 1.17 times as long. The mixture MIXED 1 lost against A alone: the times of "
+            "1 segment elsewhere save 2000.000 ms, and the borders of 2 parts cost 3000.000 ms",
+        ),
+        (
+            5.0,
+            2,
+            "MIXED 1 won: a run of A, the next, takes 1.20 times as long. The mixture MIXED 1 won against A alone: the times of "
+            "1 segment elsewhere save 2000.000 ms, and the borders of 2 parts cost 1000.000 ms",
+        ),
+        (
+            None,
+            0,
+            "A won: a run of B, the next, takes 1.50 times as long. No mixture of devices was worth a measurement by its estimate.",
+        ),
+    ],
+)
+def test_placement_says_why_its_choice_won(mixed: float | None, chosen: int, sentence: str) -> None:
+    segments = tuple(PlacedSegment((name,), "A", 0, {"A": 3.0, "B": other}, {}) for name, other in (("n", 1.0), ("m", 8.0)))
+    candidates = (
+        PlacementCandidate("A", ("A", "A"), 1, None, 6.0),
+        PlacementCandidate("B", ("B", "B"), 1, None, 9.0),
+        PlacementCandidate("MIXED 1", ("B", "A"), 2, 4.0, mixed),
+    )
+    placement = Placement(segments, (), candidates, chosen, 1.0, True)
+    assert explain_placement(placement).startswith(sentence)
+    assert explain_placement(replace(placement, candidates=candidates[:1], chosen=0)) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import finalize
 
@@ -14,6 +14,7 @@ import pytest
 from hetero_template.device import TemplateArray, TemplateDevice
 
 from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, hookimpl
+from hetero_core.contract import DeviceName
 from hetero_core.errors import ClosedError, InferenceError
 
 X = np.array([3], np.float32)
@@ -118,6 +119,30 @@ def test_error_of_the_transfer_home_ends_the_run(core: Core, read: Callable[[str
         request.wait(60)
 
 
+class SingleThread(TemplateDevice):
+    """Copies outputs to the host on the thread that computes."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any], query: Any) -> Executable:
+        loaded = super().load_network(device, network, config, query)
+        self.queue = loaded._queue  # type: ignore[attr-defined]  # TEMPLATE's
+        return loaded
+
+    @hookimpl
+    def to_host(self, array: TemplateArray) -> Any:
+        return self.queue.submit(super().to_host, array).result(30)
+
+
+def test_transfer_home_may_wait_for_the_thread_of_the_device(core: Core, read: Callable[[str], Network]) -> None:
+    core.register_plugin("SINGLE", SingleThread("SINGLE"))
+    network = core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "SINGLE")
+    assert network.infer({"x": X})["y"].tolist() == [6]
+    requests = [network.create_infer_request() for _ in range(4)]
+    for request in requests:
+        request.start_async({"x": X})
+    assert [request.wait(60) and request.get_tensor("y").tolist() for request in requests] == [[6]] * 4
+
+
 class Gated(Starting):
     """Computes after `gate` is set or the run is cancelled; records whether it was closed during a run."""
 
@@ -150,7 +175,7 @@ def running(request: pytest.FixtureRequest, network: ExecutableNetwork, monkeypa
     """Starts a gated run. Yields the executable, a function that waits for the end of the run, and the list of its outputs."""
     gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
     monkeypatch.setattr(network, "executable", gated)
-    monkeypatch.setattr(network, "run", gated.run)
+    monkeypatch.setattr(network, "run_device", gated.run)
     outputs: list[Any] = []
     job = network.create_infer_request()
     if request.param == "infer":

@@ -1,7 +1,8 @@
 """Every Python block of README.md and docs/ runs: the blocks of a page in order, in the same namespace, in a process of their own.
 
-A block is fenced with ```python and starts in the first column; `console` and other blocks are not run. The working folder is empty
-and temporary, warnings are errors, and a failure shows its page and line.
+A block is fenced with ```python and starts in the first column. The `console` blocks of some pages run, too, and print the lines below
+each command, apart from speeds; other blocks are not run. The working folder is empty and temporary, warnings are errors, and a failure
+shows its page and line.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 from hetero_tests.page_runner import run_page
 
 ROOT = Path(__file__).parents[2]
+PAGES_WITH_COMMANDS = ("folders-of-data.md",)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ def read_blocks(page: Path) -> Iterator[Block]:
         else:
             if opened[1] == "python":
                 yield Block(opened[0], "\n".join(lines) + "\n")
+            elif opened[1] == "console" and page.name in PAGES_WITH_COMMANDS:
+                yield Block(opened[0], f"from hetero_tests.page_runner import run_commands; run_commands({lines!r})\n")
             opened = None
     if opened is not None:
         raise ValueError(f"{page}, line {opened[0]}: the block is never closed")

@@ -19,8 +19,10 @@ import pytest
 from hetero_core import Core
 from hetero_core.cli import bench
 from hetero_core.cli.answer import Answer
+from hetero_core.cli.bench import read_bracketed_shapes
 from hetero_core.cli.inputs import collect_inputs
 from hetero_core.cli.main import build_parser, main
+from hetero_core.cli.measurement import BenchTask, measure
 from hetero_core.testing.models import dynamic_batch_model
 
 QUICK = ["--iterations", "3", "--rounds", "1", "--warmup", "1"]
@@ -314,3 +316,23 @@ def test_option_of_no_device_is_an_error_before_any_round(
     monkeypatch.setattr("hetero_core.cli.bench.follow", lambda options: record_step)
     assert main(["bench", model, "-d", "CPU", "-d", "TEMPLATE", *option, *shape, *TWICE]) == 2
     assert steps == []
+
+
+def test_names_of_benchmark_app_are_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> sums (float[n, k] x) => (float[n, k] y) { y = Add (x, x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "sums.onnx")
+    model = str(tmp_path / "sums.onnx")
+    call = ["-hint", "tput", "-nthreads", "1", "-niter", "6", "-nireq", "2", "--rounds", "1"]
+    answer = run_json(capsys, model, "-d", "CPU", *call, "-data_shape", "[2,3]")
+    assert (answer["api"], answer["devices"][0]["runs"], answer["devices"][0]["requests"]) == ("async", 6, 2)
+    assert answer["devices"][0]["config"] == {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": "1"}
+    task = {"device": "CPU", "config": {}, "pins": {}, "inputs": (), "seed": 0, "warmup": 0, "requests": None, "seconds": None}
+    outputs = str(tmp_path / "out.npz")
+    shapes = {"shapes": {}, "model_shapes": (read_bracketed_shapes("x[5,3]"),), "batch": 4}
+    measure(BenchTask(model, iterations=1, outputs=outputs, **task, **shapes))
+    with np.load(outputs) as saved:
+        assert saved["y"].shape == (4, 3)
+    assert main(["bench", model, "-d", "CPU", "-shape", "x[?,3]"]) == 2
+    assert (
+        "argument -shape: expected sizes in brackets, as in x[1,3,224,224] or [1,3,224,224]; got x[?,3]" in capsys.readouterr().err
+    )

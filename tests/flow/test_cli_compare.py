@@ -13,6 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from hetero_core.cli import reduce
 from hetero_core.cli.main import main
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
@@ -208,6 +209,61 @@ def test_fault_of_a_plan_is_reduced_by_its_outputs(joined: str, run_hetero: Run,
     assert (code, answer["nodes"], answer["exit_code_of_check"]) == (0, ["first", "second"], 1)
     assert [output.name for output in onnx.load(small).graph.output] == ["y"]
     assert run_hetero("compare", small, "-d", "TEMPLATE", "-d", "PLANNED")[1]["is_of_plan"] is True
+
+
+# CPU, which ends the process if the network has a Sqrt, and counts its loads in a file.
+ENDING = """
+import os
+from hetero_core import Executable, QueryResult, hookimpl
+
+class Device:
+    def __init__(self, core): self.core = core
+    @hookimpl
+    def query_network(self, device, network): return QueryResult({node.name: str(device) for node in network.nodes})
+    @hookimpl
+    def load_network(self, network):
+        with open(FILE, "a") as file: file.write(f"{os.getpid()}\\n")
+        if any(node.op_type == "Sqrt" for node in network.nodes): os._exit(42)
+        return Plain(self.core.load_network(network, "CPU"))
+
+class Plain(Executable):
+    def __init__(self, inner): self.inner, self.inputs, self.outputs = inner, inner.inputs, inner.outputs
+    def run(self, inputs, context): return self.inner.run(inputs, context)
+
+@hookimpl
+def create_device(core): return Device(core)
+"""
+
+
+def test_crash_of_the_checking_process_is_survived(
+    model: str, plant: Callable[[str, str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant("ENDING", ENDING.replace("FILE", repr(str(tmp_path / "loads"))))
+    small = str(tmp_path / "small.onnx")
+    arguments = ["-d", "CPU", "-d", "ENDING", "--shape", "n=2", "-o", small, "--value", "b"]
+    assert main(["reduce", model, *arguments, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["nodes_before"], answer["nodes"], answer["exit_code_of_check"]) == (2, ["second"], 42)
+    loads = (tmp_path / "loads").read_text().split()
+    # A part that passes is checked by the same process as the next part.
+    assert len(set(loads)) < len(loads)
+
+
+def test_interrupt_leaves_the_smallest_model_that_fails(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[int] = []
+
+    def ask(checker: object, path: str) -> int:
+        calls.append(len(onnx.load(path).graph.node))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return 1
+
+    monkeypatch.setattr(reduce.Checker, "__call__", ask)
+    assert main(["reduce", model, "--check", "false", "-o", str(tmp_path / "small.onnx")]) == 130
+    assert len(onnx.load(tmp_path / "small.onnx").graph.node) == min(calls[:2])
+    assert f"interrupted after 2 checks; '{tmp_path / 'small.onnx'}' has {min(calls[:2])} node" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,62 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hetero_template.device import TemplateExecutable
 
-from hetero_core import RunContext
 from hetero_core.cli.main import main
-from hetero_core.conformance.oracles import run_evaluator
-from hetero_core.network.writer import network_to_proto
 
 SOME = ("--check", "cancel.*", "--check", "operators.test_softmax_axis_*", "--check", "operators.test_det*")
 
 
-def test_report_has_counts_and_a_sentence_about_the_cases(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    html, markdown = tmp_path / "report.html", tmp_path / "report.md"
-    assert main(["conformance", "TEMPLATE", *SOME, "--seed", "3", "--html", str(html), "--markdown", str(markdown)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("TEMPLATE, seed 3\n")
-    assert "contract   4       0       0" in shown
-    assert "0 were refused, and 0 are wrong." in shown
-    assert "| `Softmax-13` | float32" in markdown.read_text()
-    assert html.read_text().startswith("<!doctype html>")
-
-
-def test_failure_is_exit_code_1_with_the_name_and_the_reason(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The kit must find a device that computes with the evaluator but does not declare it.
-    run = TemplateExecutable.run
-
-    def run_with_the_evaluator(self: TemplateExecutable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        feeds = {spec.name: value.read(self.memory) for spec, value in zip(self.inputs, inputs, strict=True)}
-        run_evaluator(network_to_proto(self.network), feeds)
-        return run(self, inputs, context)
-
-    monkeypatch.setattr(TemplateExecutable, "run", run_with_the_evaluator)
-    assert main(["conformance", "TEMPLATE", "--check", "operators.test_abs"]) == 1
-    shown = capsys.readouterr().out
-    assert "operators.test_abs  onnx's reference evaluator ran, and the device does not say so" in shown
-
-
-def test_device_is_checked_with_the_given_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    # TEMPLATE refuses this operator by configuration, so the report counts it as refused.
-    options = ["-c", "TEMPLATE_REFUSED_OPERATORS=Softmax"]
-    assert main(["conformance", "TEMPLATE", *SOME, "--check", "properties.keys_have*", *options, "--json"]) == 0
-    operators = json.loads(capsys.readouterr().out)["operators"]
-    assert operators["refused"] >= 3
-    assert operators["passed"] >= 2
-    assert operators["wrong"] == 0
-
-
-def test_matrix_has_operators_by_versions_and_types(tmp_path: Path) -> None:
+def test_report_has_counts_refusals_and_a_page_for_each_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """TEMPLATE refuses Softmax by configuration, so the report counts its cases as refused."""
     pages = {option: tmp_path / option for option in ("matrix", "badge", "markdown", "html")}
     options = [word for option, path in pages.items() for word in (f"--{option}", str(path))]
-    assert main(["conformance", "TEMPLATE", *SOME, "-c", "TEMPLATE_REFUSED_OPERATORS=Softmax", *options]) == 0
+    options += ["--seed", "3", "-c", "TEMPLATE_REFUSED_OPERATORS=Softmax"]
+    assert main(["conformance", "TEMPLATE", *SOME, "--check", "properties.keys_have*", *options]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("TEMPLATE, seed 3\n")
+    assert "contract   5       0       0" in shown
+    assert "3 were refused, and 0 are wrong." in shown
+    assert "3 cases refused: 1 operator, Softmax. --matrix FILE lists cases and reasons." in shown
     matrix = pages["matrix"].read_text().splitlines()
     head = next(line for line in matrix if line.startswith("| operator"))
     assert head == "| operator | version | float32 |"
@@ -69,11 +35,46 @@ def test_matrix_has_operators_by_versions_and_types(tmp_path: Path) -> None:
     for option, heading in (("markdown", "## "), ("html", "<h2>")):
         page = pages[option].read_text()
         assert 0 < page.index(f"{heading}Support matrix") < page.index(f"{heading}Refused cases")
+    assert "| `Det-22` | float32" in pages["markdown"].read_text()
+    assert pages["html"].read_text().startswith("<!doctype html>")
     badge = json.loads(pages["badge"].read_text())
     assert badge["schemaVersion"] == 1
     assert badge["label"] == "TEMPLATE conformance"
-    assert badge["message"].endswith(" passed")
+    assert re.fullmatch(r"\d+ passed, 3 refused", badge["message"])
     assert badge["color"] == "brightgreen"
+
+
+SECRETIVE = """
+from hetero_template.device import TemplateDevice, TemplateExecutable
+from hetero_core import hookimpl
+from hetero_core.conformance.oracles import run_evaluator
+from hetero_core.network.writer import network_to_proto
+
+# A device that computes with the evaluator and does not declare it.
+run = TemplateExecutable.run
+
+def run_with_the_evaluator(self, inputs, context):
+    feeds = {spec.name: value.read(self.memory) for spec, value in zip(self.inputs, inputs, strict=True)}
+    run_evaluator(network_to_proto(self.network), feeds)
+    return run(self, inputs, context)
+
+TemplateExecutable.run = run_with_the_evaluator
+
+@hookimpl
+def create_device(name):
+    return TemplateDevice(name)
+"""
+
+
+def test_failure_is_exit_code_1_with_the_name_and_the_reason(
+    capsys: pytest.CaptureFixture[str], plant: Callable[[str, str], None]
+) -> None:
+    plant("SECRETIVE", SECRETIVE)
+    assert main(["conformance", "SECRETIVE", "--check", "operators.test_abs"]) == 1
+    shown = capsys.readouterr()
+    message = "onnx's reference evaluator ran, and the device does not say so"
+    assert f"operators.test_abs  {message}" in shown.out
+    assert f"FAILED operators.test_abs: {message}" in shown.err
 
 
 @pytest.mark.parametrize(

@@ -109,4 +109,14 @@ def test_plugin_whose_metric_fails_is_a_row_with_the_reason(
 def test_no_device_is_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(registry, "read_announcements", lambda *_: {})
     assert main(["devices"]) == 0
-    assert capsys.readouterr().out == "no device is installed; install one, as in: pip install hetero-cpu\n"
+    first, _, missing = capsys.readouterr().out.splitlines()
+    assert first == "no device is installed; install one, as in: pip install hetero-cpu"
+    assert missing.startswith("not installed: AUTO (hetero-auto), BATCH (hetero-batch), CPU (hetero-cpu), ")
+
+
+def test_plugins_of_the_environment_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HETERO_PLUGINS", "CPU")
+    assert main(["devices"]) == 0
+    text = capsys.readouterr().out
+    assert "TEMPLATE" not in text
+    assert text.splitlines()[-1] == "HETERO_PLUGINS=CPU leaves out all other plugins"

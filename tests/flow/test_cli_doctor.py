@@ -23,6 +23,7 @@ from hetero_core.cli.doctor import (
     read_driver,
     read_libraries,
 )
+from hetero_core.cli.main import main
 from hetero_core.devices.processors import read_processor_flags
 
 RIVALS = [
@@ -69,7 +70,18 @@ def plant_distribution(folder: Path, name: str, file: str, text: str) -> None:
 def test_plugin_that_fails_is_found_with_its_reason(findings: list[dict[str, Any]]) -> None:
     (finding,) = [each for each in findings if each["text"].startswith("BROKEN")]
     assert "libbroken.so: cannot open shared object file" in finding["text"]
-    assert finding["cure"] == "do what the reason says, or remove the plugin: pip uninstall hetero-broken"
+    assert finding["cure"] == (
+        "do what the reason says, or remove the plugin: pip uninstall hetero-broken, or leave it out: HETERO_PLUGINS=-BROKEN"
+    )
+
+
+def test_switches_are_shown_with_value_and_origin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HETERO_DEVICE", "CPU")
+    monkeypatch.setenv("HETERO_PLUGINS", "CPU")
+    main(["doctor"])
+    text = capsys.readouterr().out
+    assert "environment\n  - HETERO_DEVICE: CPU, from the environment\n" in text
+    assert "  - HETERO_CACHE_DIR: not set, default: no cache\n" in text
 
 
 @pytest.mark.parametrize(("package", "first", "second"), RIVALS, ids=[package for package, _, _ in RIVALS])

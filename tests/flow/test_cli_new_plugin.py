@@ -69,3 +69,16 @@ def test_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytes
     assert main(["new-plugin", "mine", "--folder", str(tmp_path)]) == 2
     assert "is not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [("cpu", "hetero-cpu, which is installed"), ("Template", "hetero-template, which is installed"), ("RAY", "hetero-ray")],
+)
+def test_name_that_is_taken_is_refused(
+    name: str, owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-plugin", name]) == 2
+    assert f"the name {name.upper()} is taken: it is the device of {owner}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

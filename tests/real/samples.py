@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,37 @@ LINES = ("Invoice 2026-0417", "Total amount: 1,284.50 EUR", "Delivery within ten
 RATE = 16000
 
 
-def draw_page(*, lines: int = len(LINES), turned: bool = False) -> Any:
+def draw_page(lines: Sequence[str] = LINES, *, turned: bool = False) -> Any:
     """Returns a page with lines of text, uint8 (height, width, 3); upside down if `turned`."""
     from PIL import Image, ImageDraw, ImageFont
 
-    image = Image.new("RGB", (640, 60 + 70 * lines), "white")
+    image = Image.new("RGB", (640, 60 + 70 * len(lines)), "white")
     pen = ImageDraw.Draw(image)
-    for index, line in enumerate(LINES[:lines]):
+    for index, line in enumerate(lines):
         pen.text((40, 35 + 70 * index), line, fill="black", font=ImageFont.load_default(size=30 + 4 * (index % 2)))
     return np.asarray(image.rotate(180) if turned else image).copy()
+
+
+def draw_pages(count: int) -> Iterator[Any]:
+    """Yields pages with drawn numbers and words, the first as `draw_page` makes it."""
+    yield draw_page()
+    generator = np.random.default_rng(3)
+    words = ("Order", "Total", "Invoice", "Delivery", "Customer", "Account", "Net price", "Date")
+    for index in range(1, count):
+        chosen = generator.choice(words, 3)
+        yield draw_page([f"{word} {generator.integers(10, 99999)}" for word in chosen], turned=index % 5 == 4)
+
+
+def make_sounds(count: int) -> Iterator[tuple[Any, int]]:
+    """Yields parts of the synthetic speech with noise of different strength, and their rates."""
+    generator = np.random.default_rng(4)
+    whole = {rate: make_sound(rate) for rate in (8000, RATE)}
+    for index in range(count):
+        rate = (RATE, 8000)[index % 2]
+        begin = int(generator.integers(0, rate)) if index else 0
+        sound = whole[rate][begin:]
+        noise = generator.normal(0, 0.002 * (index % 7), sound.size)
+        yield np.clip(sound + noise, -1, 1).astype(np.float32), rate
 
 
 def make_sound(rate: int = RATE) -> Any:
@@ -51,14 +74,18 @@ def _make_vowel(formants: tuple[int, ...], rate: int, count: int) -> Any:
     return 0.4 * np.hanning(count) ** 0.3 * sound / np.abs(sound).max()
 
 
-def list_files(root: Path) -> list[Path]:
-    """Returns files of this repository: at most two of each extension, sorted by name."""
-    count: dict[str, int] = {}
+def list_files(root: Path, folder: Path, count: int) -> list[Path]:
+    """Returns files: at most two of each extension in this repository, sorted by name, then files of drawn text and bytes in `folder`."""
+    number: dict[str, int] = {}
     chosen = []
-    folders = ("hetero_core", "docs", "plugins", "tests/core")
-    for path in sorted(each for folder in folders for each in (root / folder).rglob("*") if each.is_file()):
-        if "__pycache__" in path.parts or count.get(path.suffix, 0) >= 2:
-            continue
-        count[path.suffix] = count.get(path.suffix, 0) + 1
+    for path in sorted(each for part in ("hetero_core", "docs", "plugins", "tests/core") for each in (root / part).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts and number.get(path.suffix, 0) < 2:
+            number[path.suffix] = number.get(path.suffix, 0) + 1
+            chosen.append(path)
+    generator = np.random.default_rng(2)
+    for index in range(len(chosen), count):
+        path = folder / f"{index}"
+        lines = [f"{word} = {value}" for word, value in zip("abcdefgh", generator.integers(0, 1000, 8), strict=True)]
+        path.write_bytes(generator.bytes(500) if index % 2 else "\n".join(lines).encode() * 5)
         chosen.append(path)
-    return chosen
+    return chosen[:count]

@@ -1,24 +1,32 @@
-"""A replacement for ONNX Runtime's session: a package runs its own pipeline with it, each run on a device and on ONNX Runtime.
+"""The front end's session with a comparison: a package runs its own pipeline with it, each run on a device and on ONNX Runtime.
 
-The package gets the device's outputs; each run is compared with ONNX Runtime's outputs for the same inputs.
+The package gets the device's outputs.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 
 from hetero_core import Core, ExecutableNetwork, Network
 from hetero_core.errors import UnsupportedNodesError
+from hetero_core.frontends.onnxruntime import InferenceSession
+from hetero_core.frontends.onnxruntime.providers import find_core
 from hetero_core.testing.compare import describe_mismatch
 
+PLACES: dict[str, tuple[str, dict[str, str]]] = {
+    "numpy": ("CPU", {"CPU_KERNELS": "NUMPY"}),
+    "jit": ("CPU", {"CPU_KERNELS": "JIT"}),
+    "auto": ("CPU", {"CPU_KERNELS": "AUTO"}),
+    "ort-cpu": ("HETERO:ORT,CPU", {}),
+    "divided": ("HETERO:ORT,CPU", {}),
+}
+"""Device and configuration of a session; `divided` gets random pins as well."""
 DIVIDED = ("OPENVINO", "ORT", "CPU")
 LONGEST_PIECE = 20
 """The largest number of consecutive nodes on the same device in a random division."""
@@ -39,62 +47,52 @@ class Tally:
 
 
 TALLY = Tally()
+TIMES: list[str] = []
+"""A line for each application and device."""
 
 
-class Session:
-    """The part of `onnxruntime.InferenceSession` that the packages use; `faults` lists differences from ONNX Runtime."""
+class ComparedSession(InferenceSession):
+    """The front end's session, which compares each run with ONNX Runtime; `faults` lists the differences."""
 
-    def __init__(self, path: str, load: Callable[[Network], ExecutableNetwork], core: Core, *, package: str) -> None:
+    def __init__(self, path: str, place: str, *, package: str) -> None:
+        device, config = PLACES[place]
+        super().__init__(path, providers=[("HeteroExecutionProvider", {"device": device, **config})])
         self.original = OnnxRuntimeSession(str(path), providers=["CPUExecutionProvider"])
-        self.network = core.read_network(str(path))
-        self.loaded = load(self.network)
         self.faults: list[str] = []
         self._name = Path(path).name
-        self._answers: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._package = package
-
-    def get_inputs(self) -> Any:
-        return self.original.get_inputs()
-
-    def get_outputs(self) -> Any:
-        return self.original.get_outputs()
-
-    def get_providers(self) -> Any:
-        return self.original.get_providers()
-
-    def get_modelmeta(self) -> Any:
-        return self.original.get_modelmeta()
-
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """Returns the named outputs of the device, after the comparison."""
-        inputs = {spec.name: np.asarray(feeds[spec.name], _numpy_type(spec.type)) for spec in self.original.get_inputs()}
-        all_names = [spec.name for spec in self.original.get_outputs()]
-        expected = dict(zip(all_names, self.original.run(None, inputs), strict=True))
-        self._answers.append((inputs, expected))
+        self._answers: list[tuple[dict[str, Any], list[Any]]] = []
+        if place == "divided":
+            core = find_core()
+            network = core.read_network(str(path))
+            self.network = load_divided(core, network, len(network.nodes))
         TALLY.models.add(self._name)
-        TALLY.packages.add(self._package)
-        outputs = self._compare(inputs, expected, f"run {len(self._answers)}")
-        return [outputs[name] for name in names or all_names]
+        TALLY.packages.add(package)
+
+    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> list[Any]:
+        """Returns the named outputs of the device, after the comparison of all outputs."""
+        expected = self.original.run(None, dict(input_feed))
+        self._answers.append((input_feed, expected))
+        self._compare(input_feed, expected, f"run {len(self._answers)}")
+        return super().run(output_names, input_feed, run_options)
 
     def run_again_with_machine_code(self) -> None:
         """Waits until machine code is compiled for all earlier inputs, and compares all runs again."""
         deadline = time.monotonic() + SECONDS
         for inputs, _ in self._answers:
-            while not self.loaded.get_metric("CPU_KERNELS_READY"):
+            while not self.network.get_metric("CPU_KERNELS_READY"):
                 assert time.monotonic() < deadline, f"machine code of {self._name} takes more than {SECONDS:g} seconds"
-                self.loaded.infer(inputs)
+                super().run(None, inputs)
         for number, (inputs, expected) in enumerate(self._answers):
             self._compare(inputs, expected, f"run {number + 1} with machine code")
             TALLY.after_machine_code += len(expected)
 
-    def _compare(self, inputs: Mapping[str, Any], expected: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        outputs = self.loaded.infer(inputs)
-        for name, value in expected.items():
+    def _compare(self, inputs: Any, expected: list[Any], where: str) -> None:
+        names = [spec.name for spec in self.get_outputs()]
+        for name, output, value in zip(names, super().run(None, inputs), expected, strict=True):
             TALLY.comparisons += 1
-            fault = describe_mismatch(outputs[name], value, rtol=TOLERANCE, name=name)
+            fault = describe_mismatch(output, value, rtol=TOLERANCE, name=name)
             if fault is not None:
                 self.faults.append(f"{self._name}, {where}: {fault}")
-        return outputs
 
 
 def load_divided(core: Core, network: Network, seed: int) -> ExecutableNetwork:
@@ -119,9 +117,3 @@ def load_divided(core: Core, network: Network, seed: int) -> ExecutableNetwork:
             for name in error.refusals:
                 if pins.pop(name) != "OPENVINO":
                     raise
-
-
-def _numpy_type(text: str) -> Any:
-    """Returns the NumPy type of a type text such as ONNX Runtime's `tensor(float)`."""
-    name = text.removeprefix("tensor(").removesuffix(")")
-    return {"float": np.float32, "double": np.float64}.get(name, name)

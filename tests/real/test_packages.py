@@ -18,18 +18,12 @@ pytest.importorskip(
 pytest.importorskip("silero_vad", reason="silero-vad is not installed; nox -s real installs it", exc_type=ImportError)
 
 from samples import LINES, RATE, draw_page, list_files, make_sound
-from sessions import OnnxRuntimeSession, Session, load_divided
+from sessions import PLACES, ComparedSession, OnnxRuntimeSession
 
-from hetero_core import Core, Network
+from hetero_core import Core
+from hetero_core.frontends.onnxruntime.providers import forget_core
 
 ROOT = Path(__file__).parents[2]
-PLACES = {
-    "numpy": ("CPU", {"CPU_KERNELS": "NUMPY"}),
-    "jit": ("CPU", {"CPU_KERNELS": "JIT"}),
-    "auto": ("CPU", {"CPU_KERNELS": "AUTO"}),
-    "ort-cpu": ("HETERO:ORT,CPU", {}),
-    "divided": ("", {}),
-}
 Open = Callable[..., Any]
 
 
@@ -39,24 +33,20 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def sessions(place: str) -> Iterator[tuple[Open, list[Session]]]:
-    """Yields a function that opens replacement sessions, and the opened sessions; fails at the end if a run had a fault."""
-    opened: list[Session] = []
-    device, config = PLACES[place]
-    with Core() as core:
+def sessions(place: str) -> Iterator[Open]:
+    """Yields a function that opens compared sessions; fails at the end if a run had a fault."""
+    opened: list[ComparedSession] = []
 
-        def load(network: Network) -> Any:
-            return core.load_network(network, device, config) if device else load_divided(core, network, len(network.nodes))
+    def open_session(package: str, path: Any) -> ComparedSession:
+        opened.append(ComparedSession(str(path), place, package=package))
+        return opened[-1]
 
-        def open_session(package: str, path: Any) -> Session:
-            opened.append(Session(str(path), load, core, package=package))
-            return opened[-1]
-
-        yield open_session, opened
-        for session in opened if place == "auto" else ():
-            session.run_again_with_machine_code()
+    yield open_session
+    for session in opened if place == "auto" else ():
+        session.run_again_with_machine_code()
     faults = [fault for session in opened for fault in session.faults]
     assert not faults, f"{len(faults)} faults on {place}:\n" + "\n".join(faults[:20])
+    forget_core()
 
 
 def read_pages(monkeypatch: pytest.MonkeyPatch, open_session: Open | None, *, has_angles: bool) -> list[list[str]]:
@@ -67,20 +57,20 @@ def read_pages(monkeypatch: pytest.MonkeyPatch, open_session: Open | None, *, ha
     if open_session is not None:
         monkeypatch.setattr(infer_engine, "InferenceSession", lambda path, **_: open_session("rapidocr-onnxruntime", path))
     engine = RapidOCR(use_cls=has_angles)
-    pages = [draw_page(), draw_page(lines=2), draw_page(lines=3, turned=has_angles)]
+    pages = [draw_page(), draw_page(LINES[:2]), draw_page(LINES[:3], turned=has_angles)]
     return [[text for _, text, _ in engine(page)[0] or ()] for page in pages]
 
 
-def test_rapidocr_reads_pages(monkeypatch: pytest.MonkeyPatch, sessions: tuple[Open, list[Session]]) -> None:
+def test_rapidocr_reads_pages(monkeypatch: pytest.MonkeyPatch, sessions: Open) -> None:
     expected = read_pages(monkeypatch, None, has_angles=False)
-    assert read_pages(monkeypatch, sessions[0], has_angles=False) == expected
+    assert read_pages(monkeypatch, sessions, has_angles=False) == expected
     assert [len(page) for page in expected] == [4, 2, 3]
     assert any(line.replace(" ", "") == expected[0][0].replace(" ", "") for line in LINES)
 
 
-def test_rapidocr_reads_pages_upside_down(monkeypatch: pytest.MonkeyPatch, sessions: tuple[Open, list[Session]]) -> None:
+def test_rapidocr_reads_pages_upside_down(monkeypatch: pytest.MonkeyPatch, sessions: Open) -> None:
     expected = read_pages(monkeypatch, None, has_angles=True)
-    assert read_pages(monkeypatch, sessions[0], has_angles=True) == expected
+    assert read_pages(monkeypatch, sessions, has_angles=True) == expected
 
 
 def find_speech(open_session: Open | None, rate: int) -> Any:
@@ -97,10 +87,10 @@ def find_speech(open_session: Open | None, rate: int) -> Any:
 
 
 @pytest.mark.parametrize("rate", [8000, RATE])
-def test_silero_finds_speech(sessions: tuple[Open, list[Session]], rate: int) -> None:
+def test_silero_finds_speech(sessions: Open, rate: int) -> None:
     expected = find_speech(None, rate)
     assert len(expected) > 0
-    assert find_speech(sessions[0], rate) == expected
+    assert find_speech(sessions, rate) == expected
 
 
 def find_models(package: str, folder: str) -> list[Path]:
@@ -112,8 +102,8 @@ SIZES = {"input": (1, 576), "state": (2, 1, 128), "h": (1, 1, 128), "c": (1, 1, 
 
 
 @pytest.mark.parametrize("path", find_models("silero-vad", "data"), ids=lambda path: path.stem)
-def test_every_model_of_silero_hears_the_same(sessions: tuple[Open, list[Session]], path: Path) -> None:
-    session = sessions[0]("silero-vad", path)
+def test_every_model_of_silero_hears_the_same(sessions: Open, path: Path) -> None:
+    session = sessions("silero-vad", path)
     sound, state = make_sound(), {name: np.zeros(size, np.float32) for name, size in SIZES.items()}
     for start in range(0, 40 * 512, 512):
         feeds = {**state, "input": sound[None, start : start + 576], "sr": np.array(RATE)}
@@ -137,7 +127,7 @@ def test_silero_with_fixed_sizes_hears_the_same_on_onnx_runtime(name: str) -> No
         np.testing.assert_allclose(array, answer, atol=1e-5)
 
 
-def name_kinds(monkeypatch: pytest.MonkeyPatch, open_session: Open | None) -> list[str]:
+def name_kinds(monkeypatch: pytest.MonkeyPatch, folder: Path, open_session: Open | None) -> list[str]:
     """Returns magika's file types for files of this repository."""
     import magika.magika
 
@@ -147,13 +137,13 @@ def name_kinds(monkeypatch: pytest.MonkeyPatch, open_session: Open | None) -> li
         )
         monkeypatch.setattr(magika.magika, "rt", engine)
     reader = magika.magika.Magika()
-    files = list_files(ROOT)
+    files = list_files(ROOT, folder, 40)
     together = [result.output.label for result in reader.identify_paths(files)]
     alone = [reader.identify_path(path).output.label for path in files[:5]]
     return [str(label) for label in (*together, *alone)]
 
 
-def test_magika_names_kinds_of_files(monkeypatch: pytest.MonkeyPatch, sessions: tuple[Open, list[Session]]) -> None:
-    expected = name_kinds(monkeypatch, None)
-    assert name_kinds(monkeypatch, sessions[0]) == expected
-    assert {"python", "onnx", "css"} <= set(expected)
+def test_magika_names_kinds_of_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sessions: Open) -> None:
+    expected = name_kinds(monkeypatch, tmp_path, None)
+    assert name_kinds(monkeypatch, tmp_path, sessions) == expected
+    assert {"python", "json", "css"} <= set(expected)

@@ -5,8 +5,8 @@ Rules:
   cycle.
 - Imports inside functions obey the same order: they postpone heavy modules (onnx, drivers), they do not reverse layers.
 - The few imports from a lower layer are listed in BELOW with their reason, and stand under TYPE_CHECKING, for annotations only.
-- `kernels`, `engines`, `testing`, `debugging`, `frontends`, `serving`, `conformance` and `cli` use the core. The core never imports them,
-  not even inside a function; `engines` is for plugins, `kernels` is for plugins, the conformance kit and the command line.
+- `kernels`, `engines`, `testing`, `debugging`, `frontends`, `serving`, `conformance` and `cli` use the core. The core never imports
+  them, not even inside a function; `engines` is for plugins, `kernels` is for plugins, the conformance kit and the command line.
 - No file of hetero_core imports a plugin; a plugin imports only itself and the public modules of the core.
 """
 

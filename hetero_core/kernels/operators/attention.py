@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.arrays import assign, lay_out
 from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
 from hetero_core.kernels.operators.linear import mat_mul
 from hetero_core.kernels.operators.quantization import mat_mul_integer_to_float
@@ -647,9 +648,9 @@ def append(xp: Namespace, past: Array | None, fresh: Array, begins: tuple[int, .
     cache = xp.zeros((batch, groups, length, size), dtype=fresh.dtype)
     for row, begin in enumerate(begins):
         if past is not None and begin:
-            cache[row, :, :begin] = past[row, :, :begin]
+            cache = assign(cache, (row, slice(None), slice(begin)), past[row, :, :begin])
         end = min(begin + steps, length)
-        cache[row, :, begin:end] = fresh[row, :, : end - begin]
+        cache = assign(cache, (row, slice(None), slice(begin, end)), fresh[row, :, : end - begin])
     return cache
 
 
@@ -803,9 +804,10 @@ def sparse_attention(
         q, k = (rotate_steps(xp, x, begins, None, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
     length = past_key.shape[2]
     present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
-    for row, (begin, past, fresh) in enumerate((begin, past_key, present_key) for begin in begins):
-        fresh[row, :, begin + steps :] = past[row, :, begin + steps :]
-        present_value[row, :, begin + steps :] = past_value[row, :, begin + steps :]
+    for row, begin in enumerate(begins):
+        behind = (row, slice(None), slice(begin + steps, None))
+        present_key = assign(present_key, behind, past_key[behind])
+        present_value = assign(present_value, behind, past_value[behind])
     allowed = _allow(xp, begins, counts, steps, total, causal=True, window=-1)
     listed = _list_blocks(np.asarray(block_row_indices), np.asarray(block_col_indices), sparse_block_size, total)
     layouts = np.stack([[listed[head % len(listed), begin : begin + steps] for head in range(num_heads)] for begin in begins])
@@ -966,7 +968,7 @@ def microsoft_causal_conv_with_state(
     if channels_last:
         y = xp.swapaxes(y, 1, 2).reshape(x.shape)
         state = xp.swapaxes(state, 1, 2).reshape((batch, reach, *x.shape[2:]))
-    return xp.ascontiguousarray(y), xp.ascontiguousarray(state)
+    return lay_out(xp, y), lay_out(xp, state)
 
 
 def _convolve_taps(xp: Namespace, padded: Array, weight: Array, steps: int, dilation: int) -> Array:
@@ -1083,7 +1085,7 @@ def gated_delta_net(
             outputs.append(factor * (q[at][:, None, :] @ state)[:, 0])
         states.append(xp.swapaxes(state, 1, 2))
     y = xp.stack(outputs) if outputs else xp.zeros((0, heads, v.shape[2]), dtype=np.float32)
-    return narrow(y.reshape((*query.shape[:-2], heads, v.shape[2])), query.dtype), xp.ascontiguousarray(xp.stack(states))
+    return narrow(y.reshape((*query.shape[:-2], heads, v.shape[2])), query.dtype), lay_out(xp, xp.stack(states))
 
 
 def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, Array]:

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype, spell_dtype
+from hetero_core.kernels.arrays import lay_out
 from hetero_core.kernels.precision import Array, Namespace, is_small_float, is_small_integer, widen
 from hetero_core.kernels.registry import ANY, BOOL, NOT_STRING, NUMBERS, Dtypes, kernel
 
@@ -72,7 +73,7 @@ def bit_cast(xp: Namespace, x: Array, *, to: int) -> Array:
         return convert(xp, x.astype(np.int8), target, saturate=False)
     if target.itemsize != x.dtype.itemsize:
         raise ValueError(f"{x.dtype} has {x.dtype.itemsize} bytes, {target} has {target.itemsize}")
-    return xp.ascontiguousarray(x).view(target).reshape(x.shape)
+    return lay_out(xp, x).view(target)
 
 
 def _numpy_target(to: int | str) -> np.dtype[np.generic]:

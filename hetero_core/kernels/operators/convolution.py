@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.arrays import assign, lay_out
 from hetero_core.kernels.operators.reductions import reduce_max, reduce_mean
 from hetero_core.kernels.precision import Array, Namespace, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
@@ -76,13 +77,15 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
             columns = xp.empty((image.shape[0], taps, count + more, *rest), dtype=x.dtype)
             for index, picked in enumerate(slots[:taps]):
                 top = picked[0].start + begin * stride
-                columns[:, index] = image[(slice(None), slice(top, top + (count + more - 1) * stride + 1, stride), *picked[1:])]
+                rows_of_tap = (slice(None), slice(top, top + (count + more - 1) * stride + 1, stride), *picked[1:])
+                columns = assign(columns, (slice(None), index), image[rows_of_tap])
             flat = columns.reshape(part.shape[1], depth // shifts, (count + more) * row)
             total = multiply(xp, part[0], flat[..., : count * row])
             for shift in range(1, shifts):
                 place = shift * windows.dilations[0] * row
                 total += multiply(xp, part[shift], flat[..., place : place + count * row])
-            y[item, start : start + groups, :, begin : begin + count] = total.reshape(part.shape[1], outputs, count, row)
+            block = (item, slice(start, start + groups), slice(None), slice(begin, begin + count))
+            y = assign(y, block, total.reshape(part.shape[1], outputs, count, row))
     return y.reshape((batch, group * outputs, *windows.outputs))
 
 
@@ -100,7 +103,7 @@ def _split_shifts(xp: Namespace, w: Array, own: int, shifts: int) -> Array:
     """Returns the weights of each row of the kernel, (shifts, group, outputs / group, channels / group * rest of the kernel)."""
     group, outputs, depth = w.shape
     split = xp.moveaxis(w.reshape(group, outputs, own, shifts, depth // (own * shifts)), 3, 0)
-    return xp.ascontiguousarray(split).reshape(shifts, group, outputs, depth // shifts)
+    return lay_out(xp, split).reshape(shifts, group, outputs, depth // shifts)
 
 
 @kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS})
@@ -184,7 +187,8 @@ def _spread_filters(
         products = multiply(xp, xp.swapaxes(chosen, 1, 2), columns)
         products = products.reshape((batch, group * outputs, len(part), *x.shape[2:]))
         for index, (_, picked) in enumerate(part):
-            y[(slice(None), slice(None), *picked)] += products[:, :, index]
+            place = (slice(None), slice(None), *picked)
+            y = assign(y, place, y[place] + products[:, :, index])
     return y
 
 

@@ -11,6 +11,7 @@ from functools import reduce
 
 import numpy as np
 
+from hetero_core.kernels.arrays import reuse
 from hetero_core.kernels.precision import Array, Namespace, is_float, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
     ANY,
@@ -278,7 +279,7 @@ def hard_swish(xp: Namespace, x: Array) -> Array:
     # In place: memory for each step takes longer than the arithmetic of large images.
     y = wide / 6
     y += 0.5
-    y = xp.clip(y, 0, 1, out=y if y.ndim else None)
+    y = xp.clip(y, 0, 1, **reuse(y))
     y *= wide
     return narrow(y, x.dtype)
 

@@ -187,7 +187,7 @@ def route_tokens(xp: Namespace, scores: Array, weights: Array, k: int, *, normal
     """Returns (tokens, k) experts of the largest scores, the later of equal scores first, and their weights."""
     count = scores.shape[1]
     # Sorted backwards: of equal scores ONNX Runtime prefers the expert with the larger number.
-    order = xp.argsort(-scores[:, ::-1], axis=1, kind="stable")[:, :k]
+    order = xp.argsort(-scores[:, ::-1], axis=1, stable=True)[:, :k]
     experts = count - 1 - order
     chosen = xp.take_along_axis(weights, experts, axis=1)
     if normalizes:
@@ -372,10 +372,10 @@ def moe_group_router(
     tokens, count = scores.shape
     groups = biased.reshape((tokens, n_group, count // n_group))
     best = xp.sort(groups, axis=2)[:, :, -min(group_topk, groups.shape[2]) :]
-    ranks = xp.argsort(-xp.sum(best, axis=2), axis=1, kind="stable")[:, :topk_group]
+    ranks = xp.argsort(-xp.sum(best, axis=2), axis=1, stable=True)[:, :topk_group]
     is_open = xp.any(xp.arange(n_group)[None, None, :] == ranks[:, :, None], axis=1)
     allowed = xp.repeat(is_open, count // n_group, axis=1)
-    chosen = xp.argsort(-xp.where(allowed, biased, -np.inf), axis=1, kind="stable")[:, :top_k]
+    chosen = xp.argsort(-xp.where(allowed, biased, -np.inf), axis=1, stable=True)[:, :top_k]
     is_chosen = xp.any(xp.arange(count)[None, None, :] == chosen[:, :, None], axis=1)
     logarithms = xp.log(xp.maximum(scores, np.float32(1e-20)))
     probabilities = xp.where(is_chosen & allowed, logarithms, np.float32(router_sentinel))

@@ -9,6 +9,7 @@ from math import ceil, prod
 
 import numpy as np
 
+from hetero_core.kernels.arrays import assign, combine, lay_out, require_within
 from hetero_core.kernels.operators.layout import pad_all, range_
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
@@ -32,13 +33,13 @@ from hetero_core.network.types import TensorType, ValueType
 @kernel("Gather", since=(1, 11, 13), dtypes=(ANY, INDEX))
 def gather(xp: Namespace, x: Array, indices: Array, *, axis: int = 0) -> Array:
     """Returns the slices of x along the axis that the indices name, in their shape."""
-    return xp.take(x, indices, axis=axis)
+    return xp.take(x, require_within(indices, x.shape[axis]), axis=axis)
 
 
 @kernel("GatherElements", since=(11, 13), dtypes=(ANY, INDEX))
 def gather_elements(xp: Namespace, x: Array, indices: Array, *, axis: int = 0) -> Array:
     """Returns x[..., indices[...], ...] with the index in place of the position along the axis."""
-    return x[grid_of(xp, indices, x.ndim, normalize_axis(axis, x.ndim))]
+    return x[grid_of(xp, require_within(indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))]
 
 
 def grid_of(xp: Namespace, indices: Array, rank: int, axis: int) -> tuple[Array, ...]:
@@ -88,9 +89,7 @@ def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> 
 @kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY))
 def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
     """Returns x with the updates written at the positions that the indices name."""
-    y = x.copy()
-    y[grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))] = updates
-    return y
+    return assign(x.copy(), grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim)), updates)
 
 
 @kernel(
@@ -112,7 +111,7 @@ def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduc
 
 
 def _wrap(xp: Namespace, indices: Array, size: int) -> Array:
-    return xp.where(indices < 0, indices + size, indices)
+    return xp.where(require_within(indices, size) < 0, indices + size, indices)
 
 
 def _coordinates(xp: Namespace, x: Array, indices: Array) -> tuple[Array, ...]:
@@ -122,11 +121,9 @@ def _coordinates(xp: Namespace, x: Array, indices: Array) -> tuple[Array, ...]:
 def _write(xp: Namespace, x: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
     y = widen(x.copy())
     if reduction == "none":
-        y[where] = widen(updates)
-        return narrow(y, x.dtype)
-    function = {"add": xp.add, "mul": xp.multiply, "max": xp.maximum, "min": xp.minimum}[reduction]
-    function.at(y, where, widen(updates))
-    return narrow(y, x.dtype)
+        return narrow(assign(y, where, widen(updates)), x.dtype)
+    function = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}[reduction]
+    return narrow(combine(xp, y, where, widen(updates), function), x.dtype)
 
 
 @kernel("TensorScatter", since=(24,), dtypes=(ANY, ANY, INT64), host=(2,), choices={"mode": ("linear", "circular")})
@@ -143,7 +140,7 @@ def tensor_scatter(
         if mode == "linear" and start + count > length:
             raise ValueError(f"batch {item} writes {count} steps from {start} into an axis of {length}")
         for step in range(count):
-            present[(item, *ahead, (start + step) % length)] = update[(item, *ahead, step)]
+            present = assign(present, (item, *ahead, (start + step) % length), update[(item, *ahead, step)])
     return present
 
 
@@ -198,10 +195,10 @@ def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple
     wide = widen(x)
     if largest:
         # A stable sort of the reversed axis, read backwards, keeps the lower position first among equals.
-        order = xp.argsort(xp.flip(wide, axis=resolved), axis=resolved, kind="stable")
+        order = xp.argsort(xp.flip(wide, axis=resolved), axis=resolved, stable=True)
         order = x.shape[resolved] - 1 - xp.flip(order, axis=resolved)
     else:
-        order = xp.argsort(wide, axis=resolved, kind="stable")
+        order = xp.argsort(wide, axis=resolved, stable=True)
     order = xp.asarray(order[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
     return xp.take_along_axis(x, order, axis=resolved), order
 
@@ -254,7 +251,7 @@ def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: in
     if count < 1:
         raise ValueError(f"a slice of {size} does not fit an axis of {x.shape[axis]}")
     indices = xp.arange(count)[:, None] * step + xp.arange(size)[None, :]
-    return xp.ascontiguousarray(xp.moveaxis(xp.take(x, indices, axis=axis), axis + 1, -1))
+    return lay_out(xp, xp.moveaxis(xp.take(x, indices, axis=axis), axis + 1, -1))
 
 
 @microsoft_kernel("CDist", dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
@@ -301,7 +302,7 @@ def reverse_sequence(xp: Namespace, x: Array, sequence_lens: Array, *, batch_axi
     for item, length in enumerate(integers_of(sequence_lens)):
         # The batch and time axes are 0 and 1, in either order.
         ahead = (item, slice(length)) if batch_axis == 0 else (slice(length), item)
-        y[ahead] = x[ahead][::-1]
+        y = assign(y, ahead, x[ahead][::-1])
     return y
 
 
@@ -413,10 +414,8 @@ def _surround(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array
     if value is None:
         y = xp.full(shape, "", dtype=object) if x.dtype.kind == "O" else xp.zeros(shape, dtype=x.dtype)
     else:
-        y = xp.empty(shape, dtype=x.dtype)
-        y[...] = value.reshape(())
-    y[inner] = x
-    return y
+        y = assign(xp.empty(shape, dtype=x.dtype), ..., value.reshape(()))
+    return assign(y, inner, x)
 
 
 def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.reductions import reduce_mean
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
@@ -201,7 +202,7 @@ def local_response_normalization(
     total = xp.zeros(wide.shape, dtype=wide.dtype)
     for offset in range(-min(before, channels - 1), min(after, channels - 1) + 1):
         begin, end = max(0, -offset), min(channels, channels - offset)
-        total[:, begin:end] += squares[:, begin + offset : end + offset]
+        total = assign(total, (slice(None), slice(begin, end)), total[:, begin:end] + squares[:, begin + offset : end + offset])
     return narrow(wide / (bias + alpha / size * total) ** beta, x.dtype)
 
 

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.arrays import lay_out
 from hetero_core.kernels.operators.casts import convert
 from hetero_core.kernels.operators.convolution import convolve, count_elements, max_pool
 from hetero_core.kernels.operators.elementwise import sigmoid_of
@@ -231,7 +232,7 @@ def to_channels_first(xp: Namespace, x: Array, channels_last: int) -> Array:
 
 def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
     """Returns the layout that the node has."""
-    return xp.ascontiguousarray(xp.moveaxis(y, 1, -1)) if channels_last else y
+    return lay_out(xp, xp.moveaxis(y, 1, -1)) if channels_last else y
 
 
 def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
@@ -523,7 +524,7 @@ def qlinear_softmax(
     y = xp.rint(shares).astype(np.int64) + scalar_of(y_zero_point).astype(np.int64)
     limits = np.iinfo(x.dtype)
     y = xp.clip(y, int(limits.min), int(limits.max)).astype(x.dtype).reshape(moved.shape)
-    return xp.ascontiguousarray(xp.moveaxis(y, -1, place)) if opset >= 13 else y
+    return lay_out(xp, xp.moveaxis(y, -1, place)) if opset >= 13 else y
 
 
 def _tabulate_exponentials(scale: float, length: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -1,6 +1,6 @@
 """Random operators. With a seed a node repeats its numbers in every run; without a seed each run draws new numbers.
 
-The stream is the namespace's own: ONNX promises a distribution, no numbers. Training-mode Dropout belongs here.
+The numbers are drawn on the host by NumPy: with a seed they are the same wherever a network runs. Training-mode Dropout belongs here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hetero_core.network.types import TensorType, ValueType
 _FLOAT_DTYPES = {"dtype": (1, 10, 11, 16)}
 
 
-def _make_generator(xp: Namespace, seed: float | None) -> Any:
+def _make_generator(seed: float | None) -> np.random.RandomState:
     """Returns a generator; the bits of a fractional seed count, too."""
     if seed is None:
-        return xp.random.RandomState()
+        return np.random.RandomState()
     whole = int(seed)
-    return xp.random.RandomState(whole if whole == seed and whole >= 0 else int(np.float32(seed).view(np.uint32)))
+    return np.random.RandomState(whole if whole == seed and whole >= 0 else int(np.float32(seed).view(np.uint32)))
 
 
 def _target(dtype: int | None, default: Any) -> Any:
@@ -45,7 +45,7 @@ def random_normal(
     xp: Namespace, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: tuple[int, ...]
 ) -> Array:
     """Returns normally distributed numbers."""
-    return xp.asarray(_make_generator(xp, seed).normal(mean, scale, shape)).astype(_target(dtype, np.float32))
+    return xp.asarray(_make_generator(seed).normal(mean, scale, shape)).astype(_target(dtype, np.float32))
 
 
 @kernel("RandomUniform", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
@@ -53,7 +53,7 @@ def random_uniform(
     xp: Namespace, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: tuple[int, ...]
 ) -> Array:
     """Returns evenly distributed numbers."""
-    return xp.asarray(_make_generator(xp, seed).uniform(low, high, shape)).astype(_target(dtype, np.float32))
+    return xp.asarray(_make_generator(seed).uniform(low, high, shape)).astype(_target(dtype, np.float32))
 
 
 @kernel("RandomNormalLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
@@ -61,7 +61,7 @@ def random_normal_like(
     xp: Namespace, x: Array, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
 ) -> Array:
     """Returns normally distributed numbers in the shape of x."""
-    return xp.asarray(_make_generator(xp, seed).normal(mean, scale, x.shape)).astype(_target(dtype, x.dtype))
+    return xp.asarray(_make_generator(seed).normal(mean, scale, x.shape)).astype(_target(dtype, x.dtype))
 
 
 @kernel("RandomUniformLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
@@ -69,13 +69,13 @@ def random_uniform_like(
     xp: Namespace, x: Array, *, dtype: int | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
 ) -> Array:
     """Returns evenly distributed numbers in the shape of x."""
-    return xp.asarray(_make_generator(xp, seed).uniform(low, high, x.shape)).astype(_target(dtype, x.dtype))
+    return xp.asarray(_make_generator(seed).uniform(low, high, x.shape)).astype(_target(dtype, x.dtype))
 
 
 @kernel("Bernoulli", since=(15, 22), dtypes=FLOATS)
 def bernoulli(xp: Namespace, x: Array, *, dtype: int | None = None, seed: float | None = None) -> Array:
     """Returns 1 with the probability x, else 0."""
-    drawn = xp.asarray(_make_generator(xp, seed).uniform(0.0, 1.0, x.shape))
+    drawn = xp.asarray(_make_generator(seed).uniform(0.0, 1.0, x.shape))
     return (drawn < widen(x)).astype(_target(dtype, x.dtype))
 
 
@@ -85,7 +85,7 @@ def multinomial(xp: Namespace, x: Array, *, dtype: int = 6, sample_size: int = 1
     wide = widen(x)
     weights = xp.exp(wide - xp.max(wide, axis=1, keepdims=True))
     totals = xp.cumsum(weights, axis=1)
-    drawn = xp.asarray(_make_generator(xp, seed).uniform(0.0, 1.0, (x.shape[0], sample_size))) * totals[:, -1:]
+    drawn = xp.asarray(_make_generator(seed).uniform(0.0, 1.0, (x.shape[0], sample_size))) * totals[:, -1:]
     return xp.sum(totals[:, None, :-1] <= drawn[:, :, None], axis=2).astype(_target(dtype, np.int32))
 
 
@@ -98,5 +98,5 @@ def dropout(
     share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
     if training_mode is None or not bool(training_mode.reshape(-1)[0]) or share == 0:
         return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
-    mask = xp.asarray(_make_generator(xp, seed).uniform(0.0, 1.0, x.shape)) >= share
+    mask = xp.asarray(_make_generator(seed).uniform(0.0, 1.0, x.shape)) >= share
     return narrow(widen(x) * mask * (1 / (1 - share)), x.dtype), mask

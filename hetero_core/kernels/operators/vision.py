@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
@@ -528,7 +529,7 @@ def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tup
     padded = windows.pad(xp, x, lowest)
     marks = (mask != 0).astype(np.int8)
     if x.ndim > 3:
-        marks[(0,) * x.ndim] = 1
+        marks = assign(marks, (0,) * x.ndim, 1)
     # Pads are neither read nor do they end a row.
     opened = windows.pad(xp, marks, -1)
     largest = xp.full((*x.shape[:2], *windows.outputs), lowest, dtype=x.dtype)
@@ -653,7 +654,8 @@ def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, *
     padded = tuple(size + begin + end for size, (begin, end) in zip(image, windows.pads, strict=True))
     y = xp.zeros((batch, channels, *padded), dtype=columns.dtype)
     for position, picked in windows.slices():
-        y[(slice(None), slice(None), *picked)] += columns[(slice(None), slice(None), *position)]
+        place = (slice(None), slice(None), *picked)
+        y = assign(y, place, y[place] + columns[(slice(None), slice(None), *position)])
     inner = tuple(slice(begin, begin + size) for size, (begin, _) in zip(image, windows.pads, strict=True))
     return narrow(y[(slice(None), slice(None), *inner)], x.dtype)
 
@@ -679,12 +681,8 @@ def max_unpool(
     The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it.
     """
     shape = _find_pooled_shape(x, kernel_shape=kernel_shape, pads=pads, strides=strides)
-    y = xp.zeros(prod(shape), dtype=x.dtype)
-    y[indices.reshape(-1)] = x.reshape(-1)
-    y = y.reshape(shape)
+    y = assign(xp.zeros(prod(shape), dtype=x.dtype), indices.reshape(-1), x.reshape(-1)).reshape(shape)
     target_shape = integers_of(output_shape) or shape
     if target_shape == shape:
         return y
-    larger = xp.zeros(target_shape, dtype=x.dtype)
-    larger[tuple(slice(0, size) for size in shape)] = y
-    return larger
+    return assign(xp.zeros(target_shape, dtype=x.dtype), tuple(slice(0, size) for size in shape), y)

@@ -15,6 +15,7 @@ from hetero_auto.candidates import Candidates, ChildConfigs, find_precision, lis
 from hetero_auto.loading import MemberSource, export_members, import_members
 from hetero_auto.measuring import name_choice, read_choice
 from hetero_auto.multi import POLICY, PROPERTIES
+from hetero_auto.policies import DEVICE_POLICY_KEY, order_devices, stays_on_first
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Way, may_repeat_nodes
 from hetero_core import Core
@@ -52,6 +53,13 @@ class AutoDevice(Composer):
                 None,
                 "Whether every device is loaded and timed, and the fastest one chosen. Not set: without a list, and a choice is kept for "
                 "later processes; YES measures anew.",
+                runtime=True,
+            ),
+            DEVICE_POLICY_KEY: ConfigKey(
+                str,
+                None,
+                "How a device is chosen: MAX_PERFORMANCE, MIN_OVERALL_POWER, PREFER_CPU, or a function as 'module:function'. Not set: "
+                "MAX_PERFORMANCE without a list, the order of the list with it.",
                 runtime=True,
             ),
             STARTUP_KEY: ConfigKey(
@@ -109,9 +117,11 @@ class AutoDevice(Composer):
         """Loads the network on the device that serves first; the chosen device is loaded meanwhile."""
         candidates, source = self._find_candidates(device, network, config)
         is_cumulative = config[HINT_KEY] == CUMULATIVE
-        starts_early = config[STARTUP_KEY] and not is_cumulative
+        stays = stays_on_first(config)
+        starts_early = config[STARTUP_KEY] and not is_cumulative and not stays
         is_kept = config[MEASURE_KEY] is None and not self._is_listed(device) and starts_early
-        measures = bool(config[MEASURE_KEY]) or (is_kept and may_repeat_nodes(network.nodes))
+        is_fastest = config[DEVICE_POLICY_KEY] is not None and not stays
+        measures = bool(config[MEASURE_KEY]) or ((is_kept or is_fastest) and may_repeat_nodes(network.nodes))
         entry = name_choice(network, candidates.names, config) if measures and is_kept else ""
         choice = read_choice(entry) if entry else None
         if choice is not None and not {choice.device, choice.quick} <= set(candidates.names):
@@ -152,12 +162,15 @@ class AutoDevice(Composer):
     def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
         """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a
         list."""
-        configs = ChildConfigs(self._core, device, self.require_children(device), config)
+        children = self.require_children(device)
+        order = order_devices(self._core, device, children, network, config)
+        configs = ChildConfigs(self._core, device, children, config, order)
         is_listed = self._is_listed(device)
         for child in configs if is_listed else ():
             with suppress(DeviceUnavailableError):
                 configs[child]
-        candidates = Candidates(self._core, network, configs, find_precision(network), title=str(device) if is_listed else "")
+        precision = "" if stays_on_first(config) else find_precision(network)
+        candidates = Candidates(self._core, network, configs, precision, title=str(device) if is_listed else "")
         entries = self.list_entries(device)
         source = MemberSource(self._core, str(device), network, entries, config, configs, sharers=1, answers=candidates.answers)
         return candidates, source

@@ -91,26 +91,30 @@ def lacks_precision(core: Core, name: str, precision: str) -> bool:
 class ChildConfigs(Mapping[str, Mapping[str, Any]]):
     """The configuration of each device of a list, worked out when it is first read. Raises: as `configure_children`."""
 
-    def __init__(self, core: Core, device: DeviceName, children: Sequence[str], config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, core: Core, device: DeviceName, children: Sequence[str], config: Mapping[str, Any], order: Sequence[str] | None = None
+    ) -> None:
+        """`order` has those of the `children` that are used, in order; None: all of them."""
         self._children = tuple(children)
+        self._order = self._children if order is None else tuple(order)
         self._configure = partial(configure_children, core, device, self._children, config)
         self._known: dict[str, Mapping[str, Any]] = {}
 
     def __getitem__(self, child: str) -> Mapping[str, Any]:
         if child not in self._known:
-            if child not in self._children:
+            if child not in self._order:
                 raise KeyError(child)
             self._known[child] = self._configure(unavailable=[other for other in self._children if other != child])[child]
         return self._known[child]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._children)
+        return iter(self._order)
 
     def __contains__(self, child: object) -> bool:
-        return child in self._children
+        return child in self._order
 
     def __len__(self) -> int:
-        return len(self._children)
+        return len(self._order)
 
 
 class Candidates:
@@ -119,7 +123,9 @@ class Candidates:
     def __init__(
         self, core: Core, network: Network, configs: Mapping[str, Mapping[str, Any]], precision: str, *, title: str
     ) -> None:
-        """`configs` has every device of the list, in order; `title` is the list for warnings, if a list was given."""
+        """`configs` has every device of the list, in order; `title` is the list for warnings, if a list was given. Without `precision`
+        the order is that of the list.
+        """
         self._core, self._network, self._configs, self._precision = core, network, configs, precision
         self._title = title
         self._lock = threading.RLock()
@@ -154,7 +160,7 @@ class Candidates:
         for name in self._configs:
             if not self.takes_all(name):
                 continue
-            if lacks_precision(self._core, name, self._precision):
+            if self._precision and lacks_precision(self._core, name, self._precision):
                 lacking.append(name)
             else:
                 yield name

@@ -23,7 +23,7 @@ from hetero_cpu.machine.availability import AUTO, NUMPY
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.plan import ExecutionPlan, Foreign, count_constant_bytes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products, warn_of_slow_kernels
-from hetero_cpu.run.instance import WrongTypeError, lay_input
+from hetero_cpu.run.instance import ArenaTooLargeError, WrongTypeError, lay_input
 from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, load_plan, order_plan
 from hetero_cpu.run.verification import Verifier
 from hetero_cpu.symbols.size_class import Signature, read_static_signature
@@ -171,8 +171,8 @@ class CpuExecutable(Executable):
         self._plans = Plans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not is_once:
             self._plans.keep_on_disk(self._planned, self.native_weights, workers)
-        # The input shapes of the last run by the plan of a class.
-        self._last_open: Signature | None = None
+        # The last input shapes for which a plan was looked up, and this plan.
+        self._last: tuple[Signature, PlanInUse] | None = None
         self._program: Program | None = None
         # The only plan of a network with fixed input shapes: no run has to look for it.
         self._only_plan: PlanInUse | None = None
@@ -194,9 +194,10 @@ class CpuExecutable(Executable):
             return self._find_uneven().run(inputs, context)
         plan = self._only_plan
         if plan is None and self._kernels != NUMPY and not self._verifier.has_refuted:
-            plan = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
+            signature, last = tuple([getattr(array, "shape", None) for array in inputs]), self._last
+            plan = last[1] if last is not None and last[0] == signature else self._find_plan(signature)
         try:
-            if self._product_team is None or not (self._may_call_blas(plan) or context.limits is not None):
+            if self._product_team is None or (context.limits is None and not self._may_call_blas(plan)):
                 return self._run_plan(plan, inputs, context)
             with share_products(self._product_team):
                 return self._run_plan(plan, inputs, context)
@@ -214,13 +215,15 @@ class CpuExecutable(Executable):
 
     def _run_plan(self, plan: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
-        if plan is None or plan.is_refuted or not _has_room(plan, inputs, context.limits):
+        if plan is None or plan.is_refuted or not (context.limits is None or _has_room(plan, inputs, context.limits)):
             return self._run_frugally(inputs, context)
         try:
             return self._run_twice(plan, inputs, context) if plan.needs_check else plan.run(inputs, context, self._teams)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
             plan.is_refuted = True
+        except ArenaTooLargeError as error:
+            logger.info("network '%s': %s; it runs without a plan", self.source.name, error)
         return self._run_frugally(inputs, context)
 
     def _run_twice(self, plan: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -274,7 +277,7 @@ class CpuExecutable(Executable):
         with self._lock:
             plan = self._plans.find(signature)
             if plan is not None:
-                self._last_open = signature
+                self._last = signature, plan
                 return plan
         stored = None if self._plans.stored is None else self._plans.stored.find(signature)
         if stored is None:
@@ -387,7 +390,7 @@ class CpuExecutable(Executable):
             if earlier is not None:
                 return earlier
             plan.is_refuted |= self._verifier.has_refuted
-            self._last_open = signature
+            self._last = None if signature is None else (signature, plan)
             self._plans.add(plan)
             self._program = None
             if self._is_static:
@@ -455,13 +458,13 @@ class CpuExecutable(Executable):
             for plan in reversed(self._plans.plans):
                 if plan.is_native and plan.opened.sizes.is_single:
                     return plan.opened
-            last = self._last_open
+            last = self._last
         if last is None or self._verifier.has_refuted:
             return None
         from hetero_cpu.plan.passes import join_network, specialize_network
 
-        special = join_network(specialize_network(self.transformed, last))
-        plan = compile_plan(self._plan_sizes(special, last), self.workers)
+        special = join_network(specialize_network(self.transformed, last[0]))
+        plan = compile_plan(self._plan_sizes(special, last[0]), self.workers)
         return plan.opened if plan.is_native else None
 
     def metrics(self) -> Mapping[str, Any]:
@@ -556,9 +559,9 @@ def assume_even_rows(source: NetworkSource) -> tuple[NetworkSource, EvenRows | N
     return replace(source, read=lambda: planned), even_rows
 
 
-def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits | None) -> bool:
+def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits) -> bool:
     """Says whether a run may have the arena of a plan beside the bytes that it holds."""
-    return limits is None or limits.memory_limit is None or limits.held + plan.measure(inputs) <= limits.memory_limit
+    return limits.memory_limit is None or limits.held + plan.measure(inputs) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

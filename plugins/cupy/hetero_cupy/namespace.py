@@ -6,7 +6,6 @@ An entry can go when the library does the same as NumPy, without a wait.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +57,6 @@ class CardNamespace:
     def __init__(self, card: Card, traffic: CopyCounts) -> None:
         self._card = card
         self._traffic = traffic
-        self.random = HostRandom(self)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._card.xp, name)
@@ -83,30 +81,11 @@ class CardNamespace:
         self._traffic.count_write(host.nbytes)
         return self._card.from_host(host)
 
+    def argsort(self, array: Any, axis: int = -1, *, stable: bool = True) -> Any:
+        """Returns the positions in ascending order. CuPy has no keyword `stable`: it always sorts so."""
+        return self._card.xp.argsort(array, axis=axis, kind="stable")
+
     def nonzero(self, flags: Any) -> tuple[Any, ...]:
         """Returns the positions in a vector. The host needs their number for the next step: a counted read."""
         self._traffic.count_read(8)
         return (self._card.find_nonzero(flags),)
-
-
-class HostRandom:
-    """Random numbers are drawn on the host and written to the card: with a seed they are the same wherever a network runs."""
-
-    def __init__(self, namespace: CardNamespace) -> None:
-        self._namespace = namespace
-
-    def RandomState(self, seed: int | None = None) -> HostGenerator:  # noqa: N802  # NumPy's name
-        """Returns a generator."""
-        return HostGenerator(self._namespace, np.random.RandomState(seed))
-
-
-class HostGenerator:
-    """NumPy's generator; its draws are arrays on the card."""
-
-    def __init__(self, namespace: CardNamespace, generator: np.random.RandomState) -> None:
-        self._namespace = namespace
-        self._generator = generator
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        draw = getattr(self._generator, name)
-        return lambda *arguments, **keywords: self._namespace.asarray(np.asarray(draw(*arguments, **keywords)))

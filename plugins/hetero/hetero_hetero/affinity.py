@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from hetero_core import Core
+from hetero_core.contract import freeze_mapping
 from hetero_core.devices.names import parse_device_name
-from hetero_core.errors import AffinityError, InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.errors import AffinityError, ConfigValueError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_hetero.branches import cut_branches, is_branching
@@ -31,6 +32,8 @@ from hetero_hetero.moves import (
 )
 from hetero_hetero.parts import cut_part, without_pins
 from hetero_hetero.subgraphs import Subgraph, run_selection
+
+ROLES_KEY = "HETERO_ROLES"
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,53 @@ class SplitTask:
     def shape_nodes(self) -> tuple[int, ...]:
         """The nodes of shape arithmetic; empty if nodes are assigned by priority alone."""
         return find_shape_nodes(self.network) if self.keeps_units else ()
+
+
+_ROLE_OF_KIND = {"accelerator": "ACCELERATOR", "processor": "HOST", "interpreter": "HOST"}
+
+
+def resolve_roles(core: Core, network: Network, devices: Sequence[str], lists: Mapping[str, Any] | None) -> Network:
+    """Returns the network with a device in place of each role that it is pinned to: of `devices` the first that has the role.
+
+    `lists` maps roles to the devices that may have them, in order of preference. The roles ACCELERATOR and HOST follow the kinds of
+    the devices unless they are in it.
+
+    Raises: AffinityError if none of the devices has the role; ConfigValueError for a list that holds no names of devices.
+    """
+    device_of_role: dict[str, str] = {}
+    preferred = {role.strip().upper(): _read_list(role, names) for role, names in (lists or {}).items()}
+    for pin in {str(parse_device_name(pin)): None for pin in network.affinity.values()}:
+        if pin in devices or pin not in {*preferred, *_ROLE_OF_KIND.values()}:
+            continue
+        if pin in preferred:
+            holders = [device for device in preferred[pin] if device in devices]
+        else:
+            holders = [device for device in devices if _find_role(core, device) == pin]
+        if not holders:
+            named = f" ({ROLES_KEY} names {', '.join(preferred[pin])})" if pin in preferred else ""
+            raise AffinityError(
+                f"network '{network.name}' has pins to the role {pin}, which no device of the list {', '.join(devices)} has{named}. Add a "
+                f'device that has it, or name a device of the list: {ROLES_KEY}={{"{pin}": "{devices[-1]}"}}'
+            )
+        device_of_role[pin] = holders[0]
+    if not device_of_role:
+        return network
+    pins = {node: device_of_role.get(str(parse_device_name(pin)), pin) for node, pin in network.affinity.items()}
+    return replace(network, affinity=freeze_mapping(pins))
+
+
+def _read_list(role: str, names: Any) -> tuple[str, ...]:
+    if not isinstance(names, str):
+        raise ConfigValueError(f"{ROLES_KEY}: the role {role} expects names of devices, as in 'GPU,CPU', got {names!r}")
+    return tuple(str(parse_device_name(name)) for name in names.split(","))
+
+
+def _find_role(core: Core, device: str) -> str:
+    """Returns the role of a device by its kind, "" if it has none. An engine computes on the processor unless its id says otherwise."""
+    kind = core.find_kind(device)
+    if kind == "engine":
+        kind = "processor" if parse_device_name(device).id in ("", "CPU") else "accelerator"
+    return _ROLE_OF_KIND.get(kind, "")
 
 
 def begin_assignment(task: SplitTask) -> Assignment:

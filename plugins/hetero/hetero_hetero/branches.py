@@ -101,7 +101,7 @@ class BranchExecutable(Executable):
         branch = self._branches[chosen]
         states: Any = context.state
         inner = context.derive(states[chosen], outputs=None, tensors=None)
-        results = branch.loaded.run(tuple(inputs[place] for place in branch.inputs), inner)
+        results = branch.loaded.run_device(tuple(inputs[place] for place in branch.inputs), inner)
         return tuple(results[place] for place in branch.outputs)
 
     def metrics(self) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
+from hetero_hetero.affinity import ROLES_KEY, SplitTask, begin_assignment, complete_assignment, resolve_roles, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
@@ -107,6 +107,12 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         ),
         DISTRIBUTION_KEY: ConfigKey(
             str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
+        ),
+        ROLES_KEY: ConfigKey(
+            dict,
+            None,
+            'The devices that may have a role, {"accelerator": "GPU,ORT.CUDA"}: pins to the role go to the first in the list of HETERO.',
+            added_later=True,
         ),
         PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
     }
@@ -199,6 +205,7 @@ class HeteroDevice(Composer):
             error.add_note(f"{FALLBACK_KEY}=NEXT would let {device} go on without it")
             raise
         own = self._select_own(device, config)
+        network = resolve_roles(self._core, network, tuple(configs), config[ROLES_KEY])
         return SplitTask(
             self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY], unavailable
         )

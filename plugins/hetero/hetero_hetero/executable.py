@@ -208,7 +208,7 @@ class HeteroExecutable(Executable):
             tensors = {place: slots[slot] for place, slot in enumerate(step.outputs) if isinstance(slots[slot], DeviceTensor)}
         inner = context.derive(states[index], profile=profile, outputs=None, tensors=tensors)
         try:
-            results = stage.run(tuple([slots[slot] for slot in step.inputs]), inner)
+            results = stage.run_device(tuple([slots[slot] for slot in step.inputs]), inner)
             if inner.token.is_set:
                 return  # the result of a cancelled stage is dropped
             self._keep_outputs(index, results, slots, inner)

@@ -116,7 +116,7 @@ class GuardedExecutable(Executable):
         if self.serving is not None:
             return self._run_elsewhere(self.serving, inputs, context)
         try:
-            return self._stage.run(inputs, context.derive(_state_of(context).own))
+            return self._stage.run_device(inputs, context.derive(_state_of(context).own))
         except Exception as error:
             outputs = self._take_over(inputs, context, error)
             if outputs is None:

@@ -27,7 +27,9 @@ CONTRACTED = (
 """Procedures, each with its heading in a trace."""
 
 MOST_WORK = 4_000_000_000
-"""The work for the steps of a whole graph, about a second. The smallest parts come first."""
+"""The work for a whole graph, about a second. The smallest parts come first."""
+WORK_OF_LEVELS = 40_000
+"""The work for a node that is selected by levels. It is set aside for all nodes, so that a large graph is planned in a second, too."""
 MOST_NODES = 16_384
 """The most nodes of a part for which a bit for each pair of nodes is held, twice: 70 MB."""
 BITS_PER_STEP = 2000
@@ -38,7 +40,7 @@ _MOST_NODES_SHOWN = 6
 
 def select_largest_first(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the subgraphs as positions: those of LITERAL for each part of the graph without a circle."""
-    work = Work(MOST_WORK)
+    work = Work(MOST_WORK - WORK_OF_LEVELS * len(graph))
     subgraphs = []
     for positions, part in split_components(graph):
         subgraphs += [[positions[node] for node in members] for members in _select_part(part, work, log)]

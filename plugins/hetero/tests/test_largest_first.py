@@ -159,7 +159,7 @@ def test_graph_beyond_the_steps_is_selected_by_levels(monkeypatch: pytest.Monkey
     both = [[], [0], *([source + 2 for source in sources] for sources in large[0])], ["A", "B", *large[1]]
     needed = run_selection(*both, "ABCD")
     assert "LEVELS" not in needed.procedure_of_node.values()
-    monkeypatch.setattr(largest_first, "MOST_WORK", 100_000)
+    monkeypatch.setattr(largest_first, "MOST_WORK", 100_000 + 202 * largest_first.WORK_OF_LEVELS)
     selection = run_selection(*both, "ABCD", traces=True)
     assert selection.procedure_of_node == {0: "LITERAL", 1: "LITERAL", **dict.fromkeys(range(2, 202), "LEVELS")}
     levels = {tuple(node + 2 for node in part.nodes) for part in select_subgraphs(*large, "ABCD", "LEVELS")}

@@ -18,6 +18,7 @@ from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node, iterate_nodes
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import network_to_bytes
+from hetero_onnxruntime.engine import import_own_names
 
 LIBRARY_VARIABLE = "ORT_CUSTOM_OPS_LIBRARY"
 """Environment variable with paths of libraries, separated as those of PATH are."""
@@ -75,8 +76,7 @@ def infer_types(node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[
 
 @cache
 def _ask(model: bytes, libraries: tuple[str, ...]) -> tuple[TensorType, ...] | None:
-    import onnxruntime  # the engine, which is large
-
+    onnxruntime = import_own_names()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -134,10 +135,20 @@ def open_engine() -> OrtEngine:
     cure = f"reinstall {' and '.join(distributions)}{describe_rivalry(distributions)}"
     module = import_engine("onnxruntime", "InferenceSession", f"ONNX Runtime ({installed})", cure=cure)
     require_version("ONNX Runtime", module.__version__, OLDEST, distribution=next(iter(distributions)))
+    module = import_own_names()
     fault = find_fault(module, CPU_PROVIDER)
     if fault is not None:
         raise DeviceUnavailableError(f"ONNX Runtime {module.__version__} cannot run one node: {fault}; {cure}")
     return OrtEngine(module, distributions)
+
+
+@cache
+def import_own_names() -> ModuleType:
+    """Returns a module with ONNX Runtime's names from where it defines them: a program may have replaced those of `onnxruntime`."""
+    own = ModuleType("onnxruntime")
+    for home in ("onnxruntime", "onnxruntime.capi._pybind_state", "onnxruntime.capi.onnxruntime_inference_collection"):
+        vars(own).update(vars(import_module(home)))
+    return own
 
 
 def find_distributions() -> Mapping[str, str]:
@@ -174,8 +185,8 @@ def saturates_products() -> bool:
     A product in the engine is compared with the exact integer, once in a process (onnxruntime#6004).
     """
     import onnx  # heavy, and loaded already if there is a network
-    import onnxruntime  # the engine; loaded already
 
+    module = import_own_names()
     helper, types = onnx.helper, onnx.TensorProto
     inputs = [helper.make_tensor_value_info("a", types.UINT8, [2, 64]), helper.make_tensor_value_info("b", types.INT8, [64, 2])]
     graph = helper.make_graph(
@@ -185,7 +196,7 @@ def saturates_products() -> bool:
         [helper.make_tensor_value_info("y", types.INT32, [2, 2])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    session = open_session(onnxruntime, model.SerializeToString(), make_options(onnxruntime, CPU_PROVIDER), CPU_PROVIDER)
+    session = open_session(module, model.SerializeToString(), make_options(module, CPU_PROVIDER), CPU_PROVIDER)
     (result,) = session.run(None, {"a": np.full((2, 64), 255, np.uint8), "b": np.full((64, 2), 127, np.int8)})
     return bool((result != 64 * 255 * 127).any())
 

@@ -42,7 +42,7 @@ from hetero_core.engines.known_errors import (
 )
 from hetero_core.network.graph import Graph, Node
 from hetero_onnxruntime.corrections import MANY, may_have_no_depth
-from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, import_own_names, make_options, open_session
 
 OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
 
@@ -160,8 +160,8 @@ def _picks_other_pixels(node: Node, graph: Graph) -> bool:
 def _is_wrong(size: int, target: int, scale: float | None, coordinates: str, rounding: str) -> bool:
     """Compares the engine's pixels along one axis with exact fractions."""
     import onnx.parser  # heavy, and loaded already if there is a network
-    import onnxruntime  # the engine; loaded already
 
+    module = import_own_names()
     ratio = Fraction(target, size) if scale is None else Fraction(scale)
     expected = [_pick(pixel, size, target, ratio, coordinates, rounding) for pixel in range(target)]
     constant, inputs = (
@@ -172,9 +172,9 @@ def _is_wrong(size: int, target: int, scale: float | None, coordinates: str, rou
         f'<ir_version: 8, opset_import: ["": 13]> probe (float[1,1,{size},1] x) => (float[a,b,c,d] y) <{constant}> '
         f"{{ y = Resize <{attributes}> (x{inputs}) }}"
     )
-    options = make_options(onnxruntime, CPU_PROVIDER)
+    options = make_options(module, CPU_PROVIDER)
     options.intra_op_num_threads = 1
-    session = open_session(onnxruntime, model.SerializeToString(), options, CPU_PROVIDER)
+    session = open_session(module, model.SerializeToString(), options, CPU_PROVIDER)
     (pixels,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)})
     return bool(pixels.reshape(-1).astype(int).tolist() != expected)
 

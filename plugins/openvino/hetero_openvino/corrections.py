@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero_openvino.engine import import_own_names
+
 
 def correct_model(model: Any) -> None:
     """Replaces, in the engine's model and its bodies, the operations that it computes wrongly."""
@@ -324,10 +326,11 @@ def _is_scale(node: Any) -> bool:
 
 def _fold(opset: Any, value: Any) -> Any:
     """Returns a constant of the value of a constant expression; the engine computes it, right without a product behind it."""
-    from openvino import Core, Model  # the engine; loaded already
-
+    engine = import_own_names()
     dtype = value.get_element_type()
-    array = Core().compile_model(Model([opset.convert(value, "f32")], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
+    array = engine.Core().compile_model(
+        engine.Model([opset.convert(value, "f32")], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )([])[0]
     return opset.constant(array, dtype)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -40,12 +41,23 @@ def open_engine() -> OpenvinoEngine:
     if version is None:
         raise DeviceUnavailableError("OpenVINO is not installed; pip install 'hetero-openvino[engine]'")
     require_version("OpenVINO", version, OLDEST, distribution="openvino")
-    openvino = import_engine("openvino", "Core", f"OpenVINO {version}", cure="reinstall openvino")
+    import_engine("openvino", "Core", f"OpenVINO {version}", cure="reinstall openvino")
+    openvino = import_own_names()
     core = openvino.Core()
     fault = find_fault(openvino, core, "CPU")
     if fault is not None:
         raise DeviceUnavailableError(f"OpenVINO {version} cannot run one node: {fault}; reinstall openvino")
     return OpenvinoEngine(openvino, core, version)
+
+
+def import_own_names() -> ModuleType:
+    """Returns a module with OpenVINO's own names; from where it defines them if a front end has replaced those of `openvino`."""
+    own, homes = ModuleType("openvino"), [import_module("openvino")]
+    if homes[0].Core.__module__.startswith("hetero_core."):
+        homes += [import_module("openvino._pyopenvino"), import_module("openvino._ov_api")]
+    for home in homes:
+        vars(own).update(vars(home))
+    return own
 
 
 def find_fault(module: Any, core: Any, device: str) -> str | None:

@@ -51,6 +51,7 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
+from hetero_openvino.engine import import_own_names
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
 QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
@@ -207,7 +208,6 @@ def _is_long_sum(node: Node, graph: Graph) -> bool:
 def saturates_bytes(operator: str) -> bool:
     """Says whether the engine saturates sums of 8-bit products on this processor: 64 times 255 x 127 is 2,072,640."""
     import onnx.parser  # heavy, and loaded already with the network
-    from openvino import Core  # the engine; loaded already
 
     sizes = {"QLinearMatMul": ("2,64", "64,16"), "QLinearConv": ("1,64,3,3", "16,64,1,1")}[operator]
     model = onnx.parser.parse_model(
@@ -216,7 +216,7 @@ def saturates_bytes(operator: str) -> bool:
     )
     shapes = [[int(size) for size in text.split(",")] for text in sizes]
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(shapes[1], 127, np.int8), "b"))
-    core = Core()
+    core = import_own_names().Core()
     answer = core.compile_model(core.read_model(model.SerializeToString()), "CPU")([np.full(shapes[0], 255, np.uint8)])[0]
     return bool((answer != round(64 * 255 * 127 / 8192)).any())
 

@@ -5,9 +5,13 @@ The process is forked from a server that has imported the packages of most pages
 
 from __future__ import annotations
 
+import contextlib
+import io
 import linecache
 import multiprocessing
 import os
+import re
+import shlex
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +41,20 @@ def run_page(page: Path, blocks: Sequence[tuple[int, str]], folder: Path, output
     code: int | None = process.exitcode
     process.close()
     return code
+
+
+def run_commands(lines: Sequence[str]) -> None:
+    """Runs each `$ hetero ...` of a console block, and compares its output with the lines below it; speeds may differ."""
+    from hetero_core.cli.main import main
+
+    for text in "\n".join(lines).split("$ hetero ")[1:]:
+        command, _, expected = text.partition("\n")
+        with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.redirect_stderr(stream):
+            main(shlex.split(command))
+        shown, printed = (
+            re.sub(r"[\d.]+ files per second", "N files per second", each).strip() for each in (expected, stream.getvalue())
+        )
+        assert printed == shown, f"hetero {command} prints\n{printed}"
 
 
 def _run_blocks(page: str, text: str, blocks: Sequence[tuple[int, str]], folder: str, output: str) -> None:

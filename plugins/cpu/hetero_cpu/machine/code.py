@@ -17,6 +17,8 @@ from hetero_cpu.machine import llvm as ir
 from hetero_cpu.machine.terms import Floats, Mask, Number, Term, Truth
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
+ELEMENTS = {"bool": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8), "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8)}
+"""Element types of which a kernel may hold a single element, and their bytes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,6 +157,39 @@ class Code:
     def narrow(self, value: Floats) -> Floats:
         """Returns a float64 as float32, rounded to nearest, ties to even."""
         return Floats(self, self.builder.convert("fptrunc", value.value, ir.FLOAT))
+
+    def load_element(self, address: Number, dtype: str) -> Number | Floats:
+        """Returns an element of a type of `ELEMENTS`: a float as it is, a whole number or truth value as int64."""
+        kind, nbytes = ELEMENTS[dtype]
+        value = self.builder.load(self._point(address, 0), kind, nbytes)
+        if "float" in dtype:
+            return Floats(self, value)
+        return Number(self, value if kind is ir.I64 else self.builder.convert("sext", value, ir.I64))
+
+    def store_element(self, address: Number, term: Number | Floats, dtype: str) -> None:
+        """Writes an element as `load_element` returns it; a whole number loses its upper bits."""
+        kind, nbytes = ELEMENTS[dtype]
+        value = term.value if term.value.type is kind else self.builder.convert("trunc", term.value, kind)
+        self.builder.store(value, self._point(address, 0), nbytes)
+
+    def convert_element(self, term: Number | Floats, dtype: str) -> Number | Floats:
+        """Returns an element as another type; a float that the type does not hold becomes the least whole number, as in NumPy."""
+        kind, is_float = term.value.type, isinstance(term, Floats)
+        if dtype == "bool":
+            zero = ir.Value(kind, "0.0") if is_float else ir.write_integer(kind, 0)
+            truth = self.builder.compare("fcmp une" if is_float else "icmp ne", term.value, zero)
+            return Number(self, self.builder.convert("zext", truth, ir.I64))
+        target = ELEMENTS[dtype][0]
+        if "float" in dtype:
+            if kind is target:
+                return term
+            name = "sitofp" if not is_float else "fpext" if target is ir.DOUBLE else "fptrunc"
+            return Floats(self, self.builder.convert(name, term.value, target))
+        if not isinstance(term, Floats):
+            return term
+        number, least = Number(self, self.builder.convert("fptosi", term.value, ir.I64)), -(1 << 31)
+        fits = (number >= least) & (number < -least)
+        return number if dtype == "int64" else fits.choose(number, self.number(least))
 
     def load_row(self, row: Number, names: Sequence[str]) -> dict[str, Number]:
         """Returns the numbers of a row by their names, in the order in which they stand there."""

@@ -32,7 +32,7 @@ class VectorType(Type):
         self.element, self.count = element, count
 
 
-I1, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 16, 32, 64))
+I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
 HALF, FLOAT, DOUBLE, VOID, POINTER = Type("half"), Type("float"), Type("double"), Type("void"), Type("ptr")
 
 

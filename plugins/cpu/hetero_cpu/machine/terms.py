@@ -176,6 +176,10 @@ class Floats(Term):
     def __ge__(self, other: Floats | float) -> Mask:
         return self._compare("oge", other)
 
+    def equals(self, other: Floats | float) -> Mask:
+        """Returns the mask of the elements that are equal; a NaN equals nothing."""
+        return self._compare("oeq", other)
+
     def is_nan(self) -> Mask:
         """Returns the mask of the elements that are not a number."""
         return Mask(self.code, self.code.builder.compare("fcmp uno", self.value, self.value))

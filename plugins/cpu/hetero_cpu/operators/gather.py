@@ -22,17 +22,22 @@ _CHUNK = 1 << 15
 
 
 def plan_native_gather(site: Site) -> Recipe | None:
-    """Returns the recipe of slices along one axis; a single constant index is a view, which `layout` makes. Source: ONNX Gather-13.
+    """Returns the recipe of slices along one axis; a single constant index of Gather is a view, which `layout` makes.
 
-    The run raises IndexError if an index is out of range.
+    The run raises IndexError if an index is out of range. Sources: ONNX Gather-13, ONNX-ML ArrayFeatureExtractor-1.
     """
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]
-    if x.ndim == 0 or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES) or indices.dtype != np.int64 or site.group.epilogue:
+    is_gather = site.node.op_type == "Gather"
+    if x.ndim == 0 or x.dtype == object or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES):
         return None
-    if not x.flags.c_contiguous or not indices.flags.c_contiguous or (name in site.constants and indices.size == 1):
+    if indices.dtype != np.int64 or site.group.epilogue:
         return None
-    axis = int(site.node.attributes.get("axis", 0)) % x.ndim
+    if not x.flags.c_contiguous or not indices.flags.c_contiguous:
+        return None
+    if is_gather and name in site.constants and indices.size == 1:
+        return None
+    axis = int(site.node.attributes.get("axis", 0)) % x.ndim if is_gather else x.ndim - 1
     shape = x.shape
     outer, size, length = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
     if x.dtype.itemsize == HALF_BYTES:
@@ -40,9 +45,13 @@ def plan_native_gather(site: Site) -> Recipe | None:
             return None
         # Pairs of halves are moved as numbers of four bytes.
         length //= 2
+    elif x.dtype.itemsize > FLOAT_BYTES:
+        length *= 2
     rows = outer * indices.size
     if rows * length == 0:
         return None
+    constant = site.constants.get(name)
+    is_checked = constant is not None and not is_open(size) and -size <= constant.min() and constant.max() < size
     rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
@@ -51,10 +60,10 @@ def plan_native_gather(site: Site) -> Recipe | None:
             address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
             rows, rows_of_chunk,
         )  # fmt: skip
-        check = partial(_check_indices, table, indices, axis)
-        return [check, NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))]
+        call = NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))
+        return [call] if is_checked else [partial(_check_indices, table, indices, axis), call]
 
-    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=True)
+    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=not is_checked)
 
 
 def _check_indices(x: Array, indices: Array, axis: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
 from hetero_cpu.machine.arithmetic import EMITTERS, emit_exponential_of_negative
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import ELEMENTS, FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
@@ -34,12 +34,16 @@ Ending = tuple[str, bool]
 """The transform of a model, and whether it has labels."""
 
 
-def reads_rows(site: Site) -> bool:
-    """Says whether a node reads rows of float32, and its scores are asked for."""
-    value, outputs = site.node.inputs[0], site.node.outputs
-    x, count = site.prototypes[value], 2 if site.node.op_type.endswith("Classifier") else 1
-    is_dense = site.is_float32(value) and x.ndim == 2 and bool(x.flags.c_contiguous)
-    return is_dense and len(outputs) == count and bool(outputs[-1]) and not site.group.epilogue
+NUMBERS = ("float32", "float64", "int32", "int64")
+
+
+def reads_rows(site: Site, types: tuple[str, ...] = ("float32",)) -> bool:
+    """Says whether a node reads rows of one of these types, and its scores are asked for, in float32."""
+    outputs = site.node.outputs
+    x, count = site.prototypes[site.node.inputs[0]], 2 if site.node.op_type.endswith("Classifier") else 1
+    if x.dtype.name not in types or x.ndim != 2 or not x.flags.c_contiguous or site.group.epilogue:
+        return False
+    return len(outputs) == count and bool(outputs[-1]) and site.types[outputs[-1]].dtype == "float32"
 
 
 def prepare_model(site: Site) -> Any:
@@ -123,10 +127,10 @@ _MOST_COEFFICIENTS = 1 << 14
 
 
 def plan_linear_model(site: Site) -> Recipe | None:
-    """Returns the recipe of a small linear model over rows of float32. Sources: ONNX-ML LinearClassifier-1, LinearRegressor-1."""
+    """Returns the recipe of a small linear model over rows of numbers. Sources: ONNX-ML LinearClassifier-1, LinearRegressor-1."""
     value = site.node.inputs[0]
     x = site.prototypes[value]
-    if not reads_rows(site):
+    if not reads_rows(site, NUMBERS):
         return None
     model = prepare_model(site)
     features, targets = model.coefficients.shape
@@ -141,7 +145,7 @@ def plan_linear_model(site: Site) -> Recipe | None:
     labels = np.ascontiguousarray(model.labels) if has_label else np.zeros(1, np.int64)
     coefficients = np.ascontiguousarray(model.coefficients, np.float64)
     base, divisor = np.ascontiguousarray(model.intercepts, np.float64), np.ones(1)
-    rows, kernel = x.shape[0], _make_linear((model.post_transform, has_label))
+    rows, kernel = x.shape[0], _make_linear((model.post_transform, has_label), x.dtype.name)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         numbers = {
@@ -155,23 +159,27 @@ def plan_linear_model(site: Site) -> Recipe | None:
 
 
 @cache
-def _make_linear(ending: Ending) -> Kernel:
+def _make_linear(ending: Ending, dtype: str) -> Kernel:
+    nbytes = ELEMENTS[dtype][1]
+
     def emit(name: str, width: int) -> Code:
         code, p, chunk, worker = begin_kernel(name, width, _LINEAR_PARAMETERS)
         begin = chunk * ROWS_OF_CHUNK
         end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
         sums, targets = find_sums(p, worker), p["targets"]
         with code.loop(0, end - begin) as row, code.loop(0, targets) as target:
-            line, column = p["x"] + (begin + row) * (p["features"] * FLOAT_BYTES), p["coefficients"] + target * DOUBLE_BYTES
+            line, column = p["x"] + (begin + row) * (p["features"] * nbytes), p["coefficients"] + target * DOUBLE_BYTES
             total = code.variable(code.widen(code.constant(0.0, 1)))
             with code.loop(0, p["features"]) as feature:
-                x = code.widen(code.load_scalar(line + feature * FLOAT_BYTES))
+                x: Any = code.load_element(line + feature * nbytes, dtype)
+                # Whole numbers are float32 first, as in the toolkit.
+                x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
                 total.set(total.get() + x * code.load_double(column + feature * (targets * DOUBLE_BYTES)))
             code.store_double(sums + (row * targets + target) * DOUBLE_BYTES, total.get())
         emit_scores(code, p, ending, sums, begin, end)
         return code.finish()
 
-    return Kernel(f"linear_{ending[0].lower()}" + "_label" * ending[1], emit)
+    return Kernel(f"linear_{dtype}_{ending[0].lower()}" + "_label" * ending[1], emit)
 
 
 _NORM_PARAMETERS = ("x", "features", "y", "rows")

@@ -22,7 +22,15 @@ NATIVE_STEPS = (
     ("depthwise", "plan_depthwise", "Conv"),
     ("convolution", "plan_product_convolution", "Conv"),
     ("elementwise", "plan_native_expression", ALL),
-    ("gather", "plan_native_gather", "Gather"),
+    (
+        "elements",
+        "plan_elements",
+        "Add And Cast Div Equal Greater GreaterOrEqual Less LessOrEqual Mul Neg Not Or Sub Where Xor",
+    ),
+    ("elements", "plan_lookup", "LabelEncoder"),
+    ("elements", "plan_rows", "ArgMax ArgMin ReduceSum"),
+    ("elements", "plan_product", "MatMul"),
+    ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     # Asked before the copies of layout.
     ("shuffle", "plan_turned_groups", "Transpose"),
     ("shuffle", "plan_shuffle", "Reshape"),

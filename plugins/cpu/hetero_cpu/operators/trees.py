@@ -6,8 +6,9 @@ leaves:               place of the weights (int32) │ 0 │ the leaf itself │
 ```
 
 All comparisons become `x <= threshold`, which is exact in float32: x < t is x <= the number before t, and the ways of x >= t and x > t
-change places. A walk that has reached its leaf stays there until the other seven have reached theirs. Weights are summed in float64, in
-the order of the trees, as the toolkit sums them.
+change places. Whole numbers are rounded to float32 before, as in the toolkit; float64 in the direction that no comparison notices: up
+for `x <= threshold`, down for `x < threshold`, if all thresholds are float32. A walk that has reached its leaf stays there until the
+other seven have reached theirs. Weights are summed in float64, in the order of the trees, as the toolkit sums them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import Code, Variable, begin_kernel
+from hetero_cpu.machine.code import ELEMENTS, FLOAT_BYTES, Code, Variable, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.scores import (
     DOUBLE_BYTES,
     LARGEST,
+    NUMBERS,
     ROWS_OF_CHUNK,
     SCORE_PARAMETERS,
     TRANSFORMS,
@@ -48,13 +50,14 @@ _LARGEST_PLACE = (1 << 31) - 1
 
 
 def plan_trees(site: Site) -> Recipe | None:
-    """Returns the recipe of a forest over rows of float32 with sums or means. Sources: ONNX-ML TreeEnsemble-5, -Classifier-3, -Regressor-3.
+    """Returns the recipe of a forest over rows of numbers with sums or means.
 
+    Sources: ONNX-ML TreeEnsemble-5, TreeEnsembleClassifier-3, TreeEnsembleRegressor-3.
     Modes EQ, NEQ and MEMBER, MIN and MAX, PROBIT and SOFTMAX_ZERO, and weights beyond float32 are the toolkit's.
     """
     value = site.node.inputs[0]
     x = site.prototypes[value]
-    if not reads_rows(site):
+    if not reads_rows(site, NUMBERS):
         return None
     prepared = prepare_model(site)
     labels, opposite = np.zeros(1, np.int64), ""
@@ -71,8 +74,15 @@ def plan_trees(site: Site) -> Recipe | None:
         base[0] += opposite == "complement"
     tables = lay_trees(prepared, weights.shape[1])
     features = x.shape[1]
+    rounding = "" if x.dtype == np.float32 else choose_rounding(prepared) if x.dtype == np.float64 else "nearest"
     # A feature that x does not have is an error, which the toolkit's kernel raises.
-    if tables is None or (has_label and labels.dtype != np.int64) or is_open(features) or features <= prepared.features.max():
+    if (
+        tables is None
+        or rounding is None
+        or (has_label and labels.dtype != np.int64)
+        or is_open(features)
+        or features <= prepared.features.max()
+    ):
         return None
     # Subtracted from 1, a sum with a base value is rounded otherwise.
     if not np.abs(base).max() <= LARGEST or (opposite == "complement" and base[1] != 0):
@@ -82,17 +92,54 @@ def plan_trees(site: Site) -> Recipe | None:
     weights, base, labels = map(np.ascontiguousarray, (weights, base, labels))
     divisor = np.full(1, float(trees) if prepared.aggregate == "AVERAGE" else 1.0)
     kernel = _make_kernel((prepared.post_transform, has_label), has_missing, targets == 1)
+    rounds = [_make_rounding(x.dtype.name, rounding)] if rounding else []
+    sums_bytes, chunks = measure_sums(targets, site.workers), -(-rows // ROWS_OF_CHUNK)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        own = address_of(scratch) + sums_bytes if rounding else address_of(reads[0])
+        calls = [NativeCall(each, (address_of(reads[0]), own, features, rows), chunks, (reads[0], scratch)) for each in rounds]
         numbers = {
-            "x": address_of(reads[0]), "x_row": features * 4, "nodes": address_of(nodes), "weights": address_of(weights),
+            "x": own, "x_row": features * 4, "nodes": address_of(nodes), "weights": address_of(weights),
             "roots": address_of(roots), "trees": trees,
             **list_scores(writes, labels, base, divisor, rows, scratch),
         }  # fmt: skip
         keep = (nodes, weights, roots, labels, base, divisor, scratch, *reads, *writes)
-        return [NativeCall(kernel, tuple(numbers[name] for name in _PARAMETERS), -(-rows // ROWS_OF_CHUNK), keep)]
+        return [*calls, NativeCall(kernel, tuple(numbers[name] for name in _PARAMETERS), chunks, keep)]
 
-    return Recipe((value,), bind, measure_sums(targets, site.workers), kernels=(kernel,))
+    rounded_bytes = rows * features * FLOAT_BYTES if rounding else 0
+    return Recipe((value,), bind, sums_bytes + rounded_bytes, kernels=(*rounds, kernel))
+
+
+def choose_rounding(forest: Any) -> str | None:
+    """Returns how float64 is rounded to float32 for the comparisons of a forest, "up" or "down"; None if neither way keeps them all."""
+    inner = ~_find_leaves(forest)
+    splits, modes = forest.splits[inner], set(forest.modes[inner].tolist())
+    with np.errstate(over="ignore"):
+        is_exact = np.isnan(splits) | (splits == splits.astype(np.float32))
+    return None if not is_exact.all() else "up" if modes <= {_LEQ, _GT} else "down" if modes <= {_LT, _GTE} else None
+
+
+@cache
+def _make_rounding(dtype: str, direction: str) -> Kernel:
+    nbytes, way = ELEMENTS[dtype][1], 1 if direction == "up" else -1
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "features", "rows"))
+        begin = chunk * ROWS_OF_CHUNK
+        end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
+        with code.loop(begin * p["features"], end * p["features"]) as element:
+            x: Any = code.load_element(p["x"] + element * nbytes, dtype)
+            y = p["y"] + element * FLOAT_BYTES
+            code.store_element(y, code.convert_element(x, "float32"), "float32")
+            if direction != "nearest":
+                nearest, bits = code.widen(code.load_scalar(y)), code.load_short(y)
+                # The next float32 away from zero has the next bits.
+                step = (bits >= 0).choose(code.number(way), code.number(-way))
+                is_behind = nearest < x if direction == "up" else nearest > x
+                code.store_element(y, bits + is_behind.choose(step, code.number(0)), "int32")
+        return code.finish()
+
+    return Kernel(f"round_{dtype}_{direction}", emit)
 
 
 def lay_trees(forest: Any, targets: int) -> tuple[Array, Array, bool] | None:
@@ -111,7 +158,7 @@ def lay_trees(forest: Any, targets: int) -> tuple[Array, Array, bool] | None:
         return None
     new_place = np.zeros(len(true_places), np.int64)
     new_place[places] = (np.arange(len(places)) + 1) * _NODE_BYTES
-    is_leaf = (true_places == np.arange(len(true_places))) & (false_places == true_places)
+    is_leaf = _find_leaves(forest)
     thresholds, turns, missing = _as_limits(forest)
     yes, no = np.where(turns, false_places, true_places), np.where(turns, true_places, false_places)
     nodes = np.zeros((len(places) + 1, 4), np.int32)
@@ -127,6 +174,11 @@ def lay_trees(forest: Any, targets: int) -> tuple[Array, Array, bool] | None:
     roots = np.zeros(-(-len(forest.roots) // _WALKS) * _WALKS, np.int64)
     roots[: len(forest.roots)] = new_place[forest.roots]
     return nodes, roots, bool(missing[~is_leaf].any())
+
+
+def _find_leaves(forest: Any) -> Array:
+    leaves: Array = (forest.true_places == np.arange(len(forest.true_places))) & (forest.false_places == forest.true_places)
+    return leaves
 
 
 def _sort_places(forest: Any) -> Array:

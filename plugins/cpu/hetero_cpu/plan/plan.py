@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.network.graph import Node
+from hetero_core.network.operators import STANDARD_DOMAINS
 from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.operators.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_cpu.machine.compiler import Kernel
+
+
+_WITHOUT_PRODUCTS = frozenset({"Cast", "Gather", "Identity", "LabelEncoder", "Reshape", "Softmax", "ZipMap"})
+"""Operators behind classifiers that the toolkit computes without products of matrices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,15 @@ class ExecutionPlan:
     def foreign_count(self) -> int:
         """Number of steps that are calls of the toolkit."""
         return sum(isinstance(step.work, Foreign) for step in self.steps)
+
+    @property
+    def has_products(self) -> bool:
+        """True if a call of the toolkit may multiply matrices, or run an extension that asks for its context."""
+        return any(
+            isinstance(step.work, Foreign)
+            and (step.node.op_type not in _WITHOUT_PRODUCTS or step.node.domain not in STANDARD_DOMAINS)
+            for step in self.steps
+        )
 
 
 def count_constant_bytes(plans: Iterable[ExecutionPlan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:

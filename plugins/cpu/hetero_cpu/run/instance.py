@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import CancelToken, OwnOutputs, RunContext
+from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
+from hetero_core.runtime.outputs import holds_maps
 from hetero_cpu.machine.memory import OutputMemory, allocate_arena
 from hetero_cpu.operators.recipe import Array, Call
 from hetero_cpu.plan.open_plan import ArrayMark, Described, OpenPlan, OpenStep, map_action
@@ -67,16 +70,22 @@ class CallList:
 
     calls: tuple[Call, ...]
     nodes: tuple[Node, ...]
+    current: CurrentRun
 
     def run(self) -> None:
-        """Calls them. An error of a call gets its node as a note."""
-        left = iter(self.calls)
+        """Calls them, unless the caller gives up. An error of a call gets its node as a note."""
+        left, token = iter(self.calls), self.current.token
         try:
             for call in left:
+                if token.is_set:
+                    self.current.stop_before(self._find_node(left))
                 call()
         except Exception as error:
-            note_node(error, self.nodes[len(self.calls) - length_hint(left) - 1])
+            note_node(error, self._find_node(left))
             raise
+
+    def _find_node(self, left: Iterator[Call]) -> Node:
+        return self.nodes[len(self.calls) - length_hint(left) - 1]
 
 
 class StepCalls:
@@ -117,17 +126,9 @@ def note_node(error: Exception, node: Node) -> None:
 
 
 def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) -> CallList:
-    """Returns the calls of steps, with a check for cancellation before each step."""
-    calls: list[Call] = []
-    nodes: list[Node] = []
-    for step in steps:
-        own: list[Call] = [
-            partial(current.stop_before, step.node),
-            *[bind_action(action, current, program) for action in step.actions],
-        ]
-        calls += own
-        nodes += [step.node] * len(own)
-    return CallList(tuple(calls), tuple(nodes))
+    """Returns the calls of steps."""
+    named = [(bind_action(action, current, program), step.node) for step in steps for action in step.actions]
+    return CallList(tuple(call for call, _ in named), tuple(node for _, node in named), current)
 
 
 def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call:
@@ -163,6 +164,10 @@ def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return array.shape == shape and array.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable
 
 
+class ArenaTooLargeError(Exception):
+    """The machine has too little memory for the arena and the outputs of a run, which has no MEMORY_LIMIT; never leaves the device."""
+
+
 class WrongTypeError(Exception):
     """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
 
@@ -179,12 +184,9 @@ def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array],
     passed = current.passed
 
     def call() -> None:
-        results = work.program.run(
-            tuple(arrays[value] if value in arrays else passed[value] for value in work.reads),
-            is_cancelled=current.is_cancelled,
-            limits=current.limits,
-        )
-        for value, place, result in zip(writes, work.placed, results, strict=True):
+        inputs = [arrays[value] if value in arrays else passed[value] for value in work.reads]
+        results = work.program.run_steps(inputs, is_cancelled=current.is_cancelled, limits=current.limits)
+        for value, place, result in zip(writes, work.placed, results):  # noqa: B905  # of one length; strict takes 0.13 us
             if place is None:
                 passed[value] = result
             else:
@@ -207,11 +209,11 @@ def lay_input(array: Any) -> Any:
 def own_value(value: Any, memory: Array) -> Any:
     """Returns a value that was passed on by name, copied if it is a view of the arena, which the next run writes."""
     if isinstance(value, list):
-        has_maps = bool(value) and isinstance(value[0], dict)  # which hold no arrays
-        return value if has_maps else [own_value(element, memory) for element in value]
+        return value.copy() if holds_maps(value) else [own_value(element, memory) for element in value]
     if not isinstance(value, np.ndarray):
         return value
-    if np.may_share_memory(value, memory):
+    # Texts are not compared with all other memory, which takes longer than to copy them.
+    if value.dtype == object or np.may_share_memory(value, memory):
         return np.array(value, order="C")
     return np.ascontiguousarray(value) if value.ndim else value
 
@@ -249,7 +251,7 @@ class Instance:
         self._program = _open_program(plan) if plan.calls else None
         # The begins of memory that the numbers of calls hold.
         self._begins: list[int] = []
-        self._silence = None if plan.plan.foreign_count else make_silence()
+        self._silence = None if plan.plan.has_products else make_silence()
         self._shape_constants: tuple[Array, ...] = ()
         self._tables: list[Array] = []
         self._table_begins: list[int] = []
@@ -296,7 +298,7 @@ class Instance:
         Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
         """
         if products is not self._products:
-            self._bind(products)
+            self._bind(products, context.limits)
         described = self._described
         assert described is not None, "it is bound"
         current = self._current
@@ -353,17 +355,22 @@ class Instance:
                 external[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
 
-    def _bind(self, products: Products) -> None:
-        """Has all numbers and arrays those for other sizes."""
+    def _bind(self, products: Products, limits: RunLimits | None = None) -> None:
+        """Has all numbers and arrays those for other sizes. Raises: ArenaTooLargeError."""
         # A binding that has failed is no longer known.
         before = None if self._products is None else self._described
         self._products = None
         plan = self._plan
-        need = plan.measure_arena(products)
+        need, described = plan.measure_arena(products), plan.describe(products)
+        if limits is None or limits.memory_limit is None:
+            lent = sum(prod(described.laid[index][1]) * memory.dtype.itemsize for _, _, index, memory in self._lent)
+            made = max(need - self._memory.nbytes, 0) + lent
+            spare = read_spare_memory() if made > LARGE_BYTES else None
+            if spare is not None and made > spare:
+                raise ArenaTooLargeError(f"its arena and outputs need {made} bytes, and this machine has {spare}")
         if need > self._memory.nbytes:
             self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
             self._begin, before = int(self._memory.ctypes.data), None
-        described = plan.describe(products)
         if self._program is not None:
             self._begins = []
             chunks = plan.bind_chunks(products)
@@ -393,8 +400,10 @@ class Instance:
 
     def _move(self, roots: Sequence[int]) -> None:
         """Has the program use the memory of each root."""
+        if self._program is None or self._products is None:
+            return
         begins = [self._begin, *roots, *self._table_begins]
-        if self._program is None or self._products is None or begins == self._begins:
+        if begins == self._begins:
             return
         self._program.numbers[self._plan.rows] = self._plan.bind_numbers(self._products, begins)
         self._begins = begins
@@ -407,8 +416,10 @@ class Instance:
             preset = None if presets is None else presets[index]
             place = own_outputs[value] if is_outside else self._arrays.get(value)
             if place is None:
-                outputs.append(own_value(self._current.passed[value], self._memory))
-                are_own = False
+                passed = own_value(self._current.passed[value], self._memory)
+                has_texts = isinstance(passed, np.ndarray) and passed.dtype.kind == "O"
+                are_own = are_own and (has_texts or (isinstance(passed, list) and holds_maps(passed)))
+                outputs.append(passed)
             elif preset is place:
                 outputs.append(preset)
             elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:

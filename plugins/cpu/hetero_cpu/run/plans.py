@@ -26,7 +26,7 @@ class PlanInUse:
 
     def __init__(self, opened: OpenPlan) -> None:
         self.opened, self.plan = opened, opened.plan
-        self.calls_blas = self.plan.foreign_count > 0 or opened.constants_call_toolkit
+        self.calls_blas = self.plan.has_products or opened.constants_call_toolkit
         self.appended: frozenset[str] = frozenset()
         self.is_refuted = self.needs_check = False
         self.slow: tuple[str, ...] = ()
@@ -45,7 +45,9 @@ class PlanInUse:
 
     def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
         """Returns the outputs. Raises: WrongTypeError; errors of the steps."""
-        products = self._find_products(inputs)
+        products = self._fixed_products
+        if products is None:
+            products = self._find_products(inputs)
         try:
             instance = self._free.pop()
         except IndexError:

@@ -1,18 +1,26 @@
-"""Models of ai.onnx.ml in a form that has machine code: scalers as arithmetic, classifiers with labels that are numbers.
+"""Models of ai.onnx.ml in a form that has machine code: scalers and support vector machines as arithmetic, labels that are numbers.
 
 ```text
 Scaler                           ──> Sub ── Mul
 classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gather from the texts
+SVM, linear                      ──> MatMul ── Add ──> decisions
+SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
+decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
 ```
+
+The squared distance of the radial kernel is |x|^2 - 2 x v + |v|^2. Rows and vectors are centered before, so that the terms are not much
+larger than a distance that counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.registry import TOOLKIT, prepare_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
@@ -42,16 +50,92 @@ def rewrite_models(network: Network) -> Network:
             attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
             writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
             writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
+        elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, node):
+            _write_machine(writer, node, network)
         else:
             return None
-        return writer.finish()
+        return writer.finish() if writer.nodes else None
 
     return replace_nodes(network, rewrite)
 
 
+_LARGEST_EXPONENT = 256.0
+"""Of the radial kernel for a vector and the center: float32 has its rounding as 1e-5."""
+
+
+def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
+    """Adds the nodes of a support vector machine that is linear or radial and has no probabilities; none for other machines.
+
+    Source: ONNX-ML SVMClassifier-1, SVMRegressor-1, libsvm.
+    """
+    record = TOOLKIT.find(node)
+    assert record is not None
+    try:
+        machine = prepare_node(node, record, (network.type_of(node.inputs[0]),))
+    except ValueError:  # which the toolkit's kernel raises, too
+        return
+    is_classifier = node.op_type == "SVMClassifier"
+    weights = machine.pair_weights if is_classifier else machine.weights
+    if is_classifier and (len(machine.prob_a) or machine.post_transform != "NONE"):
+        return
+    x, similarity = node.inputs[0], machine.similarity
+    if similarity is None or similarity.kernel_type == "LINEAR":
+        compared, weights = x, weights if similarity is None else similarity.vectors @ weights
+    elif similarity.kernel_type == "RBF":
+        center = similarity.vectors.mean(axis=1)
+        vectors = similarity.vectors - center[:, None]
+        gamma, squares = similarity.gamma, (vectors**2).sum(axis=0)
+        if not 0 <= gamma * squares.max() <= _LARGEST_EXPONENT:
+            return
+        rows = writer.add("Sub", x, _add_floats(writer, center))
+        products = writer.add("MatMul", rows, _add_floats(writer, 2 * gamma * vectors))
+        own = writer.add("MatMul", writer.add("Mul", rows, rows), _add_floats(writer, np.full((len(center), 1), gamma)))
+        exponent = writer.add("Sub", writer.add("Sub", products, own), _add_floats(writer, gamma * squares))
+        compared = writer.add("Exp", writer.add("Min", exponent, _add_floats(writer, np.zeros(1))))
+    else:
+        return
+    products = writer.add("MatMul", compared, _add_floats(writer, weights))
+    is_bare = not is_classifier and not machine.is_one_class
+    decisions = writer.add(
+        "Add", products, _add_floats(writer, np.reshape(machine.rho, -1)), output=node.outputs[0] if is_bare else ""
+    )
+    if is_classifier:
+        _write_votes(writer, node, decisions, machine)
+    elif machine.is_one_class:
+        zero, one, other = (_add_floats(writer, np.array([number])) for number in (0, 1, -1))
+        writer.add("Where", writer.add("Greater", decisions, zero), one, other, output=node.outputs[0])
+
+
+def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any) -> None:
+    """Adds the label with most votes of the pairs, and the scores."""
+    label, scores = (*node.outputs, "")[:2]
+    if label:
+        sides = np.zeros((2, len(machine.pairs), len(machine.labels)))
+        for index, pair in enumerate(machine.pairs):
+            sides[(0, 1), index, pair] = 1
+        zero = _add_floats(writer, np.zeros(1))
+        votes = [
+            writer.add("MatMul", writer.add("Cast", writer.add(sign, decisions, zero), to=1), _add_floats(writer, side))
+            for sign, side in zip(("Greater", "LessOrEqual"), sides, strict=True)
+        ]
+        place = writer.add("ArgMax", writer.add("Add", *votes), axis=1, keepdims=0)
+        writer.add("Gather", writer.add_constant(machine.labels), place, output=label)
+    if scores and len(machine.labels) == 2:
+        writer.add("Concat", writer.add("Neg", decisions), decisions, axis=1, output=scores)
+    elif scores:
+        writer.add("Identity", decisions, output=scores)
+
+
+def _add_floats(writer: NodeWriter, array: Any) -> str:
+    """Adds a constant as float32."""
+    return writer.add_constant(np.ascontiguousarray(array, np.float32))
+
+
 def _is_plain(network: Network, node: Node) -> bool:
-    """Says whether a Scaler reads float32 and has a number for each feature, or one for all."""
+    """Says whether a Scaler or machine reads rows of float32, a Scaler with a number for each feature, or one for all."""
     value_type = network.type_of(node.inputs[0])
     if not isinstance(value_type, TensorType) or value_type.dtype != "float32" or not value_type.shape:
         return False
+    if node.op_type != "Scaler":
+        return len(value_type.shape) == 2
     return all(len(node.attributes.get(name, (default,))) in (1, value_type.shape[-1]) for name, default in _SCALER)

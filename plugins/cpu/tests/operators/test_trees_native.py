@@ -67,9 +67,11 @@ def walk(forest: dict[str, Any], x: Any, targets: int) -> Any:
     return sums
 
 
-def make_model(op_type: str, outputs: list[Any], attributes: dict[str, Any], features: int = FEATURES) -> Any:
+def make_model(
+    op_type: str, outputs: list[Any], attributes: dict[str, Any], features: int = FEATURES, dtype: int = TensorProto.FLOAT
+) -> Any:
     node = helper.make_node(op_type, ["x"], [output.name for output in outputs], domain="ai.onnx.ml", **attributes)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])
+    x = helper.make_tensor_value_info("x", dtype, ["rows", features])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     return helper.make_model(helper.make_graph([node], "model", [x], outputs), opset_imports=opsets, ir_version=8)
 
@@ -148,6 +150,101 @@ def test_classifier_gives_labels_and_scores(name: str, classes: int) -> None:
     actual = run(make_model("TreeEnsembleClassifier", outputs, attributes), x)
     np.testing.assert_array_equal(actual["label"], labels[scores.argmax(axis=1)])
     np.testing.assert_allclose(actual["y"], transform(scores, name), rtol=3e-6, atol=1e-7)
+
+
+def list_neighbours(dtype: str) -> Any:
+    """Returns the thresholds and the numbers of a type beside them."""
+    numbers = np.append(NUMBERS, np.float32(16777216.0)).astype(np.float64)
+    if dtype != "float64":
+        whole = numbers[np.isfinite(numbers) & (np.abs(numbers) < 1e9)].astype(dtype)
+        return np.concatenate([whole - 1, whole, whole + 1])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.concatenate([numbers, np.nextafter(numbers, -np.inf), np.nextafter(numbers, np.inf), [1e300, -1e300, 1e-300]])
+
+
+@pytest.mark.parametrize("rows", [7, 8, 65, 129])
+@pytest.mark.parametrize(
+    ("dtype", "number"), [("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)]
+)
+@pytest.mark.parametrize("modes", [("BRANCH_LEQ", "BRANCH_GT"), ("BRANCH_LT", "BRANCH_GTE"), ("BRANCH_LEQ", "BRANCH_LT")])
+def test_forest_compares_other_types_exactly(modes: tuple[str, ...], dtype: str, number: int, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    forest = draw_forest(rng, trees=9, depth=5, targets=2, modes=modes, missing=True)
+    forest["nodes"]["value"][::3] = [np.float32(16777216.0)] * len(forest["nodes"]["value"][::3])
+    x = rng.choice(list_neighbours(dtype), (rows, FEATURES))
+    attributes = {**list_attributes(forest, "target"), "n_targets": 2}
+    model = make_model("TreeEnsembleRegressor", list_outputs(2), attributes, dtype=number)
+    # Both directions of rounding in the same forest are the toolkit's; whole numbers are compared as float32.
+    actual = run(model, x, is_native=dtype != "float64" or modes != ("BRANCH_LEQ", "BRANCH_LT"))
+    numbers = x if dtype == "float64" else x.astype(np.float32)
+    np.testing.assert_array_equal(actual["y"], walk(forest, numbers, 2).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"), [("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)]
+)
+def test_linear_regressor_reads_other_types(dtype: str, number: int) -> None:
+    attributes = {"coefficients": np.array([1, 2, 3, 4, 5], np.float32), "intercepts": np.array([0.5], np.float32)}
+    x = np.random.default_rng(0).integers(-(2**24), 2**24, (65, FEATURES)).astype(dtype)
+    actual = run(make_model("LinearRegressor", list_outputs(1), attributes, dtype=number), x)
+    np.testing.assert_array_equal(
+        actual["y"][:, 0], (x.astype(np.float32).astype(np.float64) @ [1, 2, 3, 4, 5] + 0.5).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "RBF"])
+@pytest.mark.parametrize("is_one_class", [0, 1])
+@pytest.mark.parametrize("rows", [2, 9, 65])
+def test_vector_regressor_equals_float64(kernel: str, is_one_class: int, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    vectors, weights = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, FEATURES), (20,)))
+    # The center of the vectors lies far from zero.
+    vectors += 40
+    x = (rng.standard_normal((rows, FEATURES)) + 40).astype(np.float32)
+    attributes = {
+        "coefficients": weights, "kernel_type": kernel, "kernel_params": [0.3, 0.0, 3.0], "n_supports": 20, "one_class": is_one_class,
+        "rho": [0.25], "support_vectors": vectors.reshape(-1),
+    }  # fmt: skip
+    y = compare(x, vectors, kernel) @ weights.astype(np.float64) + 0.25
+    actual = run(make_model("SVMRegressor", list_outputs(1), attributes), x)
+    np.testing.assert_allclose(actual["y"][:, 0], np.where(y > 0, 1, -1) if is_one_class else y, rtol=1e-5, atol=2e-5)
+
+
+def compare(x: Any, vectors: Any, kernel: str) -> Any:
+    x, vectors = x.astype(np.float64), vectors.astype(np.float64)
+    return x @ vectors.T if kernel == "LINEAR" else np.exp(-0.3 * ((x[:, None] - vectors) ** 2).sum(axis=2))
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "RBF"])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("has_texts", [False, True])
+def test_vector_classifier_counts_votes_of_pairs(kernel: str, classes: int, has_texts: bool) -> None:
+    rng = np.random.default_rng(classes)
+    vectors, weights = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((4 * classes, FEATURES), (classes - 1, 4 * classes))
+    )
+    x = rng.standard_normal((65, FEATURES)).astype(np.float32)
+    labels = np.array(["a", "b", "c"][:classes], object) if has_texts else np.array([7, -2, 4][:classes])
+    attributes = {
+        "classlabels_strings" if has_texts else "classlabels_ints": labels.tolist(), "coefficients": weights.reshape(-1),
+        "kernel_type": kernel, "kernel_params": [0.3, 0.0, 3.0], "rho": [0.1, -0.2, 0.05][: classes * (classes - 1) // 2],
+        "support_vectors": vectors.reshape(-1), "vectors_per_class": [4] * classes,
+    }  # fmt: skip
+    compared, votes, scores = compare(x, vectors, kernel), np.zeros((65, classes)), []
+    parts = [slice(4 * index, 4 * index + 4) for index in range(classes)]
+    for first, second in [(0, 1), (0, 2), (1, 2)][: len(attributes["rho"])]:
+        score = (
+            compared[:, parts[first]] @ weights[second - 1, parts[first]]
+            + compared[:, parts[second]] @ weights[first, parts[second]]
+        )
+        scores.append(score + attributes["rho"][len(scores)])
+        votes[:, first] += scores[-1] > 0
+        votes[:, second] += scores[-1] <= 0
+    scores = [-scores[0], scores[0]] if classes == 2 else scores
+    outputs = list_outputs(len(scores), label=TensorProto.STRING if has_texts else TensorProto.INT64)
+    actual = run(make_model("SVMClassifier", outputs, attributes), x)
+    np.testing.assert_array_equal(actual["label"], labels[votes.argmax(axis=1)])
+    np.testing.assert_allclose(actual["y"], np.stack(scores, axis=1), rtol=1e-5, atol=1e-5)
 
 
 def test_equality_of_a_forest_is_the_toolkits() -> None:

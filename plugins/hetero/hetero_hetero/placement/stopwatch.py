@@ -142,7 +142,7 @@ def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callab
         values[spec.name] if spec.memory == HOST else loaded.from_host(values[spec.name], spec) for spec in loaded.inputs
     )
     context, outputs = loaded.open_context(loaded.create_state()), loaded.outputs
-    run = loaded.run
+    run = loaded.run_device
     away = next((index for index, spec in enumerate(outputs) if spec.memory != HOST), None)
     if away is None:
         return lambda: run(inputs, context)

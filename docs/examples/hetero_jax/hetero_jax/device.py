@@ -1,0 +1,56 @@
+"""The device: it queries the table of kernels, loads a program of them, and runs it on JAX's arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetero_core import Executable, Payload, QueryResult, hookimpl
+from hetero_core.devices.processors import describe_host_memory
+from hetero_core.devices.query import query_by_transform, require_all_supported
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import NOT_STRING, find_refusals
+from hetero_core.network.writer import pack_network, unpack_network
+
+jax.config.update("jax_enable_x64", True)  # ONNX has float64 and int64
+
+
+class JaxDevice:
+    @hookimpl
+    def metrics(self):
+        capabilities = ("FP32", "FP64", "FP16", "BF16", "INT8")
+        name = f"JAX {jax.__version__} on {jax.devices()[0]}"
+        return {"FULL_DEVICE_NAME": name, "OPTIMIZATION_CAPABILITIES": capabilities, **describe_host_memory()}
+
+    @hookimpl
+    def query_network(self, device, network) -> QueryResult:
+        reasons = find_refusals(network, dtypes=NOT_STRING)
+        return query_by_transform(device, network, lambda same: same, lambda node, _: reasons.get(node.name))
+
+    @hookimpl
+    def load_network(self, device, network) -> Executable:
+        require_all_supported(device, network, self.query_network(device, network))
+        return JaxExecutable(network)
+
+    @hookimpl
+    def export_network(self, executable):
+        return Payload(pack_network(executable.network))
+
+    @hookimpl
+    def import_network(self, device, payload):
+        return self.load_network(device, unpack_network(payload.sections))
+
+
+class JaxExecutable(Executable):
+    def __init__(self, network):
+        self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
+        self.program = compile_program(network, xp=jnp, to_host=np.asarray, dtypes=NOT_STRING)
+
+    def run(self, inputs, context):
+        results = self.program.run(_map(inputs, jnp.asarray), profile=context.profile, limits=context.limits)
+        return _map(results, np.array)
+
+
+def _map(values, convert):
+    return tuple(
+        value if value is None else [*_map(value, convert)] if isinstance(value, list) else convert(value) for value in values
+    )

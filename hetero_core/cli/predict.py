@@ -1,0 +1,399 @@
+"""`hetero predict`: runs a model on every file of a folder and writes the outputs to one file.
+
+A file is one sample. Threads read ahead, the requests of an AsyncInferQueue run, and this thread writes each result to the journal. A file
+that cannot be read or run is recorded with its reason and does not end the command. A run that fails is repeated alone for its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageError, count_up, follow
+from hetero_core.cli.inputs import (
+    IMAGES,
+    READERS,
+    fill_inputs,
+    find_only_input,
+    import_pillow,
+    measure_image,
+    open_input,
+    read_converted_image,
+    read_file,
+    read_inputs,
+    require_complete,
+    require_known,
+)
+from hetero_core.cli.options import (
+    Parser,
+    add_device_options,
+    add_repeated,
+    find_target,
+    pin_network,
+    read_config,
+    read_model,
+    read_pins,
+    reshape,
+    whole_number,
+)
+from hetero_core.cli.preparation import add_preparation_options, choose_values, describe_inputs
+from hetero_core.cli.results import WRITERS, Journal, require_writable, write_results
+from hetero_core.core import Core
+from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.threads import HINT_KEY
+from hetero_core.errors import ClosedError, DeviceCrashedError, DeviceUnavailableError, HeteroError, enumerate_choices
+from hetero_core.reports.text import count
+
+if TYPE_CHECKING:
+    from hetero_core.network.graph import Network
+    from hetero_core.network.types import Dimension, ValueSpec
+    from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.queue import AsyncInferQueue
+    from hetero_core.runtime.request import InferRequest
+
+_BATCH = 8
+_CHECKED_RUNS = 1000
+"""Runs after which failed runs are looked for; until then the queue holds their errors."""
+_READERS = 4
+_SHOWN = 20
+Record = Callable[[str, Mapping[str, Any], str | None], None]
+"""Keeps the outputs of a file, or the reason for their absence."""
+_DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
+"""Errors that no other file would escape."""
+
+
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
+    add_device_options(parser)
+    add_repeated(
+        parser,
+        "-i",
+        "--input",
+        metavar="[NAME=]FOLDER",
+        help="the folder, with its subfolders: each file is a sample, as for 'hetero run'; NAME=VALUE and NAME=FILE for another input "
+        "are the same in every run",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help=f"where to write the results: {', '.join(sorted(WRITERS))}"
+    )
+    group = add_preparation_options(parser)
+    add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
+    group.add_argument(
+        "--batch",
+        type=whole_number(1),
+        metavar="N",
+        help=f"how many files run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1",
+    )
+    group.add_argument("--requests", type=whole_number(1), metavar="N", help="the number of requests (what the device recommends)")
+
+
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the counts and the bad files; exit code 4 if there are any, 130 after an interrupt, which the same call continues.
+
+    Raises: UsageError, errors of reading, devices and configuration; errors of a device that is lost.
+    """
+    target = find_target(options.output)
+    if target.suffix.lower() not in WRITERS:
+        raise UsageError(f"-o {target}: the results are written as {enumerate_choices(WRITERS)}")
+    name, folder, constants = _split_inputs(options.input)
+    path_of_file, others = _list_files(folder, target)
+    with Core() as core:
+        prediction, device, batch = _load(core, options, name, path_of_file, constants)
+        network = prediction.executable
+        require_writable(target, [spec.name for spec in network.outputs])
+        identity = {"model": network.fingerprint, "inputs": repr([name, *constants]), "folder": str(folder.resolve())}
+        began = perf_counter()
+        with Journal(target.with_name(f"{target.name}.journal"), identity) as journal:
+            stamps = {file: _find_stamp(path) for file, path in path_of_file.items()}
+            done = journal.list_done(stamps)
+            title = f"running '{network.name}' on {device}"
+            with count_up(options, title, total=len(stamps), done=len(done)) as advance:
+
+                def record(file: str, outputs: Mapping[str, Any], error: str | None) -> None:
+                    journal.add(file, stamps[file], outputs, error)
+                    advance()
+
+                try:
+                    prediction.run([file for file in stamps if file not in done], options.requests or 0, record)
+                except KeyboardInterrupt:
+                    text = f"interrupted; the same command goes on from '{journal.path}'"
+                    return Answer(text, {"interrupted": True, "journal": str(journal.path)}, INTERRUPTED)
+                except HeteroError as error:
+                    error.add_note(f"the same command goes on from '{journal.path}'")
+                    raise
+            seconds = perf_counter() - began
+            with follow(options)(f"writing '{target}'"):
+                write_results(target, journal)
+            errors = journal.list_errors()
+    journal.path.unlink()
+    fields = {
+        "network": network.name,
+        "device": device,
+        "output": str(target),
+        "files": len(stamps),
+        "done_before": len(done),
+        "batch": batch,
+        "seconds": seconds,
+        "per_second": (len(stamps) - len(done)) / seconds,
+        "bad": [{"file": file, "reason": reason} for file, reason in errors.items()],
+        "not_read": dict(sorted(others.items())),
+    }
+    remarks = [f"{len(done)} files were done before an interruption"] if done else []
+    if others:
+        kinds = (f"{number} {suffix or 'without ending'}" for suffix, number in sorted(others.items()))
+        remarks.append(f"files of other kinds were not read: {', '.join(kinds)}")
+    return Answer(_describe(fields, errors), fields, BAD_FILES if errors else OK, tuple(remarks))
+
+
+def _describe(fields: Mapping[str, Any], errors: Mapping[str, str]) -> str:
+    batches = f", in batches of {fields['batch']}" if fields["batch"] > 1 else ""
+    text = (
+        f"wrote '{fields['output']}': {fields['files'] - len(errors)} of {count(range(fields['files']), 'file')} by network "
+        f"'{fields['network']}' on {fields['device']}{batches}, {fields['per_second']:.4g} files per second"
+    )
+    lines = [f"  {file}: {' '.join(reason.split())}" for file, reason in errors.items()]
+    rest = [f"  ... and {len(lines) - _SHOWN} more, all in the output"] if len(lines) > _SHOWN else []
+    return "\n".join([text, *(["", "without a result:"] if lines else []), *lines[:_SHOWN], *rest])
+
+
+def _split_inputs(texts: Sequence[str]) -> tuple[str, Path, list[str]]:
+    """Returns the input of the folder, "" if the option does not name it, the folder, and the -i options of constants."""
+    folders, constants = [], []
+    for text in texts:
+        name, equals, place = text.partition("=")
+        if Path(text).is_dir():
+            folders.append(("", Path(text)))
+        elif equals and Path(place).is_dir():
+            folders.append((name, Path(place)))
+        else:
+            constants.append(text)
+    if len(folders) != 1:
+        raise UsageError(f"expected one folder, as in -i images/ or -i NAME=images/; got {', '.join(texts) or 'none'}")
+    return (*folders[0], constants)
+
+
+def _list_files(folder: Path, target: Path) -> tuple[dict[str, Path], Counter[str]]:
+    """Returns the path of each file by its name within the folder, sorted, and how many files have another ending, by ending.
+
+    Names that begin with a point, and the target of an earlier call, are left out. Raises: UsageError if there is no file.
+    """
+    others: Counter[str] = Counter()
+    path_of_file = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            if name == target.name and target.exists() and path.samefile(target):
+                continue
+            if path.suffix.lower() in READERS:
+                # A name that is no UTF-8 has no place in JSON or Parquet as it is.
+                path_of_file[os.fsencode(path.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")] = path
+            elif not name.startswith("."):
+                others[path.suffix.lower()] += 1
+    if not path_of_file:
+        raise UsageError(f"folder '{folder}' has no file that can be read; these are {enumerate_choices(READERS)}")
+    return {file: path_of_file[file] for file in sorted(path_of_file)}, others
+
+
+def _find_stamp(path: Path) -> str:
+    """Returns the size and the time of a file, "" if it cannot be read."""
+    with suppress(OSError):
+        status = path.stat()
+        return f"{status.st_size} {status.st_mtime_ns}"
+    return ""
+
+
+def _load(
+    core: Core, options: argparse.Namespace, name: str, path_of_file: Mapping[str, Path], constants: Sequence[str]
+) -> tuple[_Prediction, str, int]:
+    """Returns the loaded network with its files, the device, and the number of files in a batch."""
+    config, step = read_config(options), follow(options)
+    core.resolve_config(options.device, config)  # a wrong name is reported before the model is read
+    with step(f"reading '{options.model}'"):
+        network = reshape(choose_values(read_model(core, options.model), options.value), options.shape)
+    values = read_inputs(constants, network.inputs, network=network.name)
+    if name:
+        require_known([name], network.inputs, network.name, f"-i {name}=")
+    elif unnamed := [path for path in path_of_file.values() if path.suffix.lower() != ".npz"]:
+        name = find_only_input(unnamed[0], [spec for spec in network.inputs if spec.name not in values], network.name)
+    images = [path for path in path_of_file.values() if path.suffix.lower() in IMAGES]
+    if images:
+        import_pillow(images[0])  # otherwise every image would be a bad file
+    measured = images if any("area" in text for text in options.resize) else []  # the other ways take images of any size
+    sizes = {name: partial(_measure_images, network, name, measured)} if images and name else {}
+    network = describe_inputs(network, options, sizes)
+    pinned = pin_network(core, network, options.device, read_pins(options))
+    if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
+        config[HINT_KEY] = "THROUGHPUT"
+    with step(f"loading network '{network.name}' on {options.device}"):
+        device, batch = _choose_batches(core, pinned, options, config)
+        executable = core.load_network(pinned, device, config)
+    return _Prediction(executable, path_of_file, name, values), device, batch
+
+
+def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict[str, Dimension]:
+    """Returns the sizes of the first image that can be read; without images, height and width are open."""
+    shape = next(spec.shape for spec in network.inputs if spec.name == name)
+    batch = shape[0] if shape else None
+    for path in images:
+        with suppress(UsageError):
+            height, width, _ = measure_image(path)
+            return {"N": batch, "H": height, "W": width}
+    return {"N": batch}
+
+
+def _choose_batches(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> tuple[str, int]:
+    """Returns the device that runs the network, with BATCH around it for more than one file at once, and the size of the batch.
+
+    Raises: UsageError if --batch cannot be followed.
+    """
+    is_open = all(spec.shape and not isinstance(spec.shape[0], int) for spec in network.inputs)
+    is_possible = is_open and "BATCH" in core.device_names
+    size = options.batch if options.batch is not None else _BATCH if is_possible else 1
+    if size == 1 or parse_device_name(options.device).name == "BATCH":
+        return options.device, 1
+    device = f"BATCH:({options.device})({size})"
+    refused = core.query_network(network, device, config).refused
+    if not refused:
+        return device, size
+    if options.batch is not None:
+        node, reason = next(iter(refused.items()))
+        raise UsageError(f"--batch {size}: BATCH refuses {count(refused, 'node')} of '{network.name}', as '{node}': {reason}")
+    return options.device, 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A file that was read: its inputs, or the reason for their absence. `batches` has the declared sizes of the axes that were added."""
+
+    file: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    batches: frozenset[Dimension] = frozenset()
+    error: str | None = None
+
+
+class _Prediction:
+    """The runs of a network on the files of a folder, whose results go to the journal."""
+
+    def __init__(
+        self, executable: ExecutableNetwork, path_of_file: Mapping[str, Path], name: str, constants: Mapping[str, Any]
+    ) -> None:
+        """`name` is the input of the files, "" if each is an archive with names; `constants` are the same in every run."""
+        self.executable = executable
+        self._path_of_file = path_of_file
+        self._name = name
+        self._constants = constants
+        self._specs = executable.inputs
+        self._ended: SimpleQueue[tuple[str, Mapping[str, Any]]] = SimpleQueue()
+        self._started: set[str] = set()
+
+    def read(self, file: str) -> _Sample:
+        """Returns the sample of a file. Safe for threads."""
+        from hetero_core.runtime.inputs import order_inputs
+
+        network = self.executable.name
+        try:
+            arrays = self._read_arrays(self._path_of_file[file])
+            lacking = [spec for spec in self._specs if spec.name in arrays and _lacks_batch(arrays[spec.name], spec)]
+            added = {spec.name: arrays[spec.name][None] for spec in lacking}
+            inputs = fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
+            require_complete(inputs, self._specs, network=network)
+            order_inputs(inputs, self._specs, network=network)
+        except HeteroError as error:
+            return _Sample(file, error=str(error))
+        except Exception as error:  # noqa: BLE001  # decoders of images raise errors of many kinds, and the file is recorded with it
+            return _Sample(file, error=f"{type(error).__name__}: {error}")
+        return _Sample(file, inputs, frozenset(spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None))
+
+    def _read_arrays(self, path: Path) -> dict[str, Any]:
+        if path.suffix.lower() not in IMAGES:
+            return read_file(path, self._name, self._specs, network=self.executable.name)
+        spec = next(spec for spec in self._specs if spec.name == self._name)
+        pixels = open_input(read_converted_image, path, spec)
+        return {self._name: pixels[0] if len(spec.shape or ()) == 4 else pixels}
+
+    def finish(self, outputs: Mapping[str, Any], batches: Collection[Dimension]) -> Mapping[str, Any]:
+        """Returns the outputs of a sample, without the batch axis if it was added to the inputs."""
+        names = {spec.name for spec in self.executable.outputs if spec.shape and spec.shape[0] in batches}
+        return {name: value[0] if name in names and len(value) == 1 else value for name, value in outputs.items()}
+
+    def run(self, files: Sequence[str], requests: int, record: Record) -> None:
+        """Runs the files on so many requests, 0 for what the device recommends, and records each result.
+
+        Raises: the error of a device that is lost.
+        """
+        from hetero_core.runtime.queue import AsyncInferQueue
+
+        with ThreadPoolExecutor(_READERS) as pool, AsyncInferQueue(self.executable, requests) as queue:
+            queue.set_callback(self._take_outputs)
+            try:
+                for number, sample in enumerate(_read_ahead(pool, self.read, files, 2 * len(queue)), 1):
+                    if sample.error is None:
+                        self._started.add(sample.file)
+                        queue.start_async(sample.inputs, userdata=(sample.file, sample.batches))
+                    else:
+                        record(sample.file, {}, sample.error)
+                    self._record_ended(record)
+                    if number % _CHECKED_RUNS == 0:
+                        self._settle(queue, record)
+                self._settle(queue, record)
+            except KeyboardInterrupt:
+                self._record_ended(record)
+                raise
+
+    def _take_outputs(self, request: InferRequest, sample: tuple[str, frozenset[Dimension]]) -> None:
+        """Copies the outputs, which the next run of the request replaces."""
+        outputs = {spec.name: request.get_tensor(spec.name) for spec in self.executable.outputs}
+        self._ended.put((sample[0], copy.deepcopy(self.finish(outputs, sample[1]))))
+
+    def _record_ended(self, record: Record) -> None:
+        while not self._ended.empty():
+            file, outputs = self._ended.get()
+            self._started.discard(file)
+            record(file, outputs, None)
+
+    def _settle(self, queue: AsyncInferQueue, record: Record) -> None:
+        """Waits for the runs, and repeats each failed run alone, since the queue raises a single error."""
+        with suppress(HeteroError):
+            queue.wait_all()
+        self._record_ended(record)
+        for file in sorted(self._started):
+            sample = self.read(file)
+            try:
+                outputs = self.executable.infer(sample.inputs)
+            except _DEVICE_ERRORS:
+                raise
+            except HeteroError as error:
+                record(file, {}, sample.error or str(error))
+            else:
+                record(file, self.finish(outputs, sample.batches), None)
+        self._started.clear()
+
+
+def _lacks_batch(array: Any, spec: ValueSpec) -> bool:
+    """Says whether an array has all axes of the input but the first, which is open or has the size 1."""
+    shape = spec.shape
+    return shape is not None and len(shape) == array.ndim + 1 and (shape[0] == 1 or not isinstance(shape[0], int))
+
+
+def _read_ahead(pool: ThreadPoolExecutor, read: Callable[[str], _Sample], files: Sequence[str], depth: int) -> Iterator[_Sample]:
+    """Yields the samples in order, at most `depth` of them read in advance."""
+    waiting: deque[Future[_Sample]] = deque()
+    for file in files:
+        waiting.append(pool.submit(read, file))
+        if len(waiting) > depth:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

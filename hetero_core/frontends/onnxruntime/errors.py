@@ -1,0 +1,98 @@
+"""ONNX Runtime's exceptions: each error of hetero becomes the exception that ONNX Runtime raises for it, with the text of hetero's error.
+
+If ONNX Runtime is imported, an exception is also one of its own class, so that an application catches it by either name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from hetero_core import errors
+from hetero_core.errors import HeteroError
+
+STATE_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
+"""The module from which applications import ONNX Runtime's exceptions."""
+
+# Exception -> status code and its name, as they begin ONNX Runtime's messages.
+_STATUS = {
+    "Fail": (1, "FAIL"),
+    "InvalidArgument": (2, "INVALID_ARGUMENT"),
+    "NoSuchFile": (3, "NO_SUCHFILE"),
+    "NoModel": (4, "NO_MODEL"),
+    "EngineError": (5, "ENGINE_ERROR"),
+    "RuntimeException": (6, "RUNTIME_EXCEPTION"),
+    "InvalidProtobuf": (7, "INVALID_PROTOBUF"),
+    "ModelLoaded": (8, "MODEL_LOADED"),
+    "NotImplemented": (9, "NOT_IMPLEMENTED"),
+    "InvalidGraph": (10, "INVALID_GRAPH"),
+    "EPFail": (11, "EP_FAIL"),
+    "ModelLoadCanceled": (12, "MODEL_LOAD_CANCELED"),
+    "ModelRequiresCompilation": (13, "MODEL_REQUIRES_COMPILATION"),
+    "NotFound": (14, "NOT_FOUND"),
+    "DeviceReset": (15, "DEVICE_RESET"),
+}
+
+# ONNX Runtime raises either of two for one fault, by its version and the node.
+_ALSO = {"RuntimeException": ("Fail",), "InvalidGraph": ("InvalidArgument",)}
+
+# The first class that matches names the exception: subclasses stand before their bases.
+_NAME_OF_ERROR: tuple[tuple[Any, str], ...] = (
+    (errors.NetworkNotFoundError, "NoSuchFile"),
+    (errors.NetworkReadError, "InvalidProtobuf"),
+    (errors.InvalidNetworkError, "InvalidGraph"),
+    ((errors.UnsupportedNodesError, errors.NotImplementedByDeviceError), "NotImplemented"),
+    ((errors.InputNameError, errors.InputShapeError, errors.InputTypeError), "InvalidArgument"),
+    ((errors.ConfigKeyError, errors.ConfigValueError), "InvalidArgument"),
+    ((errors.DeviceNameError, errors.DeviceNotFoundError, errors.DeviceUnavailableError), "EPFail"),
+    ((errors.LoadError, errors.RequestCancelledError), "Fail"),
+)
+
+
+class OnnxRuntimeError(Exception):
+    """The base class of the exceptions of this front end."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_error, (type(self).__name__, self.args[0], False)
+
+
+EXCEPTIONS: dict[str, type[Exception]] = {}
+for _name in _STATUS:
+    _bases = tuple(EXCEPTIONS[each] for each in _ALSO.get(_name, ())) or (OnnxRuntimeError,)
+    EXCEPTIONS[_name] = type(_name, _bases, {"__module__": __name__, "__doc__": f"ONNX Runtime's status {_STATUS[_name][0]}."})
+"""This front end's exceptions by ONNX Runtime's names."""
+
+
+def make_error(name: str, text: str, has_prefix: bool = True) -> Exception:
+    """Returns an exception by its name in ONNX Runtime; the text gets ONNX Runtime's usual beginning if `has_prefix`."""
+    code, label = _STATUS[name]
+    raised, state = EXCEPTIONS[name], sys.modules.get(STATE_MODULE)
+    if getattr(state, name, raised) is not raised:
+        raised = _join(name, state)
+    return raised(f"[ONNXRuntimeError] : {code} : {label} : {text}" if has_prefix else text)
+
+
+@cache
+def _join(name: str, state: ModuleType) -> type[Exception]:
+    """Returns a class that is both this front end's and the engine's."""
+    engine_classes = tuple(getattr(state, each) for each in (name, *_ALSO.get(name, ())))
+    return type(name, (EXCEPTIONS[name], *engine_classes), {"__module__": __name__})
+
+
+@contextmanager
+def raise_as_onnxruntime() -> Iterator[None]:
+    """Raises errors of hetero as ONNX Runtime's exceptions; the error itself is the cause."""
+    try:
+        yield
+    except HeteroError as error:
+        raise convert_error(error) from error
+
+
+def convert_error(error: HeteroError) -> Exception:
+    """Returns ONNX Runtime's exception for an error of hetero."""
+    name = next((name for classes, name in _NAME_OF_ERROR if isinstance(error, classes)), "RuntimeException")
+    return make_error(name, str(error))

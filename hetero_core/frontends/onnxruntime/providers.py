@@ -1,0 +1,200 @@
+"""Execution providers as devices of hetero, and the Core that the sessions of a process share.
+
+The device of a session, in this order: option `device` of the HeteroExecutionProvider, HETERO_DEVICE in the environment, the list of
+providers, AUTO. A list with accelerators becomes HETERO over them and the host's devices; the host alone becomes AUTO without accelerators.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from threading import Lock
+from typing import Any
+
+from hetero_core.core import Core
+from hetero_core.errors import HeteroError
+from hetero_core.frontends.replacement import find_device
+
+logger = logging.getLogger(__name__)
+
+HETERO_PROVIDER = "HeteroExecutionProvider"
+"""The provider of any device; its option `device` names it, and its other options are configuration keys."""
+CPU_PROVIDER = "CPUExecutionProvider"
+
+# Provider -> the devices that do its work, in order of preference. Every other provider may be one of ONNX Runtime's own: ORT.<ID>.
+_DEVICES = {"CUDAExecutionProvider": ("GPU",), "OpenVINOExecutionProvider": ("OPENVINO",)}
+_KNOWN = (
+    *("Tensorrt", "CUDA", "MIGraphX", "ROCM", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU", "Js", "CoreML", "Dml"),
+    *("Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure"),
+)
+"""ONNX Runtime's providers, without "ExecutionProvider"; a program may ask for one that is missing, and gets a warning."""
+_HOSTS = ("CPU", "ORT")
+"""The devices for nodes that accelerators refuse."""
+
+_lock = Lock()
+_core: Core | None = None
+_process = 0
+
+
+def find_core() -> Core:
+    """Returns the Core of this process; a forked child gets one of its own."""
+    global _core, _process
+    with _lock:
+        if _core is None or _process != os.getpid():
+            _core, _process = Core(), os.getpid()
+        return _core
+
+
+def forget_core() -> None:
+    """Closes the Core of this process, and with it all sessions."""
+    global _core
+    core, _core = find_core(), None
+    core.close()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The device of a session; `is_chosen` if the caller named it. `providers` and their options are for the application to read."""
+
+    device: str
+    config: Mapping[str, str]
+    is_chosen: bool
+    providers: Mapping[str, dict[str, str]]
+
+
+def place_session(providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> Placement:
+    """Returns the device for a session's arguments. Raises: ValueError for arguments that ONNX Runtime refuses, too."""
+    options = read_providers(providers, provider_options)
+    core = find_core()
+    device_of_provider = {
+        name: _find_device(core, name, options[name]) for name in options if name not in (HETERO_PROVIDER, CPU_PROVIDER)
+    }
+    missing = [name for name, device in device_of_provider.items() if device is None]
+    if missing:
+        warnings.warn(
+            f"Specified provider {', '.join(missing)} is not in available provider names. "
+            f"Available providers: {', '.join(get_available_providers())}",
+            stacklevel=4,
+        )
+    own = options.get(HETERO_PROVIDER, {})
+    config = {key: value for key, value in own.items() if key != "device"}
+    present = {name: option for name, option in options.items() if name not in missing} or {HETERO_PROVIDER: {}}
+    present.setdefault(CPU_PROVIDER, {})
+    chosen = own.get("device") or find_device("")
+    if chosen:
+        return Placement(chosen, config, True, present)
+    accelerators = [device for device in device_of_provider.values() if device is not None]
+    if HETERO_PROVIDER in present or not accelerators:
+        return Placement(_find_automatic(core, is_host=HETERO_PROVIDER not in present), config, False, present)
+    return Placement(_join_hosts(core, accelerators), {}, False, present)
+
+
+def find_splitter() -> str | None:
+    """Returns HETERO over the host's devices, for a model that no device takes whole; None if it is not installed."""
+    device = _join_hosts(find_core(), [])
+    return device if device.startswith("HETERO") else None
+
+
+def _join_hosts(core: Core, accelerators: Sequence[str]) -> str:
+    """Returns HETERO over these devices and the host's; the first of them if HETERO is not installed."""
+    names = core.device_names
+    listed = [*accelerators, *(name for name in _HOSTS if name in names and name not in accelerators)]
+    return "HETERO:" + ",".join(listed) if len(listed) > 1 and "HETERO" in names else next(iter(listed), "AUTO")
+
+
+def _find_automatic(core: Core, *, is_host: bool = False) -> str:
+    """Returns AUTO, without accelerators if `is_host`; the host's first device if AUTO is not installed."""
+    names = core.device_names
+    if "AUTO" not in names:
+        return _join_hosts(core, [])
+    accelerators = [name for name in names if _is_accelerator(core, name)] if is_host else []
+    return "AUTO" + (":" if accelerators else "") + ",".join(f"-{name}" for name in accelerators)
+
+
+def _is_accelerator(core: Core, name: str) -> bool:
+    try:
+        return core.find_kind(name) == "accelerator"
+    except HeteroError as error:
+        logger.debug("%s is not considered: %s", name, error)
+        return False
+
+
+def _find_device(core: Core, provider: str, options: Mapping[str, str]) -> str | None:
+    """Returns the device that does a provider's work; None if there is none that works."""
+    number = options.get("device_id", "0")
+    for name in _DEVICES.get(provider, ()):
+        if _works(core, name):
+            return name if number == "0" else f"{name}.{number}"
+    device = f"ORT.{provider.removesuffix('ExecutionProvider').upper()}"
+    return device if provider in _list_engine_providers() and _works(core, device) else None
+
+
+def _works(core: Core, device: str) -> bool:
+    """Says whether a device is installed and can be created."""
+    if device.partition(".")[0] not in core.device_names:
+        return False
+    try:
+        core.config_keys(device)
+    except HeteroError as error:
+        logger.info("device %s is not used: %s", device, error)
+        return False
+    return True
+
+
+def _list_engine_providers() -> list[str]:
+    """Returns the providers of an installed ONNX Runtime, except CPU and a cloud service; their drivers may be missing."""
+    if "ORT" not in find_core().device_names:
+        return []
+    try:
+        engine = import_module("onnxruntime.capi._pybind_state")
+    except ImportError:
+        return []
+    if engine.__name__.startswith("hetero_core."):  # it stands in for a missing one
+        return []
+    return [name for name in engine.get_available_providers() if name not in (CPU_PROVIDER, "AzureExecutionProvider")]
+
+
+def read_providers(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
+    """Returns each provider once with its options as texts. Raises: ValueError."""
+    if providers is None:
+        return {}
+    if not isinstance(providers, Sequence) or isinstance(providers, str):
+        raise ValueError(f"'providers' should be a sequence, got {providers!r}.")  # noqa: TRY004  # as ONNX Runtime
+    pairs = [(each, {}) if isinstance(each, str) else each for each in providers]
+    if provider_options is not None:
+        is_list = isinstance(provider_options, Sequence) and len(provider_options) == len(providers)
+        if not is_list or not all(isinstance(each, str) for each in providers):
+            raise ValueError("'provider_options' should have one dict for each name in 'providers'.")
+        pairs = list(zip(providers, provider_options, strict=True))
+    read: dict[str, dict[str, str]] = {}
+    for pair in pairs:
+        match pair:
+            case (str() as name, dict() as options):
+                if name in read:
+                    warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=5)
+                read.setdefault(name, {str(key): str(value) for key, value in options.items()})
+            case _:
+                raise ValueError(f"'providers' values must be either strings or (string, dict) tuples, got {pair!r}.")
+    return read
+
+
+def get_available_providers() -> list[str]:
+    """Returns the providers for which a device works, in order of priority; CPUExecutionProvider is the last."""
+    core = find_core()
+    accelerated = [name for name, devices in _DEVICES.items() if any(_is_accelerator(core, device) for device in devices)]
+    names = [*accelerated, *(name for name in _list_engine_providers() if name not in accelerated)]
+    return [HETERO_PROVIDER, *(name for name in names if _find_device(core, name, {}) is not None), CPU_PROVIDER]
+
+
+def get_all_providers() -> list[str]:
+    """Returns all names of providers that a session may get, available or not; CPUExecutionProvider is the last."""
+    return [HETERO_PROVIDER, *(f"{name}ExecutionProvider" for name in _KNOWN), CPU_PROVIDER]
+
+
+def get_device() -> str:
+    """Returns "GPU" if a graphics card can be used, else "CPU"; as programs compare it with "GPU"."""
+    return "GPU" if "CUDAExecutionProvider" in get_available_providers() else "CPU"

@@ -1,0 +1,474 @@
+"""InferenceSession and IOBinding: a network loaded on a device of hetero, with ONNX Runtime's methods.
+
+A run: the feed is checked, the network's own `infer` runs, and the outputs are returned as a list. A session loads its model again, from
+its path or bytes, in a forked child, after `set_providers`, and if a run gives two sizes to one symbolic name: for ONNX Runtime these
+names are comments, hetero compiles with them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.errors import HeteroError, InputShapeError, UnsupportedNodesError
+from hetero_core.frontends.onnxruntime.errors import convert_error, make_error, raise_as_onnxruntime
+from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions, report_once
+from hetero_core.frontends.onnxruntime.providers import find_core, find_splitter, get_all_providers, place_session, read_providers
+from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, OrtValue, describe_value, report_memory, view_memory
+from hetero_core.network.reader import read_proto
+from hetero_core.network.tensors import read_type
+from hetero_core.network.types import ValueSpec, shape_of
+from hetero_core.profile import Profile
+from hetero_core.reports.trace import profiles_to_trace
+from hetero_core.runtime.inputs import name_inputs
+from hetero_core.runtime.outputs import own_outputs
+
+if TYPE_CHECKING:
+    import onnx
+
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+Feed = Mapping[str, Any] | Sequence[Any]
+Names = Sequence[str | int] | None
+
+
+class InferenceSession:
+    """A model on a device: `network` is the ExecutableNetwork. Safe for threads, as ONNX Runtime's."""
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        **tuning: Any,
+    ) -> None:
+        """`providers` and `provider_options` are ONNX Runtime's; `tuning` has its other arguments, which have no effect.
+
+        Raises: ONNX Runtime's exceptions, each with hetero's error as its cause; ValueError, TypeError for wrong arguments.
+        """
+        if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
+            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        self._model_bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else None
+        self._model_path = None if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
+        self._source: str | bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
+        self._sess_options = SessionOptions() if sess_options is None else sess_options
+        self._lock = Lock()
+        self._profiles: deque[Profile] = deque(maxlen=1000)  # the last runs
+        self._begin = time.monotonic_ns()
+        self._has_open_sizes = False
+        self._place(providers, provider_options)
+        if self._sess_options.optimized_model_filepath:
+            _copy_model(self._source, self._sess_options.optimized_model_filepath)
+
+    # Loading
+
+    def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None) -> None:
+        """Loads the model again for these providers. Raises: RuntimeError for a name that nobody knows; errors of the constructor."""
+        for name in read_providers(providers, provider_options):
+            if name not in get_all_providers():
+                raise RuntimeError(f"Unknown Provider Type: {name}")
+        self._place(providers, provider_options)
+
+    def _place(self, providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> None:
+        own = None if providers is not None else getattr(self._sess_options, "providers", None)
+        self._placement = place_session(own or providers, provider_options)
+        with self._lock:
+            self._load()
+
+    def _load(self) -> None:
+        """Loads the model on its device; if no device of AUTO takes it whole, on HETERO over the host's devices."""
+        placement, options = self._placement, self._sess_options
+        config: dict[str, Any] = {**placement.config, **({"PERF_COUNT": True} if options.enable_profiling else {})}
+        if options.intra_op_num_threads > 0:
+            config["INFERENCE_NUM_THREADS"] = options.intra_op_num_threads
+        core = find_core()
+        with raise_as_onnxruntime():
+            proto, _, _ = read_proto(self._source, holds_weights=False)
+            model = self._change_model(proto)
+            try:
+                self.network = core.load_network(model, placement.device, config)
+            except UnsupportedNodesError:
+                splitter = None if placement.is_chosen else find_splitter()
+                if splitter is None:
+                    raise
+                self.network = core.load_network(model, splitter, config)
+            self._describe(proto)
+        self._process = os.getpid()
+
+    def _change_model(self, proto: onnx.ModelProto) -> Any:
+        """Returns the path or bytes if the options change nothing in the model, else the changed network."""
+        options = self._sess_options
+        folder = getattr(options, "entries", {}).get(FOLDER_ENTRY)
+        weights = getattr(options, "weights", {})
+        shapes = _find_shapes(proto, options) if isinstance(options, SessionOptions) else {}
+        source: Any = self._source
+        if weights:
+            folder = folder or (os.path.dirname(os.path.abspath(source)) if isinstance(source, str) else None)
+            source = _replace_weights(source, weights)
+        if not (weights or folder or shapes or self._has_open_sizes):
+            return source
+        network = find_core().read_network(source, base=folder)
+        network = network.with_shapes(shapes) if shapes else network
+        if self._has_open_sizes:
+            sizes = {spec.name: spec.shape for spec in network.inputs if spec.shape}
+            opened = {name: tuple(None if isinstance(size, str) else size for size in shape) for name, shape in sizes.items()}
+            network = network.with_shapes(opened)
+        return network
+
+    def _describe(self, proto: onnx.ModelProto) -> None:
+        """Keeps the descriptions of inputs, outputs and model, as the file declares them."""
+        network, graph = self.network, proto.graph
+        types = {value.name: value.type for value in (*graph.input, *graph.output)}
+        if isinstance(self._sess_options, SessionOptions) and _find_shapes(proto, self._sess_options):
+            types = {}  # sizes were set: the network knows them
+
+        def describe(specs: Sequence[ValueSpec]) -> list[NodeArg]:
+            return [describe_value(spec, types.get(spec.name)) for spec in specs]
+
+        self._inputs_meta, self._outputs_meta = describe(network.inputs), describe(network.outputs)
+        self._overridable_initializers = describe(network.replaceable if proto.ir_version >= 4 else ())
+        descriptions = proto.doc_string, graph.doc_string, proto.model_version, dict(network.metadata)
+        self._model_meta = ModelMetadata(proto.producer_name, graph.name, proto.domain, *descriptions)
+
+    # Descriptions
+
+    def get_session_options(self) -> SessionOptions:
+        """Returns the options of the session."""
+        return self._sess_options
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Returns the inputs, with names of sizes as the model has them."""
+        return self._inputs_meta
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Returns the outputs, with names of sizes as the model has them."""
+        return self._outputs_meta
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Returns the constants that a run may replace."""
+        return self._overridable_initializers
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Returns the model's own description."""
+        return self._model_meta
+
+    def get_providers(self) -> list[str]:
+        """Returns the requested providers that are available."""
+        return list(self._placement.providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Returns the options of each provider."""
+        return {name: dict(options) for name, options in self._placement.providers.items()}
+
+    def disable_fallback(self) -> None:
+        """Has no effect: a failed run is never repeated on another provider."""
+
+    enable_fallback = disable_fallback
+
+    # Runs
+
+    def run(self, output_names: Names, input_feed: Feed, run_options: RunOptions | None = None) -> list[Any]:
+        """Returns the outputs of these names (or positions), all if there are none; they belong to the caller.
+
+        `input_feed`: values by name, or all values in order. Raises: ValueError for missing inputs; InvalidArgument, RuntimeException.
+        """
+        feed, names = self._check_feed(input_feed), self._name_outputs(output_names)
+        outputs = self._run_on_network(lambda network: self._infer(network, feed, run_options), feed)
+        return [outputs[name] for name in names]
+
+    def run_async(
+        self,
+        output_names: Names,
+        input_feed: Feed,
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Starts a run and returns; `callback` gets the outputs, `user_data`, and the text of the error, which is empty without one."""
+        feed, names = self._check_feed(input_feed), self._name_outputs(output_names)
+
+        def start(network: ExecutableNetwork) -> None:
+            request = network.create_infer_request()
+
+            def end(_: Any, error: BaseException | None) -> None:
+                if error is not None:
+                    callback([], user_data, str(convert_error(error) if isinstance(error, HeteroError) else error))
+                    return
+                outputs = _take_outputs(request, network, feed)
+                callback([outputs[name] for name in names], user_data, "")
+
+            request.set_callback(end)
+            request.start_async(feed)
+
+        self._run_on_network(start, feed)
+
+    def run_with_ort_values(
+        self, output_names: Names, input_dict_ort_values: Mapping[str, OrtValue], run_options: RunOptions | None = None
+    ) -> list[OrtValue]:
+        """Returns the outputs as OrtValues. Raises: as `run`."""
+        names = self._name_outputs(output_names)
+        type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
+        outputs = self.run(names, input_dict_ort_values, run_options)
+        return [OrtValue(value, type_of_name[name]) for name, value in zip(names, outputs, strict=True)]
+
+    def io_binding(self) -> IOBinding:
+        """Returns bindings of inputs and outputs to memory."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Runs on the bound inputs; the outputs go to the bound memory, or to new arrays. Raises: as `run`."""
+        if iobinding.session is not self:
+            raise ValueError("IOBinding must be used with the session that created it.")
+        feed = self._check_feed(iobinding.inputs)
+        self._run_on_network(lambda network: iobinding.run(network, feed, run_options), feed)
+
+    def _run_on_network(self, run: Callable[[ExecutableNetwork], Any], feed: Mapping[str, Any]) -> Any:
+        if self._process != os.getpid():  # a forked child
+            self._lock = Lock()  # another thread of the parent may have held it
+            self._load()
+        with raise_as_onnxruntime():
+            try:
+                return run(self.network)
+            except InputShapeError:
+                if not self._open_sizes(feed):
+                    raise
+            return run(self.network)
+
+    def _open_sizes(self, feed: Mapping[str, Any]) -> bool:
+        """Loads the model with nameless sizes if the feed gives two sizes to one name. Says whether it did."""
+        sizes: dict[str, set[int]] = {}
+        for spec in (each for each in self.network.inputs if each.name in feed):
+            for size, name in zip(np.shape(feed[spec.name]), spec.shape or (), strict=False):
+                if isinstance(name, str):
+                    sizes.setdefault(name, set()).add(size)
+        repeated = [name for name, values in sizes.items() if len(values) > 1]
+        if repeated:
+            report_once(f"{self.network.where}: a run gives several sizes to {', '.join(repeated)}; it is loaded with open sizes")
+            with self._lock:
+                if not self._has_open_sizes:
+                    self._has_open_sizes = True
+                    self._load()
+        return bool(repeated)
+
+    def _infer(self, network: ExecutableNetwork, feed: Mapping[str, Any], options: RunOptions | None) -> dict[str, Any]:
+        if options is None and not network.measures:
+            return network.infer(feed)
+        request = network.create_infer_request()
+        _run_request(request, feed, options)
+        if request.profile is not None:
+            self._profiles.append(request.profile)
+        return _take_outputs(request, network, feed)
+
+    def _check_feed(self, feed: Feed) -> dict[str, Any]:
+        """Returns the values by name. Raises: ValueError for missing inputs, InvalidArgument for a wrong number of values."""
+        network = self.network
+        with raise_as_onnxruntime():
+            named = dict(name_inputs(feed, network.inputs, network=network.name))
+        missing = [
+            spec.name
+            for spec, described in zip(network.inputs, self._inputs_meta, strict=True)
+            if spec.name not in named and not described.type.startswith("optional") and spec.name not in network.border.defaults
+        ]
+        if missing:
+            raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(named)}).")
+        for spec in network.inputs:
+            value: Any = named.get(spec.name)
+            if isinstance(value, OrtValue):
+                named[spec.name] = value = value.value
+            if spec.dtype == "string" and isinstance(value, np.ndarray) and value.dtype.kind in "SV":
+                named[spec.name] = np.array([bytes(text).decode() for text in value.flat], object).reshape(value.shape)
+            elif spec.shape == () and np.ndim(value) and np.size(value) == 1:
+                named[spec.name] = np.reshape(value, ())  # ONNX Runtime does not compare the shape of a scalar
+        return named
+
+    def _name_outputs(self, names: Names) -> Sequence[str]:
+        """Returns names of outputs. Raises: InvalidArgument for a name or position that the model does not have."""
+        own = self.network.output_names
+        if not names:
+            return own
+        named = [own[name] if isinstance(name, int) and 0 <= name < len(own) else str(name) for name in names]
+        for name in named:
+            if name not in own:
+                raise make_error("InvalidArgument", f"Invalid output name: {name}; the outputs are {', '.join(own)}")
+        return named
+
+    # Profiling
+
+    def end_profiling(self) -> str:
+        """Writes a trace of the last runs for Chrome or Perfetto, and returns its path; "" without `enable_profiling`."""
+        if not self._sess_options.enable_profiling:
+            return ""
+        path = f"{self._sess_options.profile_file_prefix}{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        Path(path).write_text(profiles_to_trace(tuple(self._profiles)), encoding="utf-8")
+        return path
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Returns the moment when the session was made, in nanoseconds of `time.monotonic_ns`."""
+        return self._begin
+
+
+class IOBinding:
+    """The inputs and outputs of runs, bound to arrays, pointers and OrtValues in the host's memory."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self.session = session
+        self.inputs: dict[str, Any] = {}
+        # Output -> the array that it is written to; None for a new array.
+        self._targets: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}
+        # The request of the last run, with the network and the arrays that it writes to.
+        self._request: Any = None
+        self._written: tuple[Any, ...] = ()
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Binds an input to an array."""
+        self.inputs[name] = arr_on_cpu
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Binds an input to the host's memory at a pointer. Raises: NotImplemented for another memory."""
+        self.inputs[name] = view_memory(name, device_type, element_type, shape, buffer_ptr)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Binds an input to an OrtValue."""
+        self.inputs[name] = ortvalue.value
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Binds an output to the host's memory at a pointer; without one, to an array that the run makes."""
+        (name,) = self.session._name_outputs([name])
+        if buffer_ptr is None:
+            report_memory(device_type)
+            self._targets[name] = None
+        else:
+            self._targets[name] = view_memory(name, device_type, element_type, shape or (), buffer_ptr)
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Binds an output to an OrtValue."""
+        (name,) = self.session._name_outputs([name])
+        self._targets[name] = ortvalue.tensor
+
+    def synchronize_inputs(self) -> None:
+        """Has no effect: the host's memory is always up to date."""
+
+    synchronize_outputs = synchronize_inputs
+
+    def get_outputs(self) -> list[OrtValue]:
+        """Returns the outputs of the last run, in the order in which they were bound."""
+        return [OrtValue(value) for value in self._outputs.values()]
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """Returns copies of the outputs of the last run, in the order in which they were bound."""
+        return [value.numpy() for value in self.get_outputs()]
+
+    def clear_binding_inputs(self) -> None:
+        """Forgets all inputs."""
+        self.inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Forgets all outputs."""
+        self._targets.clear()
+        self._outputs = {}
+
+    def run(self, network: ExecutableNetwork, feed: Mapping[str, Any], options: RunOptions | None) -> None:
+        """Runs; the device writes to the bound memory itself, unless that memory is an input's or another output's as well."""
+        arrays = [value for value in (*feed.values(), *self._targets.values()) if isinstance(value, np.ndarray)]
+        presets = {
+            name: target
+            for name, target in self._targets.items()
+            if target is not None and sum(np.may_share_memory(target, other) for other in arrays) == 1
+        }
+        written = (network, *presets, *map(id, presets.values()))
+        if self._request is None or written != self._written:
+            self._request, self._written = network.create_infer_request(), written
+            for name, target in presets.items():
+                self._request.set_tensor(name, target)
+        _run_request(self._request, feed, options)
+        outputs = _take_outputs(self._request, network, feed)
+        for name, target in self._targets.items():
+            if target is None:  # the next run of the request must not overwrite it
+                self._outputs[name] = np.array(outputs[name]) if isinstance(outputs[name], np.ndarray) else outputs[name]
+                continue
+            if name not in presets:
+                np.copyto(target, outputs[name])
+            self._outputs[name] = target
+
+
+SessionIOBinding = IOBinding
+"""The name of ONNX Runtime's compiled class, which a binding wraps there."""
+
+
+def _run_request(request: Any, feed: Mapping[str, Any], options: Any) -> None:
+    """Runs a request; another thread may end it by `options`. Raises: Fail if they say that the run is to end."""
+    if options is None:
+        request.infer(feed)
+        return
+    if options.terminate:
+        raise make_error("Fail", "Exiting due to terminate flag being set to true")
+    requests: set[Any] = getattr(options, "requests", set())
+    requests.add(request)
+    try:
+        request.start_async(feed)
+        if options.terminate:
+            request.cancel()
+        request.wait()
+    finally:
+        requests.discard(request)
+
+
+def _take_outputs(request: Any, network: ExecutableNetwork, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the outputs of a request's last run; constants, and outputs that share memory, are copied."""
+    outputs = tuple(request.get_tensor(name) for name in network.output_names)
+    return dict(zip(network.output_names, own_outputs(outputs, tuple(feed.values())), strict=True))
+
+
+def _find_shapes(proto: onnx.ModelProto, options: SessionOptions) -> dict[str, tuple[Any, ...]]:
+    """Returns the shapes of the inputs in which the options set a size, by name or by denotation."""
+    shapes = {}
+    for value in proto.graph.input:
+        axes = value.type.tensor_type.shape.dim
+        shape = shape_of(read_type(value.type, value.name)) or ()
+        fixed = tuple(
+            options.sizes.get(axis.dim_param, options.sizes_of_denotations.get(axis.denotation, size))
+            for size, axis in zip(shape, axes, strict=True)
+        )
+        if fixed != shape:
+            shapes[value.name] = fixed
+    return shapes
+
+
+def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> onnx.ModelProto:
+    """Returns the model with these constants. Raises: InvalidArgument for a name that it does not have."""
+    import onnx  # heavy
+    import onnx.numpy_helper
+
+    model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source, load_external_data=False)
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for name, value in weights.items():
+        if name not in tensors:
+            raise make_error("InvalidArgument", f"the model has no constant '{name}' to replace")
+        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value.tensor, name))
+    return model
+
+
+def _copy_model(source: str | bytes, path: str) -> None:
+    import onnx
+
+    report_once("optimized_model_filepath gets the model as it is; each device optimizes it when it loads it")
+    onnx.save(onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source), path)

@@ -1,0 +1,151 @@
+"""Model, an ONNX model before it is compiled, with its ports, nodes and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_core.frontends.openvino.ports import ConstOutput, Output, find_port
+from hetero_core.frontends.openvino.shapes import Dimension, Layout, PartialShape, translated, with_getters
+from hetero_core.network.graph import Node as NetworkNode
+from hetero_core.transforms.editing import EditableNetwork
+
+
+@dataclass
+class OVAny:
+    """A value of metadata or of a property."""
+
+    value: Any
+
+    def astype(self, kind: type) -> Any:
+        """Returns the value as a Python type."""
+        return kind(self.value)
+
+
+@with_getters("friendly_name", "name", "type_name", "rt_info")
+class Node:
+    """A node of a model. Its type is that of ONNX: `Sub`, not OpenVINO's `Subtract`. `rt_info["affinity"]` pins it to a device."""
+
+    def __init__(self, node: NetworkNode, rt_info: dict[str, Any]) -> None:
+        self.friendly_name = self.name = node.name
+        self.type_name = node.op_type
+        self.rt_info = rt_info
+
+    def __repr__(self) -> str:
+        return f"<{self.type_name}: '{self.name}'>"
+
+
+@with_getters("name", "friendly_name", "ordered_ops")
+class Model:
+    """A model that `read_model` has read. As in OpenVINO, `reshape` and a PrePostProcessor change it in place."""
+
+    def __init__(self, network: EditableNetwork) -> None:
+        if not isinstance(network, EditableNetwork):
+            raise TypeError(
+                f"a Model is read from ONNX, it is not built of operators: see Core.read_model; got {type(network).__name__}"
+            )
+        self.network = network
+        self.name = self.friendly_name = network.name
+        self.rt_info: dict[str, Any] = {"framework": {key: OVAny(value) for key, value in network.metadata.items()}}
+        self._rt_info_of_node: dict[str, dict[str, Any]] = {}
+
+    def pinned_network(self) -> EditableNetwork:
+        """Returns the network in which the nodes are pinned to their `rt_info["affinity"]`."""
+        known = {node.name for node in self.network.nodes}
+        affinities = {name: values.get("affinity") for name, values in self._rt_info_of_node.items()}
+        pins = {name: str(device) for name, device in affinities.items() if name in known and device}
+        return self.network.with_affinity(pins) if pins else self.network
+
+    @property
+    def inputs(self) -> list[Output]:
+        """The inputs in order."""
+        bounds = self.network.border.bounds
+        return [Output(spec, index, bounds, is_input=True) for index, spec in enumerate(self.network.inputs)]
+
+    @property
+    def outputs(self) -> list[Output]:
+        """The outputs in order."""
+        bounds = self.network.border.bounds
+        return [Output(spec, index, bounds, is_input=False) for index, spec in enumerate(self.network.outputs)]
+
+    def input(self, key: Any = None) -> ConstOutput:
+        """Returns an input by name or index; the only one without. Raises: RuntimeError."""
+        return find_port(self.inputs, key, where="the input")
+
+    def output(self, key: Any = None) -> ConstOutput:
+        """Returns an output by name or index; the only one without. Raises: RuntimeError."""
+        return find_port(self.outputs, key, where="the output")
+
+    def is_dynamic(self) -> bool:
+        """Says whether the shape of an input or output is open."""
+        return any(port.partial_shape.is_dynamic for port in (*self.inputs, *self.outputs))
+
+    dynamic = property(is_dynamic)
+
+    @translated
+    def reshape(self, partial_shape: Any) -> None:
+        """Sets the shape of the only input, or those of a mapping of names, indexes or ports; -1, `?` and `1..5` are open sizes.
+
+        Raises: RuntimeError for unknown inputs, and for shapes that a node does not take: it names the node.
+        """
+        shapes = partial_shape if isinstance(partial_shape, Mapping) else {None: partial_shape}
+        self.network = self.network.with_shapes(
+            {self.input(key).any_name: [size.to_size() for size in PartialShape(shape)] for key, shape in shapes.items()}
+        )
+
+    @translated
+    def add_outputs(self, outputs: str | Sequence[str]) -> list[ConstOutput]:
+        """Makes inner values outputs, by the names of the values; returns the new ports. Raises: RuntimeError."""
+        names = [outputs] if isinstance(outputs, str) else list(outputs)
+        self.network = self.network.with_outputs(add=names)
+        return [self.output(name) for name in names]
+
+    def clone(self) -> Model:
+        """Returns a second model, which shares nodes and weights with this."""
+        return Model(self.pinned_network())
+
+    def __deepcopy__(self, memo: Any) -> Model:
+        return self.clone()
+
+    def get_ops(self) -> list[Node]:
+        """Returns the nodes in topological order, without inputs, outputs and constants."""
+        affinity = self.network.affinity
+        infos = self._rt_info_of_node
+        for node in self.network.nodes:
+            infos.setdefault(node.name, {"affinity": affinity[node.name]} if node.name in affinity else {})
+        return [Node(node, infos[node.name]) for node in self.network.nodes]
+
+    ordered_ops = property(get_ops)
+
+    def get_rt_info(self, path: str | Sequence[str] | None = None) -> Any:
+        """Returns all metadata, those of the ONNX file under "framework", or the entry of a path of keys. Raises: RuntimeError."""
+        entry: Any = self.rt_info
+        for key in [] if path is None else [path] if isinstance(path, str) else path:
+            if not isinstance(entry, Mapping) or key not in entry:
+                raise RuntimeError(f"the model has no metadata {path!r}; at '{key}' there are {sorted(entry)}")
+            entry = entry[key]
+        return entry if path is None or isinstance(entry, OVAny) else OVAny(entry)
+
+    def has_rt_info(self, path: str | Sequence[str]) -> bool:
+        """Says whether metadata has an entry."""
+        try:
+            return self.get_rt_info(path) is not None
+        except RuntimeError:
+            return False
+
+    def __repr__(self) -> str:
+        return f"<Model: '{self.friendly_name}'\ninputs{self.inputs}\noutputs{self.outputs}>"
+
+
+def get_batch(model: Model) -> Dimension:
+    """Returns the batch size: axis N of the first input with a layout, else its first axis."""
+    port = model.inputs[0]
+    axis = Layout(model.network.border.layouts.get(port.any_name, "N")).get_index_by_name("N")
+    return port.partial_shape.require_sizes()[axis]
+
+
+@translated
+def set_batch(model: Model, batch_size: Any = -1) -> None:
+    """Sets the batch size of all inputs of a model. Raises: RuntimeError if the model cannot take it."""
+    model.network = model.network.with_batch(Dimension(batch_size).to_size())

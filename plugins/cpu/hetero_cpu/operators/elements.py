@@ -1,0 +1,246 @@
+"""Operators over small arrays of plain types by machine code, one element after another: comparisons, choices, casts, whole numbers,
+tables of keys, and the extremes and sums of rows. Models of ai.onnx.ml end in such nodes.
+
+Whole numbers and truth values are computed as int64, and cut to their type when they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_core.dtypes import numpy_dtype
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Floats, Number
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
+from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
+from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
+from hetero_cpu.symbols.sizes import is_open, value_of
+
+Element = Number | Floats
+_WHOLE = ("int32", "int64")
+_LONGEST_ROW = 64
+"""Elements of a row up to which its sum and extremes are computed here."""
+_MOST_ELEMENTS = 1 << 16
+"""Elements up to which floats are compared here: NumPy's vectors are faster for more."""
+
+
+def _as_number(code: Code, condition: Any) -> Number:
+    number: Number = condition.choose(code.number(1), code.number(0))
+    return number
+
+
+_FUNCTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Element]]] = {
+    "Add": ((*_WHOLE, "float64"), lambda code, a, b: a + b),
+    "And": (("bool",), lambda code, a, b: a.at_most(b)),
+    "Div": (("float64",), lambda code, a, b: a / b),
+    "Equal": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a.equals(b))),
+    "Greater": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a > b)),
+    "GreaterOrEqual": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a >= b)),
+    "Less": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a < b)),
+    "LessOrEqual": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a <= b)),
+    "Mul": ((*_WHOLE, "float64"), lambda code, a, b: a * b),
+    "Neg": (_WHOLE, lambda code, a: 0 - a),
+    "Not": (("bool",), lambda code, a: 1 - a),
+    "Or": (("bool",), lambda code, a, b: a.at_least(b)),
+    "Sub": ((*_WHOLE, "float64"), lambda code, a, b: a - b),
+    "Where": (tuple(ELEMENTS), lambda code, condition, a, b: condition.equals(0).choose(b, a)),
+    "Xor": (("bool",), lambda code, a, b: 1 - _as_number(code, a.equals(b))),
+}
+"""Operator -> the types of its last input, and its function of elements."""
+
+
+def plan_elements(site: Site) -> Recipe | None:
+    """Returns the recipe of an operator on elements of plain types, broadcast. Sources: ONNX Cast-13, Equal-13, Where-16, Add-14, ..."""
+    operator, values = site.node.op_type, site.node.inputs
+    names = [site.prototypes[value].dtype.name if value in site.prototypes else "" for value in values]
+    target = _find_target(site)
+    types, function = _FUNCTIONS.get(operator, (tuple(ELEMENTS), lambda code, x: code.convert_element(x, target)))
+    if names[-1] not in types or "" in names:
+        return None
+    is_comparison = target == "bool" and "float" in names[0] and operator != "Cast"
+    if is_comparison and value_of(prod(site.output_shape())) > _MOST_ELEMENTS:
+        return None
+    return _plan_walk(site, f"{operator.lower()}_{'_'.join(names)}_{target}", function)
+
+
+def plan_lookup(site: Site) -> Recipe | None:
+    """Returns the recipe of a LabelEncoder from numbers to numbers, by bisection of its sorted keys. Source: ONNX-ML LabelEncoder-4."""
+    lookup, x = prepare_model(site), site.prototypes[site.node.inputs[0]]
+    kind = "float64" if x.dtype.kind == "f" else "int64"
+    if lookup.dtype.name not in ELEMENTS or x.dtype.name not in ELEMENTS or not lookup.value_of_key:
+        return None
+    keys = np.array(list(lookup.value_of_key))
+    if keys.dtype.kind not in "if" or (keys.dtype.kind == "f") != (kind == "float64") or np.isnan(keys).any():
+        return None
+    order = np.argsort(keys)
+    # A number beyond all keys is compared with the last key.
+    keys = np.append(keys[order], keys.max()).astype(kind)
+    values = np.append(np.array(list(lookup.value_of_key.values()), lookup.dtype)[order], np.array(lookup.default, lookup.dtype))
+
+    def find(code: Code, x: Any, keys: Number, values: Number, count: Number) -> Element:
+        key, low, high = code.convert_element(x, kind), code.variable(code.number(0)), code.variable(count)
+        with code.repeat() as leave_if:
+            leave_if(low.get() >= high.get())
+            middle = (low.get() + high.get()) // 2
+            is_before: Any = code.load_element(keys + middle * 8, kind) < key  # type: ignore[operator]  # of one kind
+            low.set(is_before.choose(middle + 1, low.get()))
+            high.set(is_before.choose(high.get(), middle))
+        place = low.get()
+        is_key: Any = code.load_element(keys + place * 8, kind).equals(key)  # type: ignore[arg-type]  # as above
+        return code.load_element(values + is_key.choose(place, count) * values_bytes, values_type)
+
+    values_type, values_bytes = lookup.dtype.name, lookup.dtype.itemsize
+    return _plan_walk(site, f"lookup_{x.dtype.name}_{values_type}", find, keys, values, count=len(values) - 1)
+
+
+def _find_target(site: Site) -> str:
+    return np.dtype(numpy_dtype(site.types[site.group.outputs[0]].dtype or "")).name
+
+
+def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables: Array, count: int = 0) -> Recipe | None:
+    """Returns the recipe of a function of elements; it also gets the addresses of tables and their count, if there are any."""
+    values, target, shape = tuple(site.node.inputs), _find_target(site), site.output_shape()
+    arrays = [site.prototypes[value] for value in values]
+    if site.group.epilogue or target not in ELEMENTS or any(array.dtype.name not in ELEMENTS for array in arrays):
+        return None
+    if len(shape) > 32 or 0 in shape or broadcast_shapes(*(array.shape for array in arrays)) != shape:
+        return None
+    prototype = lay_empty(shape, np.dtype(target), tuple(range(len(shape))))
+    kinds = [find_kind(array, prototype) for array in arrays]
+    if None in kinds or cut_rows(prototype, arrays) is None:
+        return None
+    types = [array.dtype.name for array in arrays]
+
+    def emit(name: str, width: int) -> Code:
+        code = Code(name, 3, width)
+        walk = RowWalk(code, len(arrays) + 1)
+        own = [walk.own_number(position) for position in range(len(tables) + 1)] if tables else []
+        moving = [0, *(index + 1 for index, kind in enumerate(kinds) if kind != "s")]
+        with walk.visit(moving) as (addresses, length), code.loop(0, length) as element:
+            elements = []
+            for index, (kind, dtype) in enumerate(zip(kinds, types, strict=True)):
+                begin = walk.address(index + 1) if kind == "s" else addresses[index + 1]
+                elements.append(code.load_element(begin + element * ELEMENTS[dtype][1] if kind == "v" else begin, dtype))
+            code.store_element(addresses[0] + element * ELEMENTS[target][1], function(code, *elements, *own), target)
+        return code.finish()
+
+    kernel = Kernel(f"elements_{name}_{''.join(map(str, kinds))}", emit)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        rows = cut_rows(writes[0], reads)
+        assert rows is not None
+        own = [*map(address_of, tables), count] if tables else []
+        call = call_rows(kernel, rows, [writes[0], *reads], own, workers=site.workers)
+        return [replace(call, keep=(*call.keep, *tables))]
+
+    return Recipe(values, bind, kernels=(kernel,))
+
+
+_ROW_PARAMETERS = ("x", "length", "y", "rows")
+
+
+def plan_rows(site: Site) -> Recipe | None:
+    """Returns the recipe of ArgMax, ArgMin and short sums along the last axis. Sources: ONNX ArgMax-13, ArgMin-13, ReduceSum-13.
+
+    The first NaN is the extreme, as in NumPy; sums are rounded once.
+    """
+    node, value = site.node, site.node.inputs[0]
+    operator, x = node.op_type, site.prototypes[value]
+    axes = site.constant(1) if operator == "ReduceSum" else np.array(node.attributes.get("axis", 0))
+    name, is_last = x.dtype.name, bool(node.attributes.get("select_last_index", 0))
+    if axes is None or axes.size != 1 or int(axes.reshape(-1)[0]) not in (-1, x.ndim - 1) or site.group.epilogue:
+        return None
+    if name not in ELEMENTS or name == "bool" or not x.flags.c_contiguous or 0 in x.shape:
+        return None
+    length, rows = x.shape[-1], prod(x.shape[:-1])
+    if is_open(length) or length > _LONGEST_ROW or (operator == "ReduceSum" and name in _WHOLE):
+        return None
+    kernel = _make_rows(operator, name, is_last)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), length, address_of(writes[0]), rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (reads[0], writes[0]))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
+    nbytes = ELEMENTS[dtype][1]
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, _ROW_PARAMETERS)
+        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
+            line = p["x"] + row * (p["length"] * nbytes)
+            if operator == "ReduceSum":
+                total = code.variable(code.convert_element(code.load_element(line, dtype), "float64"))
+                with code.loop(1, p["length"]) as column:
+                    total.set(total.get() + code.convert_element(code.load_element(line + column * nbytes, dtype), "float64"))
+                code.store_element(p["y"] + row * nbytes, code.convert_element(total.get(), dtype), dtype)
+            else:
+                code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last))
+        return code.finish()
+
+    return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+
+
+def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator: str, is_last: bool) -> Number:
+    """Returns the position of the first or last extreme of a row."""
+    best, position = code.variable(code.load_element(line, dtype)), code.variable(code.number(0))
+    with code.loop(1, length) as column:
+        x: Any = code.load_element(line + column * ELEMENTS[dtype][1], dtype)
+        before, place = best.get(), position.get()
+        left, right = (x, before) if operator == "ArgMax" else (before, x)
+        is_ahead = _as_number(code, left >= right if is_last else left > right)
+        if isinstance(x, Floats):
+            first = code.number(1) if is_last else before.is_nan().choose(code.number(0), code.number(1))
+            is_ahead = x.is_nan().choose(first, is_ahead)
+        chosen = is_ahead.equals(1)
+        best.set(chosen.choose(x, before))
+        position.set(chosen.choose(column, place))
+    number: Number = position.get()
+    return number
+
+
+_PRODUCT_PARAMETERS = ("x", "depth", "w", "columns", "y", "rows")
+_MOST_WEIGHTS = 1 << 10
+"""Weights of float64 up to which a product is computed here, not by BLAS."""
+
+
+def plan_product(site: Site) -> Recipe | None:
+    """Returns the recipe of a product of float64 with a few constant weights, as in linear models. Source: ONNX MatMul-13."""
+    (value, weights), x, w = site.node.inputs, site.prototypes[site.node.inputs[0]], site.constant(1)
+    if w is None or x.dtype != np.float64 or w.ndim != 2 or x.ndim < 2 or x.shape[-1] != w.shape[0] or site.group.epilogue:
+        return None
+    if not x.flags.c_contiguous or not w.flags.c_contiguous or not 0 < w.size <= _MOST_WEIGHTS or 0 in x.shape:
+        return None
+    rows, (depth, columns) = prod(x.shape[:-1]), w.shape
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), depth, address_of(reads[1]), columns, address_of(writes[0]), rows)
+        return [NativeCall(PRODUCT, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, writes[0]))]
+
+    return Recipe((value, weights), bind, kernels=(PRODUCT,))
+
+
+def _emit_product(name: str, width: int) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, _PRODUCT_PARAMETERS)
+    with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row, code.loop(0, p["columns"]) as column:
+        total = code.variable(code.widen(code.constant(0.0, 1)))
+        with code.loop(0, p["depth"]) as step:
+            x = code.load_double(p["x"] + (row * p["depth"] + step) * 8)
+            total.set(total.get() + x * code.load_double(p["w"] + (step * p["columns"] + column) * 8))
+        code.store_double(p["y"] + (row * p["columns"] + column) * 8, total.get())
+    return code.finish()
+
+
+PRODUCT = Kernel("product_of_doubles", _emit_product)

@@ -1,0 +1,180 @@
+"""Comparisons, choices, casts, whole numbers, tables of keys and extremes of rows by machine code against NumPy, for all plain types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from hetero_core import Core
+
+from ..trial import WIDTHS
+
+pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
+
+ROWS = (1, 7, 8, 9, 63, 64, 65, 129, 0)
+TYPES = {"bool": 9, "int32": 6, "int64": 7, "float32": 1, "float64": 11}
+FLOATS = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -1.5, 3e9, -3e9, 1e19, 1e-40, 16777217.0]
+NUMBERS = {
+    "bool": [False, True],
+    "int32": [0, 1, -1, 2**31 - 1, -(2**31), 16777217],
+    "int64": [0, 1, -1, 2**63 - 1, -(2**63), 2**31, 2**53 + 1],
+    "float32": FLOATS,
+    "float64": [*FLOATS, 2**53 + 1, 1e300],
+}
+COMPARISONS = {
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+}
+LOGIC = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}
+ARITHMETIC = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract}
+
+
+def list_functions(dtype: str) -> dict[str, Any]:
+    """Returns the operators of two inputs of a type with machine code of its own."""
+    if dtype == "bool":
+        return {**LOGIC, "Equal": np.equal}
+    if dtype == "float32":
+        return COMPARISONS
+    return {**COMPARISONS, **ARITHMETIC, **({"Div": np.divide} if dtype == "float64" else {})}
+
+
+def make_model(nodes: list[Any], inputs: dict[str, tuple[str, Any]], outputs: dict[str, int], constants: Any = ()) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "tails",
+        [helper.make_tensor_value_info(name, TYPES[dtype], shape) for name, (dtype, shape) in inputs.items()],
+        [helper.make_tensor_value_info(name, number, None) for name, number in outputs.items()],
+        list(constants),
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 4)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def check(model: Any, draw: Any, compute: Any) -> None:
+    """Compares runs of a model with all numbers of rows; those with rows are machine code alone."""
+    rng = np.random.default_rng(0)
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
+        for rows in ROWS:
+            feeds = draw(rng, rows)
+            with np.errstate(all="ignore"):
+                expected = compute(**feeds)
+            if not rows:
+                assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+            actual = network.infer(feeds)
+            for name, array in expected.items():
+                assert (actual[name].dtype, actual[name].shape) == (array.dtype, array.shape), (name, rows)
+                np.testing.assert_array_equal(actual[name], array, f"{name}, {rows} rows")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_operators_of_two_inputs_equal_numpy(dtype: str) -> None:
+    functions = list_functions(dtype)
+    nodes = [helper.make_node(name, ["a", other], [name + other]) for name in functions for other in ("b", "c", "d")]
+    nodes.append(helper.make_node("Where", ["m", "a", "d"], ["chosen"]))
+    number = TYPES[dtype]
+    outputs = {
+        f"{name}{other}": number if name in {**ARITHMETIC, "Div": 0} else 9 for name in functions for other in ("b", "c", "d")
+    }
+    inputs = {"a": (dtype, ["n", 3]), "b": (dtype, ["n", 3]), "c": (dtype, ["n", 1]), "m": ("bool", ["n", 1])}
+    if dtype in ("int32", "int64"):
+        nodes.append(helper.make_node("Neg", ["a"], ["negated"]))
+        outputs["negated"] = number
+    constant = np.array(NUMBERS[dtype][1:2], dtype)
+    model = make_model(nodes, inputs, {**outputs, "chosen": number}, [numpy_helper.from_array(constant, "d")])
+
+    def draw(rng: Any, rows: int) -> Any:
+        arrays = {
+            name: rng.choice(np.array(NUMBERS[dtype], dtype), (rows, width)) for name, width in (("a", 3), ("b", 3), ("c", 1))
+        }
+        return {**arrays, "m": rng.random((rows, 1)) < 0.5}
+
+    def compute(a: Any, m: Any, **others: Any) -> Any:
+        others["d"] = constant
+        results = {name + other: function(a, b) for name, function in functions.items() for other, b in others.items()}
+        results["chosen"] = np.where(m, a, constant)
+        return {**results, "negated": -a} if "negated" in outputs else results
+
+    check(model, draw, compute)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_casts_and_extremes_of_rows_equal_numpy(dtype: str) -> None:
+    nodes = [helper.make_node("Cast", ["x"], [target], to=number) for target, number in TYPES.items()]
+    outputs = dict(TYPES)
+    searches = {"ArgMax": np.argmax, "ArgMin": np.argmin} if dtype != "bool" else {}
+    for name in searches:
+        for last in (0, 1):
+            nodes.append(helper.make_node(name, ["x"], [f"{name}{last}"], axis=1, keepdims=1 - last, select_last_index=last))
+            outputs[f"{name}{last}"] = 7
+    del outputs[dtype], nodes[list(TYPES).index(dtype)]
+
+    def compute(x: Any) -> Any:
+        results = {target: x.astype(target) for target in TYPES if target != dtype}
+        for name, search in searches.items():
+            results[f"{name}0"] = search(x, axis=1, keepdims=True)
+            results[f"{name}1"] = x.shape[1] - 1 - search(x[:, ::-1], axis=1)
+        return results
+
+    model = make_model(nodes, {"x": (dtype, ["n", 4])}, outputs)
+    check(model, lambda rng, rows: {"x": rng.choice(np.array(NUMBERS[dtype], dtype), (rows, 4))}, compute)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+@pytest.mark.parametrize(("dtype", "kind"), [("int64", "int64s"), ("float32", "floats")])
+def test_table_of_keys_equals_a_dict(dtype: str, kind: str, count: int) -> None:
+    rng = np.random.default_rng(count)
+    numbers = np.arange(-2 * count, 2 * count).astype(dtype)
+    keys = rng.choice(numbers, count, replace=False)
+    values = rng.standard_normal(count).astype(np.float32)
+    attributes = {f"keys_{kind}": keys.tolist(), "values_floats": values.tolist(), "default_float": 7.5}
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    value_of_key = dict(zip(keys.tolist(), values, strict=True))
+    extremes = [np.nan, np.inf, -np.inf] if dtype == "float32" else [2**63 - 1, -(2**63)]
+    pool = np.append(numbers, np.array(extremes, dtype))
+
+    def compute(x: Any) -> Any:
+        return {"y": np.array([value_of_key.get(key, 7.5) for key in x.reshape(-1).tolist()], np.float32).reshape(x.shape)}
+
+    check(make_model([node], {"x": (dtype, ["n", 2])}, {"y": 1}), lambda rng, rows: {"x": rng.choice(pool, (rows, 2))}, compute)
+
+
+def test_labels_are_picked_and_rows_summed() -> None:
+    labels, columns = np.array([5, -3, 9], np.int64), np.array([2, -1, 0])
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=0),
+        helper.make_node("ArrayFeatureExtractor", ["labels", "place"], ["label"], domain="ai.onnx.ml"),
+        helper.make_node("ArrayFeatureExtractor", ["x", "columns"], ["turned"], domain="ai.onnx.ml"),
+        helper.make_node("ReduceSum", ["x", "axis"], ["total"]),
+    ]
+    constants = {"labels": labels, "columns": columns, "axis": np.array([1])}
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    model = make_model(nodes, {"x": ("float32", ["n", 3])}, {"label": 7, "turned": 1, "total": 1}, tensors)
+
+    def compute(x: Any) -> Any:
+        total = x.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)
+        return {"label": labels[x.argmax(axis=1)].reshape(1, -1), "turned": x[:, columns], "total": total}
+
+    check(model, lambda rng, rows: {"x": rng.integers(-9, 9, (rows, 3)).astype(np.float32)}, compute)
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(1, 1), (5, 3), (64, 16)])
+def test_product_of_doubles_is_exact_for_whole_numbers(depth: int, columns: int) -> None:
+    w = np.random.default_rng(depth).integers(-(2**20), 2**20, (depth, columns)).astype(np.float64)
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": ("float64", ["n", depth])},
+        {"y": 11},
+        [numpy_helper.from_array(w, "w")],
+    )
+
+    def draw(rng: Any, rows: int) -> Any:
+        return {"x": rng.integers(-(2**20), 2**20, (rows, depth)).astype(np.float64)}
+
+    check(model, draw, lambda x: {"y": (x.astype(np.int64) @ w.astype(np.int64)).astype(np.float64)})

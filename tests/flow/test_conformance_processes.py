@@ -1,0 +1,161 @@
+"""`hetero conformance` on devices that end, hang or litter their process: the report is whole, and names the check."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from hetero_core.conformance.processes import CheckProcesses, Order
+
+HEAD = """
+import ctypes, os, sys, tempfile, threading
+from hetero_core import hookimpl
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
+
+
+class Executable(PlainExecutable):
+    def run(self, inputs, context):
+        on_run(self)
+        return super().run(inputs, context)
+
+
+class Device(PlainDevice):
+    def make_executable(self, network):
+        return Executable(network)
+
+    @hookimpl
+    def close_device(self):
+        on_close()
+        return True
+
+
+@hookimpl
+def create_device():
+    return Device()
+
+
+def on_close():
+    pass
+
+
+def on_run(executable):
+    pass
+"""
+FORK = "load.two_networks_do_not_mix"
+"""A check that runs the network 'fork'."""
+WAYS = {
+    "os.abort()": "the device ended the process of the checks: signal SIGABRT",
+    "ctypes.string_at(0)": "the device ended the process of the checks: signal SIGSEGV",
+    "os._exit(3)": "the device ended the process of the checks: exit code 3",
+    "ctypes.PyDLL(None).pause()": "did not end within 3 seconds; the device, or the core, hangs; the stacks of all threads follow",
+    "sys.exit('enough')": "InferenceError: network 'fork' failed on BREAKING (plugin BREAKING (planted-breaking 1.5)): SystemExit: enough",
+}
+"""The end of a run -> the reason of the failed check. `pause` holds the interpreter's lock."""
+SPOILING = """
+os.write(1, b"a driver's banner")
+tempfile.mkstemp()
+tempfile.mkdtemp()
+if executable.network.name == "fork":
+    os.abort()
+"""
+
+Plant = Callable[[str, str], None]
+
+
+def plant_code(plant: Plant, *, run: str = "pass", close: str = "pass") -> None:
+    body = f"def on_run(executable):\n{indent(run, '    ')}\n\ndef on_close():\n{indent(close, '    ')}\n"
+    plant("BREAKING", HEAD + body)
+
+
+def start_kit(*arguments: str, text: bool = False) -> subprocess.Popen[str]:
+    """Starts the command; a shell's background job ignores Ctrl-C, so its signal is set back first."""
+    words = ["conformance", "BREAKING", *arguments, *([] if text else ["--json"])]
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{code}; from hetero_core.cli.main import main; sys.exit(main({words!r}))"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_each_end_of_the_process_fails_its_check(plant: Plant, tmp_path: Path) -> None:
+    plan = tmp_path / "plan"
+    plan.write_text("\n".join(WAYS))
+    take_one = f"""
+plan = open({str(plan)!r}).read().splitlines() if executable.network.name == "fork" else []
+if plan:
+    open({str(plan)!r}, "w").write("\\n".join(plan[1:]))
+    exec(plan[0])
+"""
+    plant_code(plant, run=take_one)
+    with CheckProcesses(Order(device="BREAKING", patterns=(FORK, "cancel.cancel_of_an*"), limit=3)) as processes:
+        fork, idle = processes.checks
+        assert (fork.name, idle.level) == (FORK, "contract")
+        outcomes = [processes.run_check(fork) for _ in WAYS]
+        assert [outcome.status for outcome in outcomes] == ["failed"] * len(WAYS)
+        for outcome, reason in zip(outcomes, WAYS.values(), strict=True):
+            assert outcome.reason.startswith(reason)
+            assert "in on_run" in outcome.trace or "exit code" in reason
+        assert [outcome.status for outcome in processes.run_checks()] == ["passed", "passed"]
+
+
+def test_report_of_a_device_that_spoils_everything_is_whole(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    plant_code(plant, run=SPOILING, close="raise OSError('the driver is gone')")
+    badge = tmp_path / "badge.json"
+    checks = ("load.*", "registry.closed*", "models.residual")
+    options = [word for name in checks for word in ("--check", name)]
+    kit = start_kit("--level", "contract", "--level", "models", *options, "--badge", str(badge))
+    printed, _ = kit.communicate(timeout=600)
+    report = json.loads(printed)
+    failures = {failure["name"]: failure["reason"] for failure in report["failures"]}
+    assert kit.returncode == 1
+    assert failures[FORK].endswith("signal SIGABRT")
+    assert "the driver is gone" in failures["registry.closed_core_is_refused"]
+    assert "closing the device raised" in failures["lifetime.device_closes_after_all_checks"]
+    assert "the driver is gone" in failures["lifetime.device_closes_after_all_checks"]
+    assert report["checks"]["passed"] >= 1
+    assert json.loads(badge.read_text())["message"].startswith(f"{len(failures)} failed")
+    assert list(temporary.iterdir()) == []
+
+
+def test_exitfirst_shows_the_failure_and_the_number_of_checks_left(plant: Plant) -> None:
+    plant_code(plant, run="os.abort()")
+    kit = start_kit("-x", "--check", "cancel.cancel_of_an*", "--check", "load.*", text=True)
+    printed, shown = kit.communicate(timeout=600)
+    assert kit.returncode == 1
+    assert "FAILED load." in shown
+    assert "Fatal Python error: Aborted" in shown
+    assert "The run was ended early:" in printed
+    assert printed.count("signal SIGABRT") == 1
+
+
+def test_interrupt_reports_the_checks_that_were_run(plant: Plant, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reached = f"open({str(pipe)!r}, 'w').close()"
+    plant_code(plant, run=f"if executable.network.name == 'fork':\n    {reached}\n    threading.Event().wait()")
+    kit = start_kit("--check", "load.*")
+    pipe.read_bytes()  # returns when the device has closed its end
+    kit.send_signal(signal.SIGINT)
+    printed, _ = kit.communicate(timeout=600)
+    report = json.loads(printed)
+    assert kit.returncode == 130
+    assert report["checks"]["passed"] >= 1
+    assert report["not_run"] >= 1
+
+
+def test_device_that_ends_its_process_when_it_is_made_is_unavailable(plant: Plant) -> None:
+    plant("BREAKING", "import os\nfrom hetero_core import hookimpl\n@hookimpl\ndef create_device():\n    os.abort()\n")
+    kit = start_kit("--check", "load.*", text=True)
+    _, shown = kit.communicate(timeout=600)
+    assert kit.returncode == 3
+    assert "cannot open device BREAKING: the device ended the process of the checks: signal SIGABRT" in shown
+    assert "in create_device" in shown
