@@ -370,7 +370,7 @@ class ExecutableNetwork:
         """Notes a run that is under way. Raises: ClosedError."""
         # Before the check for closing: `close` first marks the network as closed and then looks at the runs.
         self.thread_of_run[context] = thread
-        if self._is_closed or self._process != os.getpid():
+        if self._is_closed or self.process != os.getpid():
             del self.thread_of_run[context]
             self._require_open()
 
