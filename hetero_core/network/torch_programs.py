@@ -1,0 +1,72 @@
+"""Programs of torch as ONNX models: an ONNXProgram of torch.onnx, and an ExportedProgram of torch.export, exported on the fly.
+
+Recognizes both by the names of their classes. Imports torch only inside functions, once a caller has passed an object of torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.errors import NetworkReadError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def model_of_program(source: object) -> onnx.ModelProto | None:
+    """Returns the model of an ONNXProgram or an ExportedProgram; None for any other object. Raises: NetworkReadError."""
+    owner = type(source)
+    if not owner.__module__.startswith("torch."):
+        return None
+    if owner.__name__ == "ONNXProgram":
+        return source.model_proto  # type: ignore[attr-defined,no-any-return]  # an object of torch
+    if owner.__name__ == "ExportedProgram":
+        return export_program(source)
+    return None
+
+
+def export_program(program: Any) -> onnx.ModelProto:
+    """Returns the ONNX model of an ExportedProgram, without the exporter's warnings and messages about itself.
+
+    Raises: NetworkReadError without onnxscript, for a program that changes its inputs or buffers, and for an error of the exporter.
+    """
+    if importlib.util.find_spec("onnxscript") is None:
+        raise NetworkReadError("cannot export an ExportedProgram: torch.onnx needs the package onnxscript. Run: pip install onnxscript")
+    changed = [spec.target or spec.arg.name for spec in program.graph_signature.output_specs if "MUTATION" in spec.kind.name]
+    if changed:
+        names = ", ".join(f"'{name}'" for name in changed)
+        raise NetworkReadError(f"cannot export an ExportedProgram: it changes {names} in place, and a network changes no input")
+    import torch  # heavy
+
+    with _silence_exporter():
+        try:
+            return torch.onnx.export(program, dynamo=True, verbose=False).model_proto  # type: ignore[no-any-return]  # untyped
+        except Exception as error:
+            raise NetworkReadError(f"cannot export an ExportedProgram: {describe_cause(error)}") from error
+
+
+def describe_cause(error: BaseException) -> str:
+    """Returns the first line of the error at the root of an exporter's chain, with its class: the exporters wrap it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"
+
+
+@contextmanager
+def _silence_exporter() -> Iterator[None]:
+    """Hides what the exporter says about itself: its deprecations, and the optional packages that it does not find."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
