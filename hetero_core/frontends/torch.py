@@ -143,6 +143,7 @@ def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[
         raise _RunsInTorchError("gradients are recorded; call the model under torch.no_grad() or torch.inference_mode()")
     placeholders, results = _list_placeholders(graph), _list_results(graph)
     opened, positions = _read_sizes_from_tensors(_with_results(graph, [node for node in results if _is_computed(node)]))
+    _write_out_fused_calls(opened)
     examples = [_find_example(placeholders[position]) for position in positions]
     try:
         program = torch.export.export(
@@ -197,6 +198,58 @@ def _read_sizes_from_tensors(graph: fx.GraphModule) -> tuple[fx.GraphModule, lis
         graph.graph.erase_node(placeholders[position])
     graph.recompile()
     return graph, positions
+
+
+def _write_out_fused_calls(graph: fx.GraphModule) -> None:
+    """Replaces the fused kernels of torch's transformer layers, which torch.onnx does not know, by their formulas."""
+    import torch
+
+    formulas = {torch._transformer_encoder_layer_fwd: _compute_encoder_layer, torch._native_multi_head_attention: _compute_attention}
+    for node in graph.graph.nodes:
+        node.target = formulas.get(node.target, node.target) if node.op == "call_function" else node.target
+    graph.recompile()
+
+
+def _compute_attention(query: Tensor, key: Tensor, value: Tensor, size: int, heads: int, projection: Tensor, bias: Tensor,
+                       out: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
+                       average: bool = True, mask_type: int | None = None) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Returns what torch._native_multi_head_attention does; torch calls it with the same tensor for query, key and value.
+
+    A mask is true where no attention goes: of (queries, keys), of (batch, keys) for type 1, or of the shape of the scores for type 2.
+    """
+    from torch.nn import functional
+
+    q, k, v = functional.linear(query, projection, bias).unflatten(-1, (3, heads, size // heads)).permute(2, 0, 3, 1, 4)
+    scores = q @ k.transpose(2, 3) * (size // heads) ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill((mask[:, None, None] if mask_type == 1 else mask).bool(), float("-inf"))
+    shares = scores.softmax(-1)
+    result = functional.linear((shares @ v).transpose(1, 2).flatten(2), out, out_bias)
+    return result, (shares.mean(1) if average else shares) if need_weights else None
+
+
+def _compute_encoder_layer(x: Tensor, size: int, heads: int, projection: Tensor, bias: Tensor, out: Tensor, out_bias: Tensor,
+                           has_gelu: bool, norm_first: bool, epsilon: float, scale: Tensor, shift: Tensor, scale_2: Tensor,
+                           shift_2: Tensor, wide: Tensor, wide_bias: Tensor, narrow: Tensor, narrow_bias: Tensor,
+                           mask: Tensor | None = None, mask_type: int | None = None) -> Tensor:  # fmt: skip
+    """Returns what torch._transformer_encoder_layer_fwd does. Source: torch.nn.TransformerEncoderLayer.forward."""
+    from torch.nn import functional
+
+    def attend(y: Tensor) -> Tensor:
+        return _compute_attention(y, y, y, size, heads, projection, bias, out, out_bias, mask, False, mask_type=mask_type)[0]
+
+    def feed(y: Tensor) -> Tensor:
+        hidden = functional.linear(y, wide, wide_bias)
+        return functional.linear(functional.gelu(hidden) if has_gelu else functional.relu(hidden), narrow, narrow_bias)
+
+    def norm(y: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
+        return functional.layer_norm(y, (size,), weight, offset, epsilon)
+
+    if norm_first:
+        x = x + attend(norm(x, scale, shift))
+        return x + feed(norm(x, scale_2, shift_2))
+    x = norm(x + attend(x), scale, shift)
+    return norm(x + feed(x), scale_2, shift_2)
 
 
 def _open_sizes(example: Any) -> Any:
@@ -266,9 +319,7 @@ class CompiledGraph:
         position_of_name = {name: position for position, name in self._names.items()}
         feeds = {spec.name: array_of_tensor(values[position_of_name[spec.name]], spec.memory) for spec in network.inputs}
         outputs, sizes = iter(network.infer(feeds).values()), iter(self._exported.find_sizes(*values))
-        return [
-            next(sizes) if device is None else tensor_of_array(next(outputs), device) for device in self._exported.devices
-        ]
+        return [next(sizes) if device is None else tensor_of_array(next(outputs), device) for device in self._exported.devices]
 
     def find_network(self, values: Sequence[Any]) -> ExecutableNetwork:
         """Returns the network with the present weights; loads it for new and for changed weights. Raises: as a load does."""
@@ -339,18 +390,23 @@ def array_of_tensor(value: Any, memory: str = HOST) -> Any:
         return tensor.contiguous()
     tensor = tensor.cpu().contiguous().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
-    if name != "bfloat16" and "float8" not in name:
+    if not _is_foreign(name):
         return np.from_dlpack(tensor)
-    # NumPy reads these types as integers of their size.
-    integers = torch.int16 if tensor.element_size() == 2 else torch.int8
-    return np.from_dlpack(tensor.view(integers)).view(numpy_dtype(name.replace("_", "")))
+    integers = torch.int16 if tensor.element_size() == 2 else torch.uint8
+    return np.from_dlpack(tensor.view(integers)).view(numpy_dtype(name.replace("_", "") if "float8" in name else name))
 
 
 def tensor_of_array(array: np.ndarray[Any, Any], device: Any) -> Tensor:
     """Returns a tensor on a device of torch; on the host it is a view of the array."""
     import torch
 
-    dtype = getattr(torch, array.dtype.name)
-    integers = {1: np.int8, 2: np.int16}.get(array.dtype.itemsize)
-    tensor = torch.from_dlpack(array) if array.dtype.kind != "V" else torch.from_dlpack(array.view(integers)).view(dtype)
-    return tensor.to(device)
+    array = array if array.flags.writeable else array.copy()
+    if not _is_foreign(array.dtype.name):
+        return torch.from_dlpack(array).to(device)
+    integers = np.int16 if array.dtype.itemsize == 2 else np.uint8
+    return torch.from_dlpack(array.view(integers)).view(getattr(torch, array.dtype.name)).to(device)
+
+
+def _is_foreign(name: str) -> bool:
+    """Says whether NumPy's DLPack lacks an element type; it is passed as integers of its size."""
+    return name in ("bool", "bfloat16") or "float8" in name

@@ -37,7 +37,7 @@ def export_program(program: Any) -> onnx.ModelProto:
     """
     if importlib.util.find_spec("onnxscript") is None:
         raise NetworkReadError("cannot export an ExportedProgram: torch.onnx needs the package onnxscript. Run: pip install onnxscript")
-    changed = [spec.target or spec.arg.name for spec in program.graph_signature.output_specs if "MUTATION" in spec.kind.name]
+    changed = _list_changed(program)
     if changed:
         names = ", ".join(f"'{name}'" for name in changed)
         raise NetworkReadError(f"cannot export an ExportedProgram: it changes {names} in place, and a network changes no input")
@@ -48,6 +48,17 @@ def export_program(program: Any) -> onnx.ModelProto:
             return torch.onnx.export(program, dynamo=True, verbose=False).model_proto  # type: ignore[no-any-return]  # untyped
         except Exception as error:
             raise NetworkReadError(f"cannot export an ExportedProgram: {describe_cause(error)}") from error
+
+
+def _list_changed(program: Any) -> list[str]:
+    """Returns the inputs, parameters and buffers that a program changes; the exporter would leave the changes out."""
+    calls = [node for node in program.graph.nodes if hasattr(node.target, "_schema")]
+    if any(node.target._schema.is_mutable for node in calls):
+        program = program.run_decompositions({})  # the signature lists changes only of a program without calls in place
+    changed = [str(spec.target or spec.arg.name) for spec in program.graph_signature.output_specs if "MUTATION" in spec.kind.name]
+    # batch_norm(input, weight, bias, running_mean, running_var, training, ...) does not tell that it changes its statistics.
+    trained = [node for node in calls if "batch_norm" in str(node.target) and node.args[3] is not None and node.args[5] is True]
+    return changed + [str(node.args[3]) for node in trained]
 
 
 def describe_cause(error: BaseException) -> str:
