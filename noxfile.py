@@ -236,8 +236,8 @@ def kit(session: nox.Session) -> None:
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
     flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
     core = (
-        *("generation", "kernels_cases", "kernels_ml", "kernels_ml_trees", "kernels_random_attributes", "operators"),
-        *("reshape_passes", "splitting", "transpose_passes", "writer"),
+        *("generation", "kernels_cases", "kernels_ml", "kernels_ml_trees", "kernels_random_attributes", "onnx_backend"),
+        *("operators", "reshape_passes", "splitting", "transpose_passes", "writer"),
     )
     example = "tests/docs/test_completeness.py::test_example_passes_its_own_tests"
     tests = (*flow, *(f"tests/core/test_{name}.py" for name in core), example, "plugins/cupy/tests")

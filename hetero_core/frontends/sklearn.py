@@ -156,8 +156,10 @@ def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> 
             model = to_onnx(estimator, first, options={id(final): scores} if scores else None, target_opset=_OPSETS)
     except Exception as error:
         raise NetworkReadError(f"skl2onnx cannot convert {estimator!r}: {type(error).__name__}: {error}") from error
+    # skl2onnx 1.20 declares a single column for the scores of two classes, and float64 for trees that give float32; types are inferred.
     for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")  # skl2onnx declares a single column for the scores of two classes
+        output.ClearField("type")
+    model.graph.ClearField("value_info")
     return model  # type: ignore[no-any-return]  # untyped
 
 

@@ -20,7 +20,7 @@ from weakref import ref
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import NetworkReadError, UnsupportedNodesError
+from hetero_core.errors import InputShapeError, NetworkReadError, UnsupportedNodesError
 from hetero_core.frontends.shared_core import get_core
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.torch_programs import describe_cause, export_program
@@ -70,16 +70,26 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapp
         compiled = CompiledGraph(exported, lambda network: core.load_network(network, device, config), is_frozen=is_frozen)
         compiled.find_network(inputs)
     except (_RunsInTorchError, NetworkReadError, UnsupportedNodesError) as error:
-        warnings.warn(f"{_describe_graph(graph)} runs in torch, not on {device}: {error}", TorchFallbackWarning, stacklevel=2)
+        _warn_of_fallback(graph, device, error)
         return graph.forward  # type: ignore[no-any-return]  # untyped
-    return compiled
+
+    def run(*values: Any) -> Sequence[Any]:
+        try:
+            return compiled(*values)
+        except InputShapeError as error:  # torch.export fixed a size that dynamo left open
+            _warn_of_fallback(graph, device, error)
+            return graph.forward(*values)  # type: ignore[no-any-return]  # untyped
+
+    return run
 
 
-def _describe_graph(graph: fx.GraphModule) -> str:
-    """Returns the number of operations, and the line of the program at which the graph begins."""
+def _warn_of_fallback(graph: fx.GraphModule, device: str, reason: Exception) -> None:
+    """Says that a graph runs in torch, with its number of operations, and the line of the program at which it begins."""
     calls = [node for node in graph.graph.nodes if node.op.startswith("call")]
     lines = [line.strip() for node in calls for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
-    return f"a graph of {len(calls)} operations" + (f" ({lines[-1]})" if lines else "")
+    where = f" ({lines[-1]})" if lines else ""
+    message = f"a graph of {len(calls)} operations{where} runs in torch, not on {device}: {reason}"
+    warnings.warn(message, TorchFallbackWarning, stacklevel=3)
 
 
 # From a graph of dynamo to a network
@@ -256,13 +266,12 @@ def _open_sizes(example: Any) -> Any:
     """Returns the part of an input's shape that changes between calls, as torch.export describes it. Raises: _RunsInTorchError."""
     import torch
 
+    # AUTO: torch.export fixes the sizes that an operation needs, as the width of a layer.
     if isinstance(example, torch.SymInt):
-        return torch.export.Dim.DYNAMIC
+        return torch.export.Dim.AUTO
     if not isinstance(example, torch.Tensor):
         raise _RunsInTorchError(f"its input {example!r} is no tensor and no integer")
-    # A symbol may stand for a number that the graph needs, as the width of a layer.
-    sizes = {axis: size for axis, size in enumerate(example.shape) if isinstance(size, torch.SymInt)}
-    return {axis: torch.export.Dim.DYNAMIC for axis, size in sizes.items() if size.node.maybe_as_int() is None}
+    return {axis: torch.export.Dim.AUTO for axis, size in enumerate(example.shape) if isinstance(size, torch.SymInt)}
 
 
 def _list_draws(program: Any) -> Iterator[fx.Node]:
