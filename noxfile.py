@@ -195,7 +195,10 @@ def models(session: nox.Session) -> None:
     install_workspace(session, [*(with_extras(name, "jit") for name in COMPANIONS), with_extras("onnxruntime", "cpu")], *tools)
     # --no-deps skips the only requirement that is not installed yet: a library for several GPUs.
     session.install("--no-deps", "xgboost>=3.2,<4")
-    pages = [f"tests/docs/test_code_blocks.py::test_python_blocks_of_page_run[docs/how-to/come-from-{name}.md]" for name in ("torch", "scikit-learn")]
+    pages = [
+        f"tests/docs/test_code_blocks.py::test_python_blocks_of_page_run[docs/how-to/come-from-{name}.md]"
+        for name in ("torch", "scikit-learn")
+    ]
     session.run("pytest", "tests/models", *pages, *session.posargs, env=isolate(session))
 
 

@@ -5,10 +5,12 @@ The words for a device: CPU is CPU, CUDA is GPU, "CUDA:1" is GPU.1; any other te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
 from hetero_core.errors import HeteroError, InvalidNetworkError, NetworkReadError
@@ -16,7 +18,7 @@ from hetero_core.frontends.shared_core import get_core
 from hetero_core.runtime.executable import ExecutableNetwork
 
 
-class HeteroBackendRep(BackendRep):
+class HeteroBackendRep(BackendRep):  # type: ignore[misc]  # onnx is untyped
     """A model that `prepare` has loaded."""
 
     def __init__(self, network: ExecutableNetwork) -> None:
@@ -30,7 +32,7 @@ class HeteroBackendRep(BackendRep):
         return tuple(self.network.infer(inputs).values())
 
 
-class HeteroBackend(Backend):
+class HeteroBackend(Backend):  # type: ignore[misc]  # onnx is untyped
     """The interface of `onnx.backend.base.Backend`; `run_model` is the base class's own."""
 
     @classmethod
@@ -52,7 +54,7 @@ class HeteroBackend(Backend):
         node: onnx.NodeProto,
         inputs: Any,
         device: str = "CPU",
-        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        outputs_info: Any = None,
         **config: Any,
     ) -> tuple[Any, ...]:
         """Returns the outputs of a node for arrays by position or by name. `outputs_info`, which is not needed, is ignored as ONNX allows.
@@ -61,8 +63,14 @@ class HeteroBackend(Backend):
         """
         names = [name for name in dict.fromkeys(node.input) if name]
         feeds = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
-        version = config.pop("opset_version", onnx.defs.onnx_opset_version() if not node.domain else 1)
-        model = make_model_of_node(node, feeds, version)
+        version = config.pop("opset_version", 1 if node.domain else onnx.defs.onnx_opset_version())
+        arrays = {name: np.asarray(value) for name, value in feeds.items()}
+        specs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in arrays.items()
+        ]
+        graph = helper.make_graph([node], "node", specs, [onnx.ValueInfoProto(name=name) for name in node.output if name])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
         return cls.prepare(model, device, **config).run(feeds)
 
     @classmethod
@@ -81,21 +89,6 @@ def find_device(device: str) -> str:
     if name.upper() != "CUDA":
         return "CPU" if device.upper() == "CPU:0" else device
     return f"GPU.{number}" if number else "GPU"
-
-
-def make_model_of_node(node: onnx.NodeProto, feeds: Mapping[str, Any], version: int) -> onnx.ModelProto:
-    """Returns a model of a single node for inputs of these element types; the types of its outputs are inferred."""
-    import numpy as np
-    from onnx import helper
-
-    arrays = {name: np.asarray(value) for name, value in feeds.items()}
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in arrays.items()
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "node", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
 
 
 is_compatible, prepare, run_model = HeteroBackend.is_compatible, HeteroBackend.prepare, HeteroBackend.run_model

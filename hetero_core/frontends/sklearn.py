@@ -9,6 +9,7 @@ Imports scikit-learn, whose base classes these are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,11 @@ class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         self.device = device
         self.config = config
 
+    @property
+    def _is_estimator(self) -> bool:
+        """Says whether the model is an estimator of scikit-learn."""
+        return hasattr(self.model, "predict")
+
     def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: N803  # scikit-learn's name
         """Returns the estimator itself, unchanged: its model is fitted."""
         return self
@@ -63,37 +69,30 @@ class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         state.pop("_loaded", None)  # a loaded network belongs to its process
         return state
 
-    @property
-    def _converts(self) -> bool:
-        """Says whether the model is an estimator of scikit-learn."""
-        return hasattr(self.model, "predict")
-
     def _run(self, X: Any, *, gives_scores: bool = False) -> list[Any]:  # noqa: N803
         """Returns the outputs of the model in order. Raises: errors of inputs, of the conversion, of the load and of the device."""
         network = self._find_network(X, gives_scores=gives_scores)
         return list(network.infer(read_columns(X, network.inputs)).values())
 
     def _find_network(self, X: Any, *, gives_scores: bool) -> ExecutableNetwork:  # noqa: N803
-        types = _describe_types(X) if self._converts else None
+        dtypes = [X[name].dtype for name in X.columns] if hasattr(X, "columns") else [np.asarray(X).dtype]
+        types = tuple(map(str, dtypes)) if self._is_estimator else None
         key = (id(self.model), self.device, repr(self.config), gives_scores, types)
         loaded: dict[Any, ExecutableNetwork] = self.__dict__.setdefault("_loaded", {})
         if key not in loaded:
-            model = convert_estimator(self.model, X, gives_scores=gives_scores) if self._converts else self.model
+            model = convert_estimator(self.model, X, gives_scores=gives_scores) if self._is_estimator else self.model
             loaded[key] = get_core().load_network(model, self.device, self.config)
         return loaded[key]
 
-    def _read(self) -> Network:
-        return get_core().read_network(self.model)
-
 
 def _gives_probabilities(estimator: Any) -> bool:
-    if estimator._converts:
+    if estimator._is_estimator:
         return hasattr(estimator.model, "predict_proba")
-    return len(estimator._read().outputs) > 1
+    return len(get_core().read_network(estimator.model).outputs) > 1
 
 
 def _gives_scores(estimator: Any) -> bool:
-    return estimator._converts and hasattr(estimator.model, "decision_function")
+    return estimator._is_estimator and hasattr(estimator.model, "decision_function")
 
 
 class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -104,7 +103,7 @@ class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> np.ndarray[Any, Any]:
         """The classes in the order of the probabilities. Raises: AttributeError if the model does not name them."""
-        classes = self.model.classes_ if self._converts else find_classes(self._read())
+        classes = self.model.classes_ if self._is_estimator else find_classes(get_core().read_network(self.model))
         if classes is None:
             raise AttributeError("the model names no classes: no classifier and no table of classes makes its first output")
         return np.asarray(classes)
@@ -112,7 +111,7 @@ class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
         """Returns the label of each row."""
         labels = self._run(X, gives_scores=not _gives_probabilities(self) and _gives_scores(self))[0]
-        return labels.astype(self.classes_.dtype) if self._converts else labels  # type: ignore[no-any-return]  # of a list
+        return labels.astype(self.classes_.dtype) if self._is_estimator else labels  # type: ignore[no-any-return]  # of a list
 
     @available_if(_gives_probabilities)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
     def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
@@ -141,10 +140,10 @@ def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> 
 
     Raises: NetworkReadError without skl2onnx, and for an estimator that it cannot convert.
     """
-    try:
-        from skl2onnx import to_onnx  # heavy
-    except ImportError as error:
-        raise NetworkReadError(f"cannot convert {estimator!r}: run 'pip install skl2onnx', or pass an ONNX model") from error
+    if find_spec("skl2onnx") is None:
+        raise NetworkReadError(f"cannot convert {estimator!r}: run 'pip install skl2onnx', or pass an ONNX model")
+    from skl2onnx import to_onnx  # heavy
+
     first = X[:1] if hasattr(X, "shape") else np.asarray(X[:1])
     final = estimator[-1] if hasattr(estimator, "steps") else estimator
     scores = {"raw_scores": True} if gives_scores else {}
@@ -160,7 +159,7 @@ def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> 
     for output in model.graph.output:
         output.ClearField("type")
     model.graph.ClearField("value_info")
-    return model  # type: ignore[no-any-return]  # untyped
+    return model
 
 
 def find_classes(network: Network) -> Sequence[Any] | np.ndarray[Any, Any] | None:
@@ -182,17 +181,6 @@ def find_classes(network: Network) -> Sequence[Any] | np.ndarray[Any, Any] | Non
 # Inputs
 
 
-def _list_columns(X: Any) -> list[str] | None:  # noqa: N803
-    """Returns the names of the columns of a data frame; None for any other X."""
-    return [str(name) for name in X.columns] if hasattr(X, "columns") else None
-
-
-def _describe_types(X: Any) -> tuple[str, ...]:  # noqa: N803
-    if _list_columns(X) is not None:
-        return tuple(f"{name}: {X[name].dtype}" for name in X.columns)
-    return (str(np.asarray(X).dtype),)
-
-
 def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa: N803
     """Returns the inputs of a network from an array or a data frame: columns by the names of the inputs, else by their positions.
 
@@ -200,7 +188,7 @@ def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa:
 
     Raises: InputNameError for a missing column, InputShapeError for another number of columns, InputTypeError.
     """
-    names = _list_columns(X)
+    names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
     rows = X.toarray() if hasattr(X, "toarray") else X  # a sparse matrix
     if len(specs) == 1 and (names is None or specs[0].name not in names):
         return {specs[0].name: _as_input(rows, specs[0])}
@@ -227,13 +215,11 @@ def _as_input(values: Any, spec: ValueSpec) -> np.ndarray[Any, Any]:
         return array
     try:
         dtype = np.dtype(object) if spec.type.dtype == "string" else numpy_dtype(spec.type.dtype)
-        array = np.array(array.tolist()) if array.dtype == object and dtype != object else array
-        array = array.astype(dtype, casting="unsafe" if dtype == object else "same_kind", copy=False)
+        array = np.array(array.tolist()) if array.dtype.hasobject and not dtype.hasobject else array
+        array = array.astype(dtype, casting="unsafe" if dtype.hasobject else "same_kind", copy=False)
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"input '{spec.name}': {array.dtype} does not convert to {spec.type.dtype}: {error}") from error
     rank = None if spec.type.shape is None else len(spec.type.shape)
     if rank == 2 and array.ndim == 1:
         return array.reshape(-1, 1)
     return array.ravel() if rank == 1 and array.ndim == 2 and array.shape[1] == 1 else array
-
-

@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 
     Compiled = Callable[..., Sequence[Any]]
 
-FREEZING = "freezing"
-"""The option, named as inductor's, by which the caller promises to change weights only in ways that torch counts."""
-
-MOST_RELOADS = 3
-"""How often changed weights become constants again; a weight that changes once more becomes an input."""
-
 
 class TorchFallbackWarning(UserWarning):
     """A graph of torch.compile runs in torch and not on a device; the message names the graph and the reason."""
@@ -59,11 +53,9 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapp
 
     _fix_numbers(graph)
     config = dict(options or {})
-    device, is_frozen = config.pop("device", "AUTO"), bool(config.pop(FREEZING, False))
+    device, is_frozen = config.pop("device", "AUTO"), bool(config.pop("freezing", False))
     core = get_core()
     core.resolve_config(device, config)  # a wrong option is an error, also of a graph that stays in torch
-    if not any(_is_computed(node) for node in _list_results(graph)):
-        return graph.forward  # type: ignore[no-any-return]  # sizes alone
     try:
         with torch._guards.tracing(None):  # the symbols and guards of dynamo stay as they are
             exported = _export_graph(graph, inputs, core.read_network)
@@ -87,9 +79,8 @@ def _warn_of_fallback(graph: fx.GraphModule, device: str, reason: Exception) -> 
     """Says that a graph runs in torch, with its number of operations, and the line of the program at which it begins."""
     calls = [node for node in graph.graph.nodes if node.op.startswith("call")]
     lines = [line.strip() for node in calls for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
-    where = f" ({lines[-1]})" if lines else ""
-    message = f"a graph of {len(calls)} operations{where} runs in torch, not on {device}: {reason}"
-    warnings.warn(message, TorchFallbackWarning, stacklevel=3)
+    where = f"a graph of {len(calls)} operations ({lines[-1] if lines else 'without calls'})"
+    warnings.warn(f"{where} runs in torch, not on {device}: {reason}", TorchFallbackWarning, stacklevel=3)
 
 
 # From a graph of dynamo to a network
@@ -97,9 +88,7 @@ def _warn_of_fallback(graph: fx.GraphModule, device: str, reason: Exception) -> 
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """A graph as a network: for each input of the network the position of its value among the values of a call, the inputs that are weights,
-    and how each result of the graph is made.
-    """
+    """A graph as a network: the positions, among the values of a call, of the network's inputs and of the weights among them."""
 
     network: Network
     positions: tuple[int, ...]
@@ -110,39 +99,29 @@ class ExportedGraph:
     """Computes the results that are no tensors."""
 
 
-def _fix_numbers(graph: fx.GraphModule) -> None:
-    """Lets dynamo record the graph again if Python's floats are inputs of it: then they are constants, with a guard for each.
-
-    dynamo passes a float as a tensor from which the graph reads a number; attributes of ONNX, as the epsilon of a normalization, are constants.
-    """
-    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-    from torch._dynamo.symbolic_convert import TensorifyState
-
-    floats = [node for node in _list_placeholders(graph) if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
-    for node in floats:
-        TensorifyState.specialize(_find_example(node).item_memo.node._expr.name)
-    if floats:
-        raise TensorifyScalarRestartAnalysis
-
-
-def _list_placeholders(graph: fx.GraphModule) -> list[fx.Node]:
-    return [node for node in graph.graph.nodes if node.op == "placeholder"]
-
-
-def _list_results(graph: fx.GraphModule) -> list[Any]:
-    return list(next(node for node in graph.graph.nodes if node.op == "output").args[0])
-
-
-def _is_computed(result: Any) -> bool:
-    """Says whether a result of a graph is a tensor."""
-    from torch import Tensor
-
-    return isinstance(_find_example(result), Tensor)
+def _list_nodes(graph: fx.GraphModule, kind: str) -> list[fx.Node]:
+    return [node for node in graph.graph.nodes if node.op == kind]
 
 
 def _find_example(node: Any) -> Any:
     """Returns the value that dynamo has recorded: a tensor without content, or a symbolic size."""
     return getattr(node, "meta", {}).get("example_value")
+
+
+def _fix_numbers(graph: fx.GraphModule) -> None:
+    """Lets dynamo record the graph again if Python's floats are inputs of it: then they are constants, with a guard for each.
+
+    dynamo passes a float as a tensor; attributes of ONNX, as the epsilon of a normalization, have to be constants.
+    """
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    inputs = _list_nodes(graph, "placeholder")
+    floats = [_find_example(node) for node in inputs if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
+    for example in floats:
+        TensorifyState.specialize(example.item_memo.node._expr.name)
+    if floats:
+        raise TensorifyScalarRestartAnalysis
 
 
 def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[Any], Network]) -> ExportedGraph:
@@ -151,8 +130,9 @@ def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[
 
     if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
         raise _RunsInTorchError("gradients are recorded; call the model under torch.no_grad() or torch.inference_mode()")
-    placeholders, results = _list_placeholders(graph), _list_results(graph)
-    opened, positions = _read_sizes_from_tensors(_with_results(graph, [node for node in results if _is_computed(node)]))
+    placeholders, results = _list_nodes(graph, "placeholder"), _list_nodes(graph, "output")[0].args[0]
+    tensors = [node for node in results if isinstance(_find_example(node), torch.Tensor)]
+    opened, positions = _read_sizes_from_tensors(_with_results(graph, tensors))
     _write_out_fused_calls(opened)
     examples = [_find_example(placeholders[position]) for position in positions]
     try:
@@ -170,8 +150,8 @@ def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[
         read(export_program(program)),
         tuple(positions),
         frozenset(p for p in positions if "_dynamo_static_input_type" in placeholders[p].meta.get("tensor_dict", {})),
-        tuple(_find_example(node).device if _is_computed(node) else None for node in results),
-        _with_results(graph, [node for node in results if not _is_computed(node)]).forward,
+        tuple(_find_example(node).device if node in tensors else None for node in results),
+        _with_results(graph, [node for node in results if node not in tensors]).forward,
     )
 
 
@@ -179,7 +159,8 @@ def _with_results(graph: fx.GraphModule, results: Sequence[Any]) -> fx.GraphModu
     """Returns a graph with the same inputs that computes only these results."""
     from torch import fx
 
-    copied, copy_of_node = fx.Graph(), {}
+    copied = fx.Graph()
+    copy_of_node: dict[fx.Node, fx.Node] = {}
     copied.graph_copy(graph.graph, copy_of_node)
     copied.output(tuple(copy_of_node[each] if isinstance(each, fx.Node) else each for each in results))
     copied.eliminate_dead_code()
@@ -187,10 +168,10 @@ def _with_results(graph: fx.GraphModule, results: Sequence[Any]) -> fx.GraphModu
 
 
 def _read_sizes_from_tensors(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
-    """Returns the graph with the sizes of its tensors read from these, not passed beside them, and the positions of the remaining inputs."""
+    """Returns the graph with sizes read from its tensors, not passed beside them, and the positions of its remaining inputs."""
     import torch
 
-    placeholders = _list_placeholders(graph)
+    placeholders = _list_nodes(graph, "placeholder")
     axis_of_size: dict[str, tuple[fx.Node, int]] = {}
     for node in placeholders:
         example = _find_example(node)
@@ -198,14 +179,13 @@ def _read_sizes_from_tensors(graph: fx.GraphModule) -> tuple[fx.GraphModule, lis
             axis_of_size.setdefault(str(size), (node, axis))
     positions = []
     for position, node in enumerate(placeholders):
-        if isinstance(_find_example(node), torch.SymInt) and str(_find_example(node)) in axis_of_size:
-            with graph.graph.inserting_after(placeholders[-1]):
-                size = graph.graph.call_function(torch.ops.aten.sym_size.int, axis_of_size[str(_find_example(node))])
-            node.replace_all_uses_with(size)
-        else:
+        source = axis_of_size.get(str(_find_example(node))) if isinstance(_find_example(node), torch.SymInt) else None
+        if source is None:
             positions.append(position)
-    for position in set(range(len(placeholders))) - set(positions):
-        graph.graph.erase_node(placeholders[position])
+            continue
+        with graph.graph.inserting_after(placeholders[-1]):
+            node.replace_all_uses_with(graph.graph.call_function(torch.ops.aten.sym_size.int, source))
+        graph.graph.erase_node(node)
     graph.recompile()
     return graph, positions
 
@@ -214,46 +194,46 @@ def _write_out_fused_calls(graph: fx.GraphModule) -> None:
     """Replaces the fused kernels of torch's transformer layers, which torch.onnx does not know, by their formulas."""
     import torch
 
-    formulas = {torch._transformer_encoder_layer_fwd: _compute_encoder_layer, torch._native_multi_head_attention: _compute_attention}
-    for node in graph.graph.nodes:
-        node.target = formulas.get(node.target, node.target) if node.op == "call_function" else node.target
+    formulas: dict[Any, Any] = {
+        torch._transformer_encoder_layer_fwd: _compute_encoder_layer,
+        torch._native_multi_head_attention: lambda x, key, value, *rest: _compute_attention(
+            x, *rest
+        ),  # all three are the same tensor
+    }
+    for node in _list_nodes(graph, "call_function"):
+        node.target = formulas.get(node.target, node.target)
     graph.recompile()
 
 
-def _compute_attention(query: Tensor, key: Tensor, value: Tensor, size: int, heads: int, projection: Tensor, bias: Tensor,
-                       out: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
-                       average: bool = True, mask_type: int | None = None) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Returns what torch._native_multi_head_attention does; torch calls it with the same tensor for query, key and value.
-
-    A mask is true where no attention goes: of (queries, keys), of (batch, keys) for type 1, or of the shape of the scores for type 2.
-    """
+def _compute_attention(x: Tensor, size: int, heads: int, projection: Tensor, bias: Tensor, out: Tensor, out_bias: Tensor,
+                       mask: Tensor | None, has_weights: bool, is_mean: bool, mask_type: int | None) -> tuple[Any, Any]:  # fmt: skip
+    """Returns the attention of x to itself, and its weights. A mask, true where no attention goes, has (batch, keys) for type 1."""
     from torch.nn import functional
 
-    q, k, v = functional.linear(query, projection, bias).unflatten(-1, (3, heads, size // heads)).permute(2, 0, 3, 1, 4)
+    q, k, v = functional.linear(x, projection, bias).unflatten(-1, (3, heads, size // heads)).permute(2, 0, 3, 1, 4)
     scores = q @ k.transpose(2, 3) * (size // heads) ** -0.5
     if mask is not None:
         scores = scores.masked_fill((mask[:, None, None] if mask_type == 1 else mask).bool(), float("-inf"))
-    shares = scores.softmax(-1)
-    result = functional.linear((shares @ v).transpose(1, 2).flatten(2), out, out_bias)
-    return result, (shares.mean(1) if average else shares) if need_weights else None
+    weights = scores.softmax(-1)
+    result = functional.linear((weights @ v).transpose(1, 2).flatten(2), out, out_bias)
+    return result, (weights.mean(1) if is_mean else weights) if has_weights else None
 
 
-def _compute_encoder_layer(x: Tensor, size: int, heads: int, projection: Tensor, bias: Tensor, out: Tensor, out_bias: Tensor,
-                           has_gelu: bool, norm_first: bool, epsilon: float, scale: Tensor, shift: Tensor, scale_2: Tensor,
-                           shift_2: Tensor, wide: Tensor, wide_bias: Tensor, narrow: Tensor, narrow_bias: Tensor,
-                           mask: Tensor | None = None, mask_type: int | None = None) -> Tensor:  # fmt: skip
-    """Returns what torch._transformer_encoder_layer_fwd does. Source: torch.nn.TransformerEncoderLayer.forward."""
+def _compute_encoder_layer(x: Tensor, size: int, heads: int, *rest: Any) -> Any:
+    """Returns a layer of an encoder. Source: torch.nn.TransformerEncoderLayer.forward."""
     from torch.nn import functional
 
-    def attend(y: Tensor) -> Tensor:
-        return _compute_attention(y, y, y, size, heads, projection, bias, out, out_bias, mask, False, mask_type=mask_type)[0]
+    *projections, has_gelu, norm_first, epsilon, scale, shift, scale_2, shift_2, wide, bias, narrow, bias_2, mask, mask_type = rest
+    activate = functional.gelu if has_gelu else functional.relu
 
-    def feed(y: Tensor) -> Tensor:
-        hidden = functional.linear(y, wide, wide_bias)
-        return functional.linear(functional.gelu(hidden) if has_gelu else functional.relu(hidden), narrow, narrow_bias)
+    def attend(y: Any) -> Any:
+        return _compute_attention(y, size, heads, *projections, mask, False, True, mask_type)[0]
 
-    def norm(y: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
-        return functional.layer_norm(y, (size,), weight, offset, epsilon)
+    def feed(y: Any) -> Any:
+        return functional.linear(activate(functional.linear(y, wide, bias)), narrow, bias_2)
+
+    def norm(y: Any, *affine: Tensor) -> Any:
+        return functional.layer_norm(y, (size,), *affine, epsilon)
 
     if norm_first:
         x = x + attend(norm(x, scale, shift))
@@ -266,9 +246,9 @@ def _open_sizes(example: Any) -> Any:
     """Returns the part of an input's shape that changes between calls, as torch.export describes it. Raises: _RunsInTorchError."""
     import torch
 
-    # AUTO: torch.export fixes the sizes that an operation needs, as the width of a layer.
+    # AUTO: torch.export fixes a size that an operation needs, as the width of a layer; each run checks it.
     if isinstance(example, torch.SymInt):
-        return torch.export.Dim.AUTO
+        return torch.export.Dim.DYNAMIC
     if not isinstance(example, torch.Tensor):
         raise _RunsInTorchError(f"its input {example!r} is no tensor and no integer")
     return {axis: torch.export.Dim.AUTO for axis, size in enumerate(example.shape) if isinstance(size, torch.SymInt)}
@@ -293,17 +273,11 @@ def _list_draws(program: Any) -> Iterator[fx.Node]:
 
 @dataclass
 class LoadedWeights:
-    """A network with the weights of one module as constants. `copies` are the contents that it was loaded with, `stamps` are torch's own
-    counts of changes.
-    """
+    """A network with the weights of one module as constants, and a mark of each weight: a copy, or the stamp of frozen weights."""
 
     network: ExecutableNetwork
     tensors: tuple[ref[Tensor], ...]
-    copies: tuple[Tensor, ...]
-    stamps: tuple[tuple[int, int], ...]
-    opened: frozenset[int]
-    """The weights that are inputs since they change too often."""
-    reloads: int
+    marks: tuple[Any, ...]
 
 
 class CompiledGraph:
@@ -319,58 +293,48 @@ class CompiledGraph:
         self._is_frozen = is_frozen
         self._lock = Lock()
         self._loaded: dict[tuple[int, ...], LoadedWeights] = {}
-        self._weights = tuple(sorted(exported.weights))
-        self._names = {p: spec.name for p, spec in zip(exported.positions, exported.network.inputs, strict=True)}
+        specs = list(zip(exported.positions, exported.network.inputs, strict=True))
+        self._weights = [(position, spec) for position, spec in specs if position in exported.weights]
+        self._inputs = [(position, spec) for position, spec in specs if position not in exported.weights]
 
     def __call__(self, *values: Any) -> list[Any]:
         """Returns the results of the graph. Raises: as `ExecutableNetwork.infer`, and as a load for changed weights."""
         network = self.find_network(values)
-        position_of_name = {name: position for position, name in self._names.items()}
-        feeds = {spec.name: array_of_tensor(values[position_of_name[spec.name]], spec.memory) for spec in network.inputs}
+        feeds = [
+            array_of_tensor(values[position], spec.memory) for (position, _), spec in zip(self._inputs, network.inputs, strict=True)
+        ]
         outputs, sizes = iter(network.infer(feeds).values()), iter(self._exported.find_sizes(*values))
         return [next(sizes) if device is None else tensor_of_array(next(outputs), device) for device in self._exported.devices]
 
     def find_network(self, values: Sequence[Any]) -> ExecutableNetwork:
         """Returns the network with the present weights; loads it for new and for changed weights. Raises: as a load does."""
-        weights = tuple(values[position] for position in self._weights)
+        weights = [values[position] for position, _ in self._weights]
         key = tuple(map(id, weights))
+        is_same = _has_stamp if self._is_frozen else _has_bits
         with self._lock:
             loaded = self._loaded.get(key)
-            if loaded is None or any(tensor() is not weight for tensor, weight in zip(loaded.tensors, weights, strict=True)):
+            if loaded is None or not all(
+                tensor() is weight and is_same(weight, mark)
+                for tensor, weight, mark in zip(loaded.tensors, weights, loaded.marks, strict=True)
+            ):
                 self._loaded = {k: each for k, each in self._loaded.items() if all(tensor() is not None for tensor in each.tensors)}
-                loaded = self._loaded[key] = self._load_weights(weights, frozenset(), reloads=0)
-            changed = self._find_changed(loaded, weights)
-            if changed:
-                opened = loaded.opened | changed if loaded.reloads >= MOST_RELOADS else loaded.opened
-                loaded = self._loaded[key] = self._load_weights(weights, opened, reloads=loaded.reloads + 1)
+                loaded = self._loaded[key] = self._load_weights(weights)
         return loaded.network
 
-    def _find_changed(self, loaded: LoadedWeights, weights: Sequence[Tensor]) -> frozenset[int]:
-        """Returns the positions of the weights that are no longer the constants of the network."""
-        states = zip(self._weights, weights, loaded.copies, loaded.stamps, strict=True)
-        return frozenset(
-            position
-            for position, weight, copy, stamp in states
-            if position not in loaded.opened
-            and (_stamp(weight) != stamp if self._is_frozen else not _has_same_bits(weight, copy))
-        )
-
-    def _load_weights(self, weights: Sequence[Tensor], opened: frozenset[int], *, reloads: int) -> LoadedWeights:
-        # Promised not to change, the caller's own memory becomes the constant.
-        copies = tuple(weight.detach() if self._is_frozen else weight.detach().clone() for weight in weights)
+    def _load_weights(self, weights: Sequence[Tensor]) -> LoadedWeights:
+        # If they are promised not to change, the caller's own memory becomes the constants.
+        copies = [weight.detach() if self._is_frozen else weight.detach().clone() for weight in weights]
         constants = {
-            self._names[position]: Initializer.of_array(np.ascontiguousarray(array_of_tensor(copy)))
-            for position, copy in zip(self._weights, copies, strict=True)
-            if position not in opened
+            spec.name: Initializer.of_array(array_of_tensor(copy)) for (_, spec), copy in zip(self._weights, copies, strict=True)
         }
         network = self._exported.network
         fixed = replace(
             network,
-            inputs=tuple(spec for spec in network.inputs if spec.name not in constants),
+            inputs=tuple(spec for _, spec in self._inputs),
             initializers=MappingProxyType({**network.initializers, **constants}),
         )
-        stamps = tuple(map(_stamp, weights))
-        return LoadedWeights(self._load(fixed), tuple(map(ref, weights)), copies, stamps, opened, reloads)
+        marks = map(_stamp, weights) if self._is_frozen else copies
+        return LoadedWeights(self._load(fixed), tuple(map(ref, weights)), tuple(marks))
 
 
 def _stamp(tensor: Tensor) -> tuple[int, int]:
@@ -378,14 +342,17 @@ def _stamp(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
-def _has_same_bits(tensor: Tensor, copy: Tensor) -> bool:
-    """Says whether two tensors have the same bits; numbers would not equal themselves if they are NaN."""
+def _has_stamp(tensor: Tensor, stamp: tuple[int, int]) -> bool:
+    return _stamp(tensor) == stamp
+
+
+def _has_bits(tensor: Tensor, copy: Tensor) -> bool:
+    """Says whether two tensors have the same bits; as numbers, NaN would not equal itself."""
     import torch
 
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
-    if integers is None or tensor.dtype != copy.dtype:
-        return torch.equal(tensor, copy)
-    return torch.equal(tensor.detach().view(integers), copy.view(integers))
+    is_alike = integers is not None and tensor.dtype == copy.dtype
+    return bool(torch.equal(tensor.detach().view(integers), copy.view(integers)) if is_alike else torch.equal(tensor, copy))
 
 
 def array_of_tensor(value: Any, memory: str = HOST) -> Any:

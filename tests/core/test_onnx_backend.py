@@ -50,7 +50,7 @@ def list_cases() -> Iterator[unittest.TestCase]:
 
     for category in BackendTest(SuiteBackend, __name__).test_cases.values():
         for case in unittest.defaultTestLoader.loadTestsFromTestCase(category):
-            # Random outputs equal no recorded ones; the kit judges them by their properties. A logit of squeezenet is a matter of roundings.
+            # Random outputs equal no recorded ones, and the logits of squeezenet are a matter of roundings; the kit judges them.
             if re.match(CASES, case._testMethodName) and not re.search("bernoulli|dropout.*rand|squeezenet", case._testMethodName):
                 yield case
 
@@ -96,7 +96,8 @@ def test_compatible_models_are_those_that_the_device_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "expected"), [("CPU", "CPU"), ("CPU:0", "CPU"), ("CUDA", "GPU"), ("CUDA:1", "GPU.1"), ("HETERO:GPU,CPU", "HETERO:GPU,CPU")]
+    ("device", "expected"),
+    [("CPU", "CPU"), ("CPU:0", "CPU"), ("CUDA", "GPU"), ("CUDA:1", "GPU.1"), ("HETERO:GPU,CPU", "HETERO:GPU,CPU")],
 )
 def test_device_of_onnx(device: str, expected: str) -> None:
     assert onnx_backend.find_device(device) == expected

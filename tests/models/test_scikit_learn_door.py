@@ -117,7 +117,11 @@ def test_it_is_pickled_without_its_networks() -> None:
 
 
 FRAME = pandas.DataFrame(
-    {"age": RANDOM.integers(1, 90, 60), "height": RANDOM.standard_normal(60), "town": RANDOM.choice(["a", "b", "c"], 60).astype(object)}
+    {
+        "age": RANDOM.integers(1, 90, 60),
+        "height": RANDOM.standard_normal(60),
+        "town": RANDOM.choice(["a", "b", "c"], 60).astype(object),
+    }
 )
 RICH = (FRAME["age"] > 40).to_numpy() ^ (FRAME["town"] == "a").to_numpy()
 

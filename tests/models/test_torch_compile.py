@@ -92,7 +92,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any
         lambda n, s: (draw(n, 3, 2 * s + 4, 12),),
     ),
     "residual": (
-        lambda: Function(lambda m, x: functional.relu(x + m.b(functional.relu(m.a(x)))), a=nn.Conv2d(4, 4, 3, 1, 1), b=nn.Conv2d(4, 4, 1)),
+        lambda: Function(lambda m, x: (x + m.b(m.a(x).relu())).relu(), a=nn.Conv2d(4, 4, 3, 1, 1), b=nn.Conv2d(4, 4, 1)),
         lambda n, s: (draw(n, 4, s + 2, 7),),
     ),
     "attention": (lambda: Function(attend, project=nn.Linear(16, 48), out=nn.Linear(16, 16)), lambda n, s: (draw(n, s, 16),)),
@@ -133,7 +133,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any
         lambda n, s: (draw(n, s, 5),),
     ),
     "indexing": (
-        lambda: Function(lambda m, x, ids: (x[:, ids[0]], x[:, 1:, ::2], x[:, -1], x.gather(1, ids[:, :, None].clamp(max=1).expand(-1, -1, 6)))),
+        lambda: Function(lambda m, x, ids: (x[:, ids[0]], x[:, 1:, ::2], x[:, -1], x.gather(1, ids[:, :, None].expand(-1, -1, 6)))),
         lambda n, s: (draw(n, s, 6), draw_ids(n, s) % s),
     ),
     "grouped_conv": (
@@ -154,7 +154,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any
     ),
     "sorting": (lambda: Function(lambda m, x: (*x.topk(2, 1), x.sort(1)[0], x.cumsum(1))), lambda n, s: (draw(n, s),)),
     "mixture": (
-        lambda: Function(lambda m, x: (m.gate(x).softmax(-1)[..., None, :] * torch.stack([m.a(x), m.b(x)], -1)).sum(-1), gate=nn.Linear(4, 2), a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
+        lambda: Function(
+            lambda m, x: (m.gate(x).softmax(-1)[..., None, :] * torch.stack([m.a(x), m.b(x)], -1)).sum(-1),
+            gate=nn.Linear(4, 2), a=nn.Linear(4, 4), b=nn.Linear(4, 4),
+        ),
         lambda n, s: (draw(n, s, 4),),
     ),
     "padded_encoder": (
@@ -225,15 +228,6 @@ def test_changed_weights_are_seen(loads: list[str]) -> None:
     for change in [*CHANGES.values(), *CHANGES.values()]:
         change(model)
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4, equal_nan=True)
-
-
-def test_weight_that_changes_again_and_again_becomes_an_input(loads: list[str]) -> None:
-    model, x = make_mlp(), draw(3, 4)
-    compiled = torch.compile(model, backend="hetero", options=CPU)
-    for _ in range(9):
-        model[0].weight.mul_(0.9)
-        check_equal(compiled(x), model(x))
-    assert len(loads) == 1 + frontend.MOST_RELOADS + 1
 
 
 @pytest.mark.parametrize("name", ["in_place", "replaced_data", "replaced_parameter", "state"])
@@ -307,13 +301,17 @@ def test_device_that_refuses_nodes_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_gradients_are_recorded_by_torch() -> None:
     model, x = make_mlp(), draw(2, 4)
     compiled = torch.compile(model, backend="hetero", options=CPU)
-    with torch.enable_grad(), pytest.warns(TorchFallbackWarning, match="gradients are recorded"):
-        compiled(x).sum().backward()
+    with torch.enable_grad():
+        with pytest.warns(TorchFallbackWarning, match="gradients are recorded"):
+            y = compiled(x)
+        y.sum().backward()
     assert model[0].weight.grad is not None
     assert not compiled(x).requires_grad
 
 
-@pytest.mark.parametrize(("options", "message"), [({"device": "CPUU"}, "did you mean 'CPU'"), ({"device": "CPU", "PERF": 1}, "PERF")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"device": "CPUU"}, "did you mean 'CPU'"), ({"device": "CPU", "PERF": 1}, "PERF")]
+)
 def test_wrong_options_are_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):
         torch.compile(make_mlp(), backend="hetero", options=options)(draw(2, 4))
@@ -343,7 +341,10 @@ def test_network_of_programs(loads: list[str]) -> None:
 
 
 def test_program_that_changes_inputs_or_statistics_is_refused() -> None:
-    for model, x, name in ((Function(lambda m, x: x.add_(1)), draw(3), "'.*'"), (nn.BatchNorm1d(3), draw(2, 3), "'.*running_mean'")):
+    for model, x, name in (
+        (Function(lambda m, x: x.add_(1)), draw(3), "'.*'"),
+        (nn.BatchNorm1d(3), draw(2, 3), "'.*running_mean'"),
+    ):
         program = torch.export.export(model, (x,))
         with Core() as core, pytest.raises(ValueError, match=f"it changes {name} in place, and a network changes no input"):
             core.read_network(program)
