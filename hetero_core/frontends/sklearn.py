@@ -78,11 +78,12 @@ class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         dtypes = [X[name].dtype for name in X.columns] if hasattr(X, "columns") else [np.asarray(X).dtype]
         types = tuple(map(str, dtypes)) if self._is_estimator else None
         key = (id(self.model), self.device, repr(self.config), gives_scores, types)
-        loaded: dict[Any, ExecutableNetwork] = self.__dict__.setdefault("_loaded", {})
+        # The model is held beside its network, so that no later model gets its id.
+        loaded: dict[Any, tuple[Any, ExecutableNetwork]] = self.__dict__.setdefault("_loaded", {})
         if key not in loaded:
             model = convert_estimator(self.model, X, gives_scores=gives_scores) if self._is_estimator else self.model
-            loaded[key] = get_core().load_network(model, self.device, self.config)
-        return loaded[key]
+            loaded[key] = self.model, get_core().load_network(model, self.device, self.config)
+        return loaded[key][1]
 
 
 def _gives_probabilities(estimator: Any) -> bool:
