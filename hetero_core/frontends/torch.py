@@ -20,7 +20,7 @@ from weakref import ref
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import InputShapeError, NetworkReadError, UnsupportedNodesError
+from hetero_core.errors import NetworkReadError, UnsupportedNodesError
 from hetero_core.frontends.shared_core import get_core
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.torch_programs import describe_cause, export_program
@@ -64,15 +64,7 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapp
     except (_RunsInTorchError, NetworkReadError, UnsupportedNodesError) as error:
         _warn_of_fallback(graph, device, error)
         return graph.forward  # type: ignore[no-any-return]  # untyped
-
-    def run(*values: Any) -> Sequence[Any]:
-        try:
-            return compiled(*values)
-        except InputShapeError as error:  # torch.export fixed a size that dynamo left open
-            _warn_of_fallback(graph, device, error)
-            return graph.forward(*values)  # type: ignore[no-any-return]  # untyped
-
-    return run
+    return compiled
 
 
 def _warn_of_fallback(graph: fx.GraphModule, device: str, reason: Exception) -> None:
@@ -133,14 +125,14 @@ def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[
     placeholders, results = _list_nodes(graph, "placeholder"), _list_nodes(graph, "output")[0].args[0]
     tensors = [node for node in results if isinstance(_find_example(node), torch.Tensor)]
     opened, positions = _read_sizes_from_tensors(_with_results(graph, tensors))
-    _write_out_fused_calls(opened)
+    has_layers = _write_out_fused_calls(opened)
     examples = [_find_example(placeholders[position]) for position in positions]
     try:
         program = torch.export.export(
             opened,
             # The integer of a size is read without a guard, which would make the graph one for this size alone.
             tuple(v.detach() if isinstance(v, torch.Tensor) else v.node.hint for v in (inputs[p] for p in positions)),
-            dynamic_shapes=tuple(_open_sizes(example) for example in examples),
+            dynamic_shapes=tuple(_open_sizes(example, has_layers=has_layers) for example in examples),
         )
     except Exception as error:
         raise _RunsInTorchError(f"torch.export refuses it: {describe_cause(error)}") from error
@@ -190,8 +182,8 @@ def _read_sizes_from_tensors(graph: fx.GraphModule) -> tuple[fx.GraphModule, lis
     return graph, positions
 
 
-def _write_out_fused_calls(graph: fx.GraphModule) -> None:
-    """Replaces the fused kernels of torch's transformer layers, which torch.onnx does not know, by their formulas."""
+def _write_out_fused_calls(graph: fx.GraphModule) -> bool:
+    """Replaces the fused kernels of torch's transformer layers, which torch.onnx does not know, by formulas; says if there are any."""
     import torch
 
     formulas: dict[Any, Any] = {
@@ -200,9 +192,11 @@ def _write_out_fused_calls(graph: fx.GraphModule) -> None:
             x, *rest
         ),  # all three are the same tensor
     }
-    for node in _list_nodes(graph, "call_function"):
-        node.target = formulas.get(node.target, node.target)
+    fused = [node for node in _list_nodes(graph, "call_function") if node.target in formulas]
+    for node in fused:
+        node.target = formulas[node.target]
     graph.recompile()
+    return bool(fused)
 
 
 def _compute_attention(x: Tensor, size: int, heads: int, projection: Tensor, bias: Tensor, out: Tensor, out_bias: Tensor,
@@ -242,16 +236,21 @@ def _compute_encoder_layer(x: Tensor, size: int, heads: int, *rest: Any) -> Any:
     return norm(x + feed(x), scale_2, shift_2)
 
 
-def _open_sizes(example: Any) -> Any:
+def _open_sizes(example: Any, *, has_layers: bool) -> Any:
     """Returns the part of an input's shape that changes between calls, as torch.export describes it. Raises: _RunsInTorchError."""
     import torch
 
-    # AUTO: torch.export fixes a size that an operation needs, as the width of a layer; each run checks it.
     if isinstance(example, torch.SymInt):
         return torch.export.Dim.DYNAMIC
     if not isinstance(example, torch.Tensor):
         raise _RunsInTorchError(f"its input {example!r} is no tensor and no integer")
-    return {axis: torch.export.Dim.AUTO for axis, size in enumerate(example.shape) if isinstance(size, torch.SymInt)}
+    # A fused layer leaves its width open, which its weights decide. Any other size that torch.export would fix is refused by DYNAMIC.
+    dims = [torch.export.Dim.DYNAMIC] * (example.ndim - 1) + [torch.export.Dim.AUTO if has_layers else torch.export.Dim.DYNAMIC]
+    return {
+        axis: dims[axis]
+        for axis, size in enumerate(example.shape)
+        if isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
+    }
 
 
 def _list_draws(program: Any) -> Iterator[fx.Node]:

@@ -27,8 +27,8 @@ CASES = (
     else "test_(add|argmax|cast_FLOAT_to_F|concat|einsum|gru|if|optional|pad|sequence|softmax|strnorm|topk|where)(?!.*expanded)"
 )
 
-UNCERTAIN = "bernoulli|dropout.*rand|squeezenet|causal_fp16_expanded"
-"""Outputs that are drawn, or a matter of roundings; the kit judges them."""
+UNCERTAIN = "bernoulli|dropout.*rand|squeezenet|causal_fp16_expanded|loop16_seq_none"
+"""Outputs that are drawn, are a matter of roundings, or of a kind that the runner does not compare; the kit judges them."""
 
 
 class SuiteBackend(HeteroBackend):

@@ -91,20 +91,16 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         lambda n, s: (draw(n, 3, 2 * s + 4, 12),),
     ),
-    "residual": (
-        lambda: Function(lambda m, x: (x + m.b(m.a(x).relu())).relu(), a=nn.Conv2d(4, 4, 3, 1, 1), b=nn.Conv2d(4, 4, 1)),
-        lambda n, s: (draw(n, 4, s + 2, 7),),
-    ),
+    "residual": (lambda: Function(lambda m, x: (x + m.b(m.a(x).relu())).relu(), a=nn.Conv2d(4, 4, 3, 1, 1), b=nn.Conv2d(4, 4, 1)),
+     lambda n, s: (draw(n, 4, s + 2, 7),)),
     "attention": (lambda: Function(attend, project=nn.Linear(16, 48), out=nn.Linear(16, 16)), lambda n, s: (draw(n, s, 16),)),
     "multi_head": (
         lambda: Function(lambda m, x, y: m.a(x, y, y, need_weights=False)[0], a=nn.MultiheadAttention(8, 2, batch_first=True)),
         lambda n, s: (draw(n, s, 8), draw(n, s + 3, 8)),
     ),
     "embedding": (lambda: nn.Sequential(nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 3)), lambda n, s: (draw_ids(n, s),)),
-    "conv_transpose": (
-        lambda: nn.Sequential(nn.ConvTranspose1d(3, 5, 4, stride=2, padding=1), nn.Tanh()),
-        lambda n, s: (draw(n, 3, s + 2),),
-    ),
+    "conv_transpose": (lambda: nn.Sequential(nn.ConvTranspose1d(3, 5, 4, stride=2, padding=1), nn.Tanh()),
+     lambda n, s: (draw(n, 3, s + 2),)),
     "u_net": (
         lambda: Function(
             u_net,
@@ -115,23 +111,17 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any
         ),
         lambda n, s: (draw(n, 1, 2 * s + 2, 8),),
     ),
-    "encoder_layer": (
-        lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True),
-        lambda n, s: (draw(n, s, 16),),
-    ),
-    "decoder_layer": (
-        lambda: nn.TransformerDecoderLayer(16, 2, 32, activation="gelu", batch_first=True),
-        lambda n, s: (draw(n, s, 16), draw(n, s + 2, 16)),
-    ),
+    "encoder_layer": (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True),
+     lambda n, s: (draw(n, s, 16),)),
+    "decoder_layer": (lambda: nn.TransformerDecoderLayer(16, 2, 32, activation="gelu", batch_first=True),
+     lambda n, s: (draw(n, s, 16), draw(n, s + 2, 16))),
     "layer_norm": (lambda: nn.Sequential(nn.LayerNorm(6), nn.Softplus(), nn.Softmax(-1)), lambda n, s: (draw(n, s, 6),)),
     "pooling": (
         lambda: Function(lambda m, x: (functional.avg_pool2d(x, 3, 2, 1), functional.max_pool2d(x, 2), x.amax(2), x.mean(0))),
         lambda n, s: (draw(n, 3, 2 * s + 2, 6),),
     ),
-    "einsum": (
-        lambda: Function(lambda m, x: torch.einsum("bij,bkj->bik", m.a(x), x), a=nn.Linear(5, 5)),
-        lambda n, s: (draw(n, s, 5),),
-    ),
+    "einsum": (lambda: Function(lambda m, x: torch.einsum("bij,bkj->bik", m.a(x), x), a=nn.Linear(5, 5)),
+     lambda n, s: (draw(n, s, 5),)),
     "indexing": (
         lambda: Function(lambda m, x, ids: (x[:, ids[0]], x[:, 1:, ::2], x[:, -1], x.gather(1, ids[:, :, None].expand(-1, -1, 6)))),
         lambda n, s: (draw(n, s, 6), draw_ids(n, s) % s),
@@ -140,26 +130,13 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any
         lambda: nn.Sequential(nn.Conv1d(4, 8, 3, groups=2), nn.Conv1d(8, 8, 3, padding=2, dilation=2, groups=8), nn.Hardswish()),
         lambda n, s: (draw(n, 4, s + 3),),
     ),
-    "dict_of_outputs": (
-        lambda: Function(lambda m, x: {"y": m.a(x), "more": (x * 2, None, [x.sum((1, 2)) > 0])}, a=nn.Linear(4, 4)),
-        lambda n, s: (draw(n, s, 4),),
-    ),
-    "int_inputs": (
-        lambda: Function(lambda m, x, count, ids: (x[:, :count] * count, ids + x.shape[0], ids // 3)),
-        lambda n, s: (draw(n, s, 2), s, draw_ids(n, s)),
-    ),
-    "masks": (
-        lambda: Function(lambda m, x: x.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -1e4).softmax(-1)),
-        lambda n, s: (draw(n, s, s),),
-    ),
+    "dict_of_outputs": (lambda: Function(lambda m, x: {"y": m.a(x), "more": (x * 2, None, [x.sum((1, 2)) > 0])}, a=nn.Linear(4, 4)),
+     lambda n, s: (draw(n, s, 4),)),
+    "int_inputs": (lambda: Function(lambda m, x, count, ids: (x[:, :count] * count, ids + x.shape[0], ids // 3)),
+     lambda n, s: (draw(n, s, 2), s, draw_ids(n, s))),
+    "masks": (lambda: Function(lambda m, x: x.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -1e4).softmax(-1)),
+     lambda n, s: (draw(n, s, s),)),
     "sorting": (lambda: Function(lambda m, x: (*x.topk(2, 1), x.sort(1)[0], x.cumsum(1))), lambda n, s: (draw(n, s),)),
-    "mixture": (
-        lambda: Function(
-            lambda m, x: (m.gate(x).softmax(-1)[..., None, :] * torch.stack([m.a(x), m.b(x)], -1)).sum(-1),
-            gate=nn.Linear(4, 2), a=nn.Linear(4, 4), b=nn.Linear(4, 4),
-        ),
-        lambda n, s: (draw(n, s, 4),),
-    ),
     "padded_encoder": (
         lambda: Function(
             lambda m, ids, padding: m.layer(m.words(ids), src_key_padding_mask=padding),
@@ -194,6 +171,20 @@ def test_module_of_any_batch_and_length(name: str, loads: list[str]) -> None:
         check_equal(compiled(*inputs), model(*inputs))
     assert loads == ["CPU"]
     assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_lstm_runs_on_the_device_if_dynamo_may_record_it(loads: list[str]) -> None:
+    model = Function(lambda m, x: m.out(m.lstm(x)[0]), lstm=nn.LSTM(4, 5, batch_first=True), out=nn.Linear(5, 2)).eval()
+    x = draw(3, 7, 4)
+    check_equal(torch.compile(model, backend="hetero", options=CPU)(x), model(x))
+    assert loads == []
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(model, backend="hetero", options=CPU)
+        check_equal(compiled(x), model(x))
+        with pytest.warns(TorchFallbackWarning, match="runs in torch"):
+            check_equal(compiled(x := draw(3, 9, 4)), model(x))
+    assert loads == ["CPU"]
 
 
 def make_mlp() -> nn.Module:
@@ -281,8 +272,8 @@ REFUSALS: dict[str, tuple[Callable[..., Any], str]] = {
 def test_what_cannot_be_exported_runs_in_torch_with_a_warning(name: str) -> None:
     function, reason = REFUSALS[name]
     compiled = torch.compile(function, backend="hetero", options=CPU)
+    torch.manual_seed(0)
     with pytest.warns(TorchFallbackWarning, match="runs in torch, not on CPU") as caught:
-        torch.manual_seed(0)
         value = compiled(torch.ones(3, 3))
     assert reason in str(caught[0].message)
     assert "test_torch_compile.py" in str(caught[0].message)
