@@ -221,13 +221,14 @@ def _compute_encoder_layer(x: Tensor, size: int, heads: int, *rest: Any) -> Any:
     activate = functional.gelu if has_gelu else functional.relu
 
     def attend(y: Any) -> Any:
-        return _compute_attention(y, size, heads, *projections, mask, False, True, mask_type)[0]
+        arguments: tuple[Any, ...] = (*projections, mask, False, True, mask_type)
+        return _compute_attention(y, size, heads, *arguments)[0]
 
     def feed(y: Any) -> Any:
         return functional.linear(activate(functional.linear(y, wide, bias)), narrow, bias_2)
 
-    def norm(y: Any, *affine: Tensor) -> Any:
-        return functional.layer_norm(y, (size,), *affine, epsilon)
+    def norm(y: Any, weight: Tensor, offset: Tensor) -> Any:
+        return functional.layer_norm(y, (size,), weight, offset, epsilon)
 
     if norm_first:
         x = x + attend(norm(x, scale, shift))
