@@ -203,7 +203,11 @@ def models(session: nox.Session) -> None:
     install_workspace(session, [*(with_extras(name, "jit") for name in COMPANIONS), with_extras("onnxruntime", "cpu")], *tools)
     # --no-deps skips the only requirement that is not installed yet: a library for several GPUs.
     session.install("--no-deps", "xgboost>=3.2,<4")
-    session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
+    pages = [
+        f"tests/docs/test_code_blocks.py::test_python_blocks_of_page_run[docs/how-to/come-from-{name}.md]"
+        for name in ("torch", "scikit-learn")
+    ]
+    session.run("pytest", "tests/models", *pages, *session.posargs, env=isolate(session))
 
 
 @nox.session(venv_backend="virtualenv")  # see engines
@@ -252,8 +256,8 @@ def kit(session: nox.Session) -> None:
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
     flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
     core = (
-        *("generation", "kernels_cases", "kernels_ml", "kernels_ml_trees", "kernels_random_attributes", "operators"),
-        *("reshape_passes", "splitting", "transpose_passes", "writer"),
+        *("generation", "kernels_cases", "kernels_ml", "kernels_ml_trees", "kernels_random_attributes", "onnx_backend"),
+        *("operators", "reshape_passes", "splitting", "transpose_passes", "writer"),
     )
     example = "tests/docs/test_completeness.py::test_example_passes_its_own_tests"
     tests = (*flow, *(f"tests/core/test_{name}.py" for name in core), example, "plugins/cupy/tests")

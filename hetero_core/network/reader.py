@@ -26,6 +26,7 @@ from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
 from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.splitting import NO_RAW_DATA, HeldFile, RawData, split_model
+from hetero_core.network.torch_programs import model_of_program
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 from hetero_core.plain_files import open_plain
@@ -90,12 +91,13 @@ def read_proto(
 def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
     import onnx  # heavy
 
-    if not isinstance(source, onnx.ModelProto):
+    model = source if isinstance(source, onnx.ModelProto) else model_of_program(source)
+    if model is None:
         raise NetworkReadError(
             f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto. "
             "Pass one of these."
         )
-    return source
+    return model
 
 
 def _check_path(path: str | bytes, what: str) -> None:

@@ -26,7 +26,7 @@ from hetero_core import Core, Executable, QueryResult, hookimpl
 from hetero_core.errors import HeteroError, InputShapeError
 from hetero_core.frontends.onnxruntime import options as frontend_options
 from hetero_core.frontends.onnxruntime.errors import EXCEPTIONS, make_error
-from hetero_core.frontends.onnxruntime.providers import find_core, forget_core
+from hetero_core.frontends.shared_core import find_core, forget_core
 
 HETERO = "HeteroExecutionProvider"
 CPU = [(HETERO, {"device": "CPU", "CPU_KERNELS": "NUMPY"})]

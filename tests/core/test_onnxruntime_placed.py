@@ -18,7 +18,7 @@ import pytest
 
 import hetero_core.frontends.onnxruntime as frontend
 from hetero_core.frontends.onnxruntime import replace_onnxruntime
-from hetero_core.frontends.onnxruntime.providers import forget_core
+from hetero_core.frontends.shared_core import forget_core
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg (x) }'

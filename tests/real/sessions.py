@@ -16,7 +16,7 @@ import onnxruntime
 from hetero_core import Core, ExecutableNetwork, Network
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.frontends.onnxruntime import InferenceSession
-from hetero_core.frontends.onnxruntime.providers import find_core
+from hetero_core.frontends.shared_core import find_core
 from hetero_core.testing.compare import describe_mismatch
 
 PLACES: dict[str, tuple[str, dict[str, str]]] = {

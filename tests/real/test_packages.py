@@ -21,7 +21,7 @@ from samples import LINES, RATE, draw_page, list_files, make_sound
 from sessions import PLACES, ComparedSession, OnnxRuntimeSession
 
 from hetero_core import Core
-from hetero_core.frontends.onnxruntime.providers import forget_core
+from hetero_core.frontends.shared_core import forget_core
 
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""Execution providers as devices of hetero, and the Core that the sessions of a process share.
+"""Execution providers as devices of hetero.
 
 The device of a session, in this order: option `device` of the HeteroExecutionProvider, HETERO_DEVICE in the environment, the list of
 providers, AUTO. A list with accelerators becomes HETERO over them and the host's devices; the host alone becomes AUTO without accelerators.
@@ -7,17 +7,16 @@ providers, AUTO. A list with accelerators becomes HETERO over them and the host'
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from threading import Lock
 from typing import Any
 
 from hetero_core.core import Core
 from hetero_core.errors import HeteroError
 from hetero_core.frontends.replacement import find_device
+from hetero_core.frontends.shared_core import find_core
 
 logger = logging.getLogger(__name__)
 
@@ -34,26 +33,6 @@ _KNOWN = (
 """ONNX Runtime's providers, without "ExecutionProvider"; a program may ask for one that is missing, and gets a warning."""
 _HOSTS = ("CPU", "ORT")
 """The devices for nodes that accelerators refuse."""
-
-_lock = Lock()
-_core: Core | None = None
-_process = 0
-
-
-def find_core() -> Core:
-    """Returns the Core of this process; a forked child gets one of its own."""
-    global _core, _process
-    with _lock:
-        if _core is None or _process != os.getpid():
-            _core, _process = Core(), os.getpid()
-        return _core
-
-
-def forget_core() -> None:
-    """Closes the Core of this process, and with it all sessions."""
-    global _core
-    core, _core = find_core(), None
-    core.close()
 
 
 @dataclass(frozen=True)

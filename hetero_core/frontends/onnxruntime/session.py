@@ -20,8 +20,9 @@ import numpy as np
 from hetero_core.errors import HeteroError, InputShapeError, UnsupportedNodesError
 from hetero_core.frontends.onnxruntime.errors import convert_error, make_error, raise_as_onnxruntime
 from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions, report_once
-from hetero_core.frontends.onnxruntime.providers import find_core, find_splitter, get_all_providers, place_session, read_providers
+from hetero_core.frontends.onnxruntime.providers import find_splitter, get_all_providers, place_session, read_providers
 from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, OrtValue, describe_value, report_memory, view_memory
+from hetero_core.frontends.shared_core import find_core
 from hetero_core.network.reader import read_proto
 from hetero_core.network.tensors import read_type
 from hetero_core.network.types import ValueSpec, shape_of

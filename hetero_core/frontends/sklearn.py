@@ -1,0 +1,226 @@
+"""Estimators of scikit-learn over ONNX models: `HeteroClassifier` and `HeteroRegressor`, for converted pipelines.
+
+    model, or a fitted estimator --skl2onnx, with the types of X--> network
+    X: array or data frame --columns by name or by position--> inputs --infer--> labels, probabilities, scores
+
+Imports scikit-learn, whose base classes these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
+
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, NetworkReadError, word_missing
+from hetero_core.frontends.shared_core import find_core
+from hetero_core.network.types import TensorType, ValueSpec
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    import onnx
+
+    from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+_OPSETS = {"": 18, "ai.onnx.ml": 3}
+"""From ai.onnx.ml 3 on, trees have thresholds of float64."""
+
+_PASSING = frozenset({"Cast", "Reshape", "Identity", "Squeeze"})
+"""Operators through which a label goes unchanged."""
+
+
+class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """An estimator that is fitted from the start: a clone has the same model, and `fit` learns nothing."""
+
+    def __init__(self, model: Any, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> None:
+        """`model`: a path, bytes or a ModelProto; or a fitted estimator, which skl2onnx converts for the types of the first X."""
+        self.model = model
+        self.device = device
+        self.config = config
+
+    @property
+    def _is_estimator(self) -> bool:
+        """Says whether the model is an estimator of scikit-learn."""
+        return hasattr(self.model, "predict")
+
+    def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: N803  # scikit-learn's name
+        """Returns the estimator itself, unchanged: its model is fitted."""
+        return self
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns model, device and config; never the parameters of the fitted estimator, which a change would not fit again."""
+        return super().get_params(deep=False)  # type: ignore[no-any-return]  # untyped
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_clone__(self) -> Self:
+        return type(self)(**self.get_params())
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("_loaded", None)  # a loaded network belongs to its process
+        return state
+
+    def _run(self, X: Any, *, gives_scores: bool = False) -> list[Any]:  # noqa: N803
+        """Returns the outputs of the model in order. Raises: errors of inputs, of the conversion, of the load and of the device."""
+        network = self._find_network(X, gives_scores=gives_scores)
+        return list(network.infer(read_columns(X, network.inputs)).values())
+
+    def _find_network(self, X: Any, *, gives_scores: bool) -> ExecutableNetwork:  # noqa: N803
+        dtypes = [X[name].dtype for name in X.columns] if hasattr(X, "columns") else [np.asarray(X).dtype]
+        types = tuple(map(str, dtypes)) if self._is_estimator else None
+        key = (id(self.model), self.device, repr(self.config), gives_scores, types)
+        # The model is held beside its network, so that no later model gets its id.
+        loaded: dict[Any, tuple[Any, ExecutableNetwork]] = self.__dict__.setdefault("_loaded", {})
+        if key not in loaded:
+            model = convert_estimator(self.model, X, gives_scores=gives_scores) if self._is_estimator else self.model
+            loaded[key] = self.model, find_core().load_network(model, self.device, self.config)
+        return loaded[key][1]
+
+
+def _gives_probabilities(estimator: Any) -> bool:
+    if estimator._is_estimator:
+        return hasattr(estimator.model, "predict_proba")
+    return len(find_core().read_network(estimator.model).outputs) > 1
+
+
+def _gives_scores(estimator: Any) -> bool:
+    return estimator._is_estimator and hasattr(estimator.model, "decision_function")
+
+
+class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """A classifier that runs on a device. The first output of an ONNX model is the label, the second the probabilities, as a tensor
+    or as a map for each row.
+    """
+
+    @property
+    def classes_(self) -> np.ndarray[Any, Any]:
+        """The classes in the order of the probabilities. Raises: AttributeError if the model does not name them."""
+        classes = self.model.classes_ if self._is_estimator else find_classes(find_core().read_network(self.model))
+        if classes is None:
+            raise AttributeError("the model names no classes: no classifier and no table of classes makes its first output")
+        return np.asarray(classes)
+
+    def predict(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
+        """Returns the label of each row."""
+        labels = self._run(X, gives_scores=not _gives_probabilities(self) and _gives_scores(self))[0]
+        return labels.astype(self.classes_.dtype) if self._is_estimator else labels  # type: ignore[no-any-return]  # of a list
+
+    @available_if(_gives_probabilities)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
+    def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
+        """Returns the probability of each class for each row, of the shape (rows, classes)."""
+        shares = self._run(X)[1]
+        return np.array([[row[name] for name in self.classes_.tolist()] for row in shares]) if isinstance(shares, list) else shares
+
+    @available_if(_gives_scores)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
+    def decision_function(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
+        """Returns the score of each class, of the shape (rows, classes); of two classes that of the second, of the shape (rows,)."""
+        scores: np.ndarray[Any, Any] = self._run(X, gives_scores=True)[1]
+        return scores[:, -1] if len(self.classes_) == 2 and scores.ndim == 2 else scores
+
+
+class HeteroRegressor(RegressorMixin, _HeteroEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """A regressor that runs on a device: the first output of the model is the prediction."""
+
+    def predict(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
+        """Returns the prediction of each row, of the shape (rows,), or (rows, targets) for several targets."""
+        values: np.ndarray[Any, Any] = self._run(X)[0]
+        return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> onnx.ModelProto:  # noqa: N803
+    """Returns the ONNX model of a fitted estimator for inputs of the types of X; an input for each column of a data frame.
+
+    Raises: NetworkReadError without skl2onnx, and for an estimator that it cannot convert.
+    """
+    if find_spec("skl2onnx") is None:
+        raise NetworkReadError(f"cannot convert {estimator!r}: run 'pip install skl2onnx', or pass an ONNX model")
+    from skl2onnx import to_onnx  # heavy
+
+    first = X[:1] if hasattr(X, "shape") else np.asarray(X[:1])
+    final = estimator[-1] if hasattr(estimator, "steps") else estimator
+    scores = {"raw_scores": True} if gives_scores else {}
+    try:
+        try:
+            options = {id(final): {"zipmap": False, **scores}} if hasattr(final, "classes_") else None
+            model = to_onnx(estimator, first, options=options, target_opset=_OPSETS)
+        except NameError:  # an estimator without maps does not know the option
+            model = to_onnx(estimator, first, options={id(final): scores} if scores else None, target_opset=_OPSETS)
+    except Exception as error:
+        raise NetworkReadError(f"skl2onnx cannot convert {estimator!r}: {type(error).__name__}: {error}") from error
+    # skl2onnx 1.20 declares a single column for the scores of two classes, and float64 for trees that give float32; types are inferred.
+    for output in model.graph.output:
+        output.ClearField("type")
+    model.graph.ClearField("value_info")
+    return model
+
+
+def find_classes(network: Network) -> Sequence[Any] | np.ndarray[Any, Any] | None:
+    """Returns the classes of the first output, from the classifier or the table that makes it; None if neither does."""
+    producers = {value: node for node in network.nodes for value in node.writes}
+    value = network.outputs[0].name
+    while (node := producers.get(value)) is not None:
+        classes = [each for name, each in node.attributes.items() if name.startswith("classlabels") and len(each)]
+        if classes:
+            return classes[0]  # type: ignore[no-any-return]  # an attribute
+        if node.op_type == "ArrayFeatureExtractor" and node.inputs[0] in network.initializers:
+            return network.initializers[node.inputs[0]].array.ravel()
+        if node.op_type not in _PASSING:
+            return None
+        value = node.inputs[0]
+    return None
+
+
+# Inputs
+
+
+def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa: N803
+    """Returns the inputs of a network from an array or a data frame: columns by the names of the inputs, else by their positions.
+
+    Numbers are converted to the element type of their input, except floats to integers.
+
+    Raises: InputNameError for a missing column, InputShapeError for another number of columns, InputTypeError.
+    """
+    names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
+    rows = X.toarray() if hasattr(X, "toarray") else X  # a sparse matrix
+    if len(specs) == 1 and (names is None or specs[0].name not in names):
+        return {specs[0].name: _as_input(rows, specs[0])}
+    if names is not None:
+        missing = next((spec.name for spec in specs if spec.name not in names), None)
+        if missing is not None:
+            raise InputNameError(word_missing("the data frame", "column", missing, names))
+        return {spec.name: _as_input(rows[spec.name], spec) for spec in specs}
+    array, feeds, start = np.asarray(rows), {}, 0
+    for spec in specs:
+        shape = spec.type.shape if isinstance(spec.type, TensorType) and spec.type.shape is not None else ()
+        width = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
+        feeds[spec.name] = _as_input(array[:, start : start + width], spec)
+        start += width
+    if array.shape[1] != start:
+        raise InputShapeError(f"the inputs {', '.join(map(str, specs))} take {start} columns, and X has {array.shape[1]}")
+    return feeds
+
+
+def _as_input(values: Any, spec: ValueSpec) -> np.ndarray[Any, Any]:
+    """Returns values in the element type and with the number of axes of an input."""
+    array = np.asarray(values)
+    if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
+        return array
+    try:
+        dtype = np.dtype(object) if spec.type.dtype == "string" else numpy_dtype(spec.type.dtype)
+        array = np.array(array.tolist()) if array.dtype.hasobject and not dtype.hasobject else array
+        array = array.astype(dtype, casting="unsafe" if dtype.hasobject else "same_kind", copy=False)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"input '{spec.name}': {array.dtype} does not convert to {spec.type.dtype}: {error}") from error
+    rank = None if spec.type.shape is None else len(spec.type.shape)
+    if rank == 2 and array.ndim == 1:
+        return array.reshape(-1, 1)
+    return array.ravel() if rank == 1 and array.ndim == 2 and array.shape[1] == 1 else array
