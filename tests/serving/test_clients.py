@@ -30,8 +30,23 @@ REQUESTS = 10_000
 HEADER = "Inference-Header-Content-Length"
 
 
-def send_all(server: RunningServer, factors: set[int], meanwhile: Callable[[], None], *, count: int = REQUESTS) -> None:
-    """Sends requests by all clients, half of them by gRPC, and asserts that each answer is right. `meanwhile` is called until the end."""
+def send_all(
+    server: RunningServer, factors: set[int], meanwhile: Callable[[], None], *, count: int = REQUESTS, repeats: bool = False
+) -> None:
+    """Sends requests by all clients, half of them by gRPC, and asserts that each answer is right. `meanwhile` is called until the end.
+
+    With `repeats` a request is sent again if gRPC answers UNAVAILABLE, as a worker does that ends.
+    """
+
+    def ask(client: Any, tensor: Any) -> Any:
+        while True:
+            try:
+                return client.infer("m", [tensor]).as_numpy("y")
+            except tritonclient.grpc.InferenceServerException as error:
+                if not repeats or error.status() != "StatusCode.UNAVAILABLE":
+                    raise
+                sleep(0.05)
+
     faults: list[str] = []
     answers = [0] * CLIENTS
 
@@ -44,9 +59,9 @@ def send_all(server: RunningServer, factors: set[int], meanwhile: Callable[[], N
                 tensor = kind.InferInput("x", x.shape, "FP32")
                 tensor.set_data_from_numpy(x)
                 try:
-                    y = client.infer("m", [tensor]).as_numpy("y")
+                    y = ask(client, tensor)
                 except Exception as error:  # noqa: BLE001  # any error is a lost request
-                    faults.append(repr(error))
+                    faults.append(f"{type(error).__module__} {error}")
                     continue
                 if any(np.array_equal(y, factor * x) for factor in factors):
                     answers[index] += 1
@@ -119,7 +134,7 @@ def test_workers_share_ports_and_metrics_and_are_replaced(tmp_path: Path) -> Non
         assert (status, "change the files and send SIGHUP" in answer["error"]) == (501, True)
         write_model(file, 3)
         server.process.send_signal(signal.SIGHUP)
-        send_all(server, {2, 3}, lambda: sleep(0.1), count=2000)
+        send_all(server, {2, 3}, lambda: sleep(0.1), count=2000, repeats=True)
         end = monotonic() + 120
         x = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
         answers: list[Any] = []
