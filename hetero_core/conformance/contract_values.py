@@ -211,7 +211,7 @@ def _load_texts(context: CheckContext, texts: Mapping[str, str]) -> Iterator[tup
 
 
 def _load_claimed(context: CheckContext, texts: Mapping[str, str]) -> Iterator[tuple[str, ExecutableNetwork]]:
-    """Yields each network that the device claims, loaded; none if it claims none."""
+    """Yields each network that the device claims, loaded. A device without claimed networks is not skipped."""
     with suppress(Skip):
         yield from _load_texts(context, texts)
 

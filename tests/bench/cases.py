@@ -259,7 +259,7 @@ def make_pipeline(*, features: int = 30, classes: int = 3, rows: int = 1) -> Cas
 
 
 def make_boosting(*, machines: int = 50, features: int = 30, classes: int = 3, rows: int = 1) -> Case:
-    """Returns an AdaBoost classifier as converters write it: votes of small trees, one node after the other."""
+    """Returns an AdaBoost classifier as converters write it: votes of small trees in a chain of nodes."""
     rng = np.random.default_rng(0)
     labels, one, zero = np.arange(classes)[None], np.ones(1, np.float32), np.full(1, -0.5, np.float32)
     constants = [numpy_helper.from_array(array, name) for name, array in (("labels", labels), ("one", one), ("zero", zero))]

@@ -333,7 +333,7 @@ def test_steps_that_hetero_does_not_have_are_errors(describe: Callable[[Any], An
 
 
 def test_rapidocr_runs_its_session(path: Path) -> None:
-    """The calls of rapidocr-openvino and rapidocr, one after the other."""
+    """The calls of rapidocr-openvino, then those of rapidocr."""
     core = ov.Core()
     core.set_property("CPU", {"INFERENCE_NUM_THREADS": "1", "PERFORMANCE_HINT": "LATENCY", "ENABLE_HYPER_THREADING": "True"})
     model = core.read_model(path)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's Python interface on the devices of hetero: an application changes one import, or none.
+"""ONNX Runtime's Python interface on the devices of hetero: an application changes one import at most.
 
     import hetero_core.frontends.onnxruntime as onnxruntime          # one import changed
     python -m hetero_core.frontends.onnxruntime APP.py               # none

@@ -103,7 +103,7 @@ def _is_accelerator(core: Core, name: str) -> bool:
 
 
 def _find_device(core: Core, provider: str, options: Mapping[str, str]) -> str | None:
-    """Returns the device that does a provider's work; None if there is none that works."""
+    """Returns the device that does a provider's work; None without a working device."""
     number = options.get("device_id", "0")
     for name in _DEVICES.get(provider, ()):
         if _works(core, name):

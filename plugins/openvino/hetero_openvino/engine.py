@@ -51,7 +51,7 @@ def open_engine() -> OpenvinoEngine:
 
 
 def import_own_names() -> ModuleType:
-    """Returns a module with OpenVINO's own names; from where it defines them if a front end has replaced those of `openvino`."""
+    """Returns a module with OpenVINO's own names: those of its inner modules if a front end has replaced the names of `openvino`."""
     own, homes = ModuleType("openvino"), [import_module("openvino")]
     if homes[0].Core.__module__.startswith("hetero_core."):
         homes += [import_module("openvino._pyopenvino"), import_module("openvino._ov_api")]
