@@ -101,6 +101,7 @@ class InferenceSession:
                 if splitter is None:
                     raise
                 self.network = core.load_network(model, splitter, config)
+                report_once(f"no device takes '{proto.graph.name}' whole; {splitter} divides it")
             self._describe(proto)
         self._process = os.getpid()
 

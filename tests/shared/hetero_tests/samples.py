@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from hetero_core.conformance.check import Check
-from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, run_check
+from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, make_target, run_check
 
 IS_WHOLE = bool(os.environ.get("WHOLE_KIT"))
 """True in the session that runs all checks."""
@@ -31,6 +32,22 @@ def sample_cases(checks: Sequence[Check], every: int) -> tuple[Check, ...]:
         for check in [candidate for candidate in checks if candidate.name.startswith(kind)][every // 2 :: every]
     }
     return tuple(check for check in checks if check.name in chosen or not check.name.startswith(_CASES))
+
+
+def make_kit_tests(device: str, checks: Sequence[Check]) -> tuple[Any, Any]:
+    """Returns the fixture that opens a device for a module, to be named `opened_target`, and the test of each check."""
+
+    @pytest.fixture(scope="module")
+    def opened_target() -> Iterator[tuple[Target, SharedCore]]:
+        target = make_target(device)
+        with SharedCore(target) as shared:
+            yield target, shared
+
+    @pytest.mark.parametrize("check", checks, ids=[check.name for check in checks])
+    def test_check(check: Check, opened_target: tuple[Target, SharedCore]) -> None:
+        require_check(check, *opened_target)
+
+    return opened_target, test_check
 
 
 def require_check(check: Check, target: Target, shared: SharedCore) -> None:
