@@ -60,7 +60,7 @@ def grid_of(xp: Namespace, indices: Array, rank: int, axis: int) -> tuple[Array,
 def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """Returns the slices of x that the last axis of the indices addresses, batch by batch."""
     depth = indices.shape[-1]
-    coordinates = tuple(indices[..., position] for position in range(depth))
+    coordinates = tuple(require_within(indices[..., position], x.shape[batch_dims + position]) for position in range(depth))
     if batch_dims == 0:
         return xp.asarray(x[coordinates])
     rank = indices.ndim - 1
