@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
@@ -22,6 +23,7 @@ from hetero_core.devices.switches import read_switches
 from hetero_core.devices.threads import read_value
 from hetero_core.errors import (
     BlobDamagedError,
+    BlobMismatchError,
     ClosedError,
     ConfigValueError,
     HeteroError,
@@ -364,10 +366,11 @@ class Core:
         from hetero_core.blobs.trust import describe_omission, require_trust
 
         self._require_open()
-        name = device or ""
         try:
             header, payload = read_blob(source)
-            name = device or header.device
+        except BlobMismatchError as error:  # of another format
+            return BlobCheck(device or "", "does not fit", str(error))
+        try:
             target = self._find_import_target(header, payload, device, None, None)
             with require_trust(header, payload, trust=trust) as trusted:
                 check = target.entry.check_payload(target.device, take_border(trusted)[0], target.config)
@@ -376,7 +379,17 @@ class Core:
         except (BlobDamagedError, PluginError):
             raise
         except HeteroError as error:  # an import raises the same
-            return BlobCheck(name, "does not fit", str(error))
+            parts = () if header.architecture else self._check_parts(header, payload, trust=trust)
+            return BlobCheck(device or header.device, "does not fit", str(error), parts)
+
+    def _check_parts(self, header: BlobHeader, payload: Payload, *, trust: bool) -> tuple[BlobCheck, ...]:
+        """Returns the answers for the parts of a blob that does not fit as a whole, such as that of a device with a missing child."""
+        from hetero_core.blobs.trust import are_imports_trusted, trust_imports
+
+        with suppress(HeteroError), trust_imports(trust or are_imports_trusted()):
+            parsed, entry = self._find(header.device)
+            return entry.check_payload(parsed, payload, entry.resolve(parsed, None)[1]).parts
+        return ()
 
     def _find_import_target(
         self, header: BlobHeader, payload: Payload, device: str | None, config: Mapping[str, Any] | None, network: Model | None

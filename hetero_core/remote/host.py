@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from hetero_core import hookspecs
@@ -51,7 +52,7 @@ class Host:
             "query": self._query,
             "load": self._load,
             "import": self._import,
-            "check": lambda bulk, trust: core.check_blob(bytes(bulk[0]), device, trust=trust),
+            "check": lambda bulk, trust: astuple(core.check_blob(bytes(bulk[0]), device, trust=trust)),
             "export": self._export,
             "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
             "executed": lambda bulk, number: tuple(map(_describe_step, self._networks[number].list_executed())),

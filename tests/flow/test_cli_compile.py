@@ -97,8 +97,10 @@ def test_inspect_shows_the_headers_of_blob_and_parts(blob: str, capsys: pytest.C
     assert "\n    device         CPU\n" in text
 
 
-def test_inspect_loads_no_device(blob: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("hetero_core.core.Core.__init__", None)
+def test_inspect_loads_no_network(blob: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("hetero_core.runtime.loading.Loader", lambda *_: None)
+    monkeypatch.setattr("hetero_core.devices.device.Device.import_network", None)
+    monkeypatch.setattr("hetero_core.devices.device.Device.load_network", None)
     assert main(["compile", "--inspect", blob]) == 0
     assert capsys.readouterr().err == ""
 
@@ -117,7 +119,9 @@ def test_pin_shapes_what_is_compiled(model: str, tmp_path: Path, capsys: pytest.
     [
         ([], "the following arguments are required: MODEL, -d/--device, -o/--output"),
         (["m.onnx", "-d", "CPU"], "the following arguments are required: -o/--output"),
-        (["--inspect", "x.blob", "-d", "CPU"], "--inspect reads one file and takes no device"),
+        (["--inspect", "x.blob", "--shape", "x=1"], "--inspect reads one file and takes no shape"),
+        (["m.onnx", "-d", "CPU", "-o", "x.blob", "--rtol", "1"], "--rtol has a meaning only with --samples"),
+        (["m.onnx", "-d", "CPU", "-o", "x.blob", "--trust"], "--trust has a meaning only with --inspect"),
         (["--inspect", "missing.blob"], "cannot read the blob 'missing.blob': No such file or directory"),
         (["missing.onnx", "-d", "CPU", "-o", "x.blob"], "there is no such file"),
     ],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, describe_host_memory
+from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, count_processors, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
@@ -135,19 +135,20 @@ class CpuDevice:
 
     @hookimpl
     def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
-        """Says whether the plan of packed weights is kept for this user, processor and number of threads."""
+        """Says whether a plan for the packed weights is stored for this user and kind of processor.
+
+        A part of a network runs with a share of the threads, so a plan for any number of threads will do.
+        """
         # A payload of version 1 is that of a network without packed weights.
         payload.require_version(1, 2)
         if choose_kernels(config[KERNELS_KEY], str(device)) == NUMPY:
             return BlobCheck(str(device))
         from hetero_cpu.stored.payload import find_digests, find_written_plan  # machine code
 
-        if find_digests(payload) is None or find_written_plan(payload, config[THREADS_KEY], is_once=bool(config[WEIGHTS_ONCE_KEY])):
+        is_once, workers = bool(config[WEIGHTS_ONCE_KEY]), (config[THREADS_KEY], *range(1, count_processors() + 1))
+        if find_digests(payload) is None or any(find_written_plan(payload, count, is_once=is_once) for count in workers):
             return BlobCheck(str(device))
-        reason = (
-            "no plan for its packed weights is stored for this user, this kind of processor and "
-            f"{config[THREADS_KEY]} threads; the import makes it from the network and stores it"
-        )
+        reason = "no plan for its packed weights is stored for this user and kind of processor; the import makes and stores one"
         return BlobCheck(str(device), "works after recompiling", reason)
 
     @hookimpl
