@@ -285,3 +285,20 @@ def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> 
 def test_possibly_empty_axes_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
     refused = core.query_network(read(text, opset), "ORT").refused
     assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_branch_that_fits_no_fixed_size_is_taken(core: Core, read: Read, is_nested: bool) -> None:
+    """The engine infers the shapes of both branches, and refuses the If for the branch that these sizes never run."""
+    squeeze = "b = Squeeze (x, axes)"
+    inner = f"b = If (c) <then_branch = p () => (float[] i) {{ i = Neg (x) }}, else_branch = q () => (float[] b) {{ {squeeze} }}>"
+    network = read(
+        "g (bool c, float[N, 3] x) => (float[] y) <int64[1] axes = {0}> { y = If (c) <then_branch = t () => (float[] a) { a = Neg (x) }, "
+        f"else_branch = e () => (float[] b) {{ {inner if is_nested else squeeze} }}> }}"
+    ).with_shapes({"x": (2, 3)})
+    assert core.query_network(network, "ORT").refused == {}
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    loaded = core.load_network(network, "ORT")
+    np.testing.assert_array_equal(loaded.infer({"c": np.array(True), "x": x})["y"], -x)
+    with pytest.raises(InferenceError, match="Squeeze"):
+        loaded.infer({"c": np.array(False), "x": x})
