@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec
 
-Sample: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
+Sample: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 PREFIX = "hetero/samples/"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
+    from hetero_core.blobs.samples import Sample
     from hetero_core.contract import Payload
     from hetero_core.network.graph import Network
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -56,7 +58,6 @@ def add_options(parser: Parser) -> None:
         metavar="FILE",
         help="check an exported file, print its header, and say whether it works here; loads no network",
     )
-    parser.add_argument("--trust", action="store_true", help="with --inspect: as for an import that may use the code in the file")
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -72,9 +73,8 @@ def answer(options: argparse.Namespace) -> Answer:
 
 
 def _compile(options: argparse.Namespace) -> Answer:
-    for option, needed, is_needless in (("rtol", "samples", not options.samples), ("trust", "inspect", True)):
-        if getattr(options, option) and is_needless:
-            raise UsageError(f"--{option} has a meaning only with --{needed}")
+    if options.rtol is not None and not options.samples:
+        raise UsageError("--rtol has a meaning only with --samples")
     target, step = find_target(options.output), follow(options)
     with Core() as core:
         with step(f"compiling '{options.model}' for {options.device}"):
@@ -98,7 +98,7 @@ def _compile(options: argparse.Namespace) -> Answer:
     return Answer("\n".join([text, *lines]), fields)
 
 
-def _read_sample(executable: ExecutableNetwork, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_sample(executable: ExecutableNetwork, path: str) -> Sample:
     """Returns the inputs and the outputs in a file. Raises: UsageError."""
     from hetero_core.cli.inputs import read_file, require_complete
 
@@ -112,13 +112,9 @@ def _read_sample(executable: ExecutableNetwork, path: str) -> tuple[dict[str, An
 
 
 def _run_samples(
-    core: Core,
-    network: Network,
-    executable: ExecutableNetwork,
-    samples: Sequence[tuple[dict[str, Any], dict[str, Any]]],
-    rtol: float | None,
+    core: Core, network: Network, executable: ExecutableNetwork, samples: Sequence[Sample], rtol: float | None
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Adds the compiled network's outputs that the samples lack; returns a reference device, and the differences of both from the samples.
+    """Adds outputs of the compiled network to samples that lack them; returns a reference device, and the differences of both devices.
 
     The reference is the first of CPU and TEMPLATE that is not the compiled network's only device and takes the network.
     """
@@ -127,7 +123,7 @@ def _run_samples(
     wait_for_kernels(executable, samples[0][0], most_seconds=60.0)
     request = executable.create_infer_request()
     for inputs, outputs in samples:
-        outputs |= {**request.infer(inputs), **outputs}
+        outputs |= deepcopy({**request.infer(inputs), **outputs})  # the next run may overwrite them
     rows = compare_samples(executable, samples, rtol=rtol)
     reason = "neither CPU nor TEMPLATE is installed beside it"
     for device in ("CPU", "TEMPLATE"):
@@ -150,7 +146,7 @@ def _inspect(options: argparse.Namespace) -> Answer:
     header, payload = read_blob(options.inspect)
     fields = _describe_blob(header, payload)
     with Core() as core:
-        check = core.check_blob(options.inspect, options.device, trust=options.trust)
+        check = core.check_blob(options.inspect, options.device)
     text = "\n".join([*_format_blob(fields, ""), *_format_check(check, "")])
     return Answer(text, {"file": options.inspect, **fields, "check": dataclasses.asdict(check)})
 

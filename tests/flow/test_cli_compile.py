@@ -121,7 +121,6 @@ def test_pin_shapes_what_is_compiled(model: str, tmp_path: Path, capsys: pytest.
         (["m.onnx", "-d", "CPU"], "the following arguments are required: -o/--output"),
         (["--inspect", "x.blob", "--shape", "x=1"], "--inspect reads one file and takes no shape"),
         (["m.onnx", "-d", "CPU", "-o", "x.blob", "--rtol", "1"], "--rtol has a meaning only with --samples"),
-        (["m.onnx", "-d", "CPU", "-o", "x.blob", "--trust"], "--trust has a meaning only with --inspect"),
         (["--inspect", "missing.blob"], "cannot read the blob 'missing.blob': No such file or directory"),
         (["missing.onnx", "-d", "CPU", "-o", "x.blob"], "there is no such file"),
     ],

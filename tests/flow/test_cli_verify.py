@@ -31,6 +31,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     onnx.save(onnx.parser.parse_model(MODEL), "model.onnx")
     np.savez("in.npz", x=X)
     np.savez("more.npz", x=X[:1], y=np.maximum(2 * X[:1], 0))
+    np.savez("other.npz", x=-X)
     return "model.onnx"
 
 
@@ -44,6 +45,9 @@ def test_samples_are_written_and_verified(model: str, device: str, capsys: pytes
     assert (fields["device"], fields["samples"], fields["agrees"]) == (device, 2, True)
     assert [(row["name"], row["sample"], row["max_absolute_difference"]) for row in fields["outputs"]] == [("y", 1, 0), ("y", 2, 0)]
     assert main(["run", "m.blob", "-i", "in.npz"]) == 0
+    assert main(["compile", model, "-d", device, "--samples", "in.npz", "--samples", "other.npz", "-o", "m.blob"]) == 0
+    outputs = [outputs["y"].tolist() for _, outputs in unpack_samples(read_blob("m.blob")[1].sections)]
+    assert outputs == [np.maximum(2 * x, 0).tolist() for x in (X, -X)]  # by hand
 
 
 def test_wrong_answer_of_a_device_is_found(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,12 +94,12 @@ def test_wrong_expected_output_is_refused(model: str, capsys: pytest.CaptureFixt
         ),
         (["verify", "model.onnx"], "'model.onnx' is no exported network"),
         (["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "x.npy"], "--samples x.npy: expected a .npz archive"),
-        (["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "other.npz"], "has no input 'z'"),
+        (["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "unknown.npz"], "has no input 'z'"),
         (["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "empty.npz"], "network 'double' misses the inputs x"),
     ],
 )
 def test_wrong_use_is_refused(model: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez("other.npz", z=X)
+    np.savez("unknown.npz", z=X)
     np.savez("empty.npz", y=X)
     assert main(["compile", model, "-d", "TEMPLATE", "-o", "plain.blob"]) == 0
     assert main(arguments) == 2
