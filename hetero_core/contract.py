@@ -133,11 +133,9 @@ BlobAnswer: TypeAlias = Literal["fits", "works after recompiling", "does not fit
 
 @dataclass(frozen=True, slots=True)
 class BlobCheck:
-    """The answer of a device about an import of a blob, without the import.
+    """The answer of a device about an import of a blob: it uses all that was compiled, compiles the network of the blob, or is an error.
 
-    "fits": the import uses everything that was compiled. "works after recompiling": the blob has the network, and the import compiles
-    it. "does not fit": the import is an error. `reason` is "" for "fits". `parts` are the answers for the parts of a device made of
-    devices; `part` is then the name of the sections, such as "stage/0".
+    `reason` is "" for "fits". A device made of devices has `parts`; `part` is then the name of its sections, such as "stage/0".
     """
 
     device: str

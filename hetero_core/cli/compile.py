@@ -153,7 +153,8 @@ def _inspect(options: argparse.Namespace) -> Answer:
 
 def _format_check(check: BlobCheck, indent: str) -> list[str]:
     place = f"{check.part} on {check.device}" if check.part else f"here, on {check.device}"
-    reason = f": {' '.join(check.reason.split())}" if check.reason and not check.parts else ""
+    is_of_part = any(part.answer == check.answer for part in check.parts)  # which then has the reason
+    reason = f": {' '.join(check.reason.split())}" if check.reason and not is_of_part else ""
     lines = [f"{indent}{place}: {check.answer}{reason}"]
     return [*lines, *(line for part in check.parts for line in _format_check(part, f"{indent}  "))]
 
