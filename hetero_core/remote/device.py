@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from hetero_core.blobs.trust import are_imports_trusted
-from hetero_core.contract import BlobAnswer, BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult
 from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.threads import unshare_threads
@@ -124,8 +124,8 @@ class RemoteDevice(Generic[AnyCarrier]):
         payload.require_version(1)
         carrier, _ = self._reach(device, config)
         bulk, trust = carrier.ship((payload.sections[BLOB],)), are_imports_trusted()
-        fields, _ = call_again(lambda: carrier.call("check", trust, bulk=bulk))
-        return BlobCheck.of_parts(str(device), (replace(_restore_check(*fields), part=BLOB),))
+        (answer, reason), _ = call_again(lambda: carrier.call("check", trust, bulk=bulk))
+        return BlobCheck(str(device), answer, reason)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
@@ -169,11 +169,6 @@ class RemoteDevice(Generic[AnyCarrier]):
             if config is not None:
                 self._carrier_in_use[str(device)] = carrier
             return carrier
-
-
-def _restore_check(device: str, answer: BlobAnswer, reason: str, parts: Sequence[Any], part: str) -> BlobCheck:
-    """Returns a check from the fields that a host sent."""
-    return BlobCheck(device, answer, reason, tuple(_restore_check(*fields) for fields in parts), part)
 
 
 def _pack(network: Network) -> tuple[Any, Any]:

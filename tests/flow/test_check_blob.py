@@ -199,4 +199,5 @@ def test_other_composers_list_their_parts(core: Core, device: str) -> None:
     core.load_network(model, device).export_network(stream)
     check = core.check_blob(stream.getvalue())
     assert check.answer == "fits"
-    assert [part.device for part in check.parts] == device.partition(":")[2].split(",")
+    # PROCESS has the answer of its host.
+    assert [part.device for part in check.parts] == ([] if "PROCESS" in device else device.partition(":")[2].split(","))
