@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.contract import Array, BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
-API = (1, 2)
+API = (1, 3)
 """The version of this file. A plugin that states `requires_api = (major, minor)` needs this major and at least this minor."""
 
 PROJECT = "hetero_core"
@@ -98,6 +98,16 @@ def export_network(device: DeviceName, executable: Executable) -> Payload:
     """Returns everything that `import_network` needs to build the executable again, as named byte sections.
 
     `Payload.code` names each section that the import executes in any way.
+    """
+
+
+@hookspec(firstresult=True)
+def check_payload(device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+    """Returns whether an import uses everything that was compiled, or has to compile the network again, and why; loads nothing.
+
+    The arguments are those of `import_network`, which begins with the same check. A device without this hook takes every payload.
+
+    Raises: BlobMismatchError if the import would.
     """
 
 

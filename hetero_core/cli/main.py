@@ -44,6 +44,7 @@ COMMANDS = {
     "compare": "compare every value of a model on two devices",
     "reduce": "find the smallest part of a model that still fails a check",
     "compile": "compile a model for a device and write it to a file",
+    "verify": "run the samples in a compiled file and compare the outputs",
     "conformance": "check that a device keeps the contract of the hooks",
     "new-plugin": "write the package of a device of your own",
     "demo": "classify pictures of digits on HETERO:TEMPLATE,CPU and check the result",

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from threading import get_ident
 from types import MappingProxyType
@@ -70,6 +70,7 @@ from hetero_core.runtime.transfers import bring_in, take_home
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
+    from hetero_core.blobs.samples import Sample
     from hetero_core.runtime.loading import Replacements
 
 logger = logging.getLogger(__name__)
@@ -406,15 +407,21 @@ class ExecutableNetwork:
 
     # Exports and views
 
-    def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
+    def export_network(self, target: str | os.PathLike[str] | IO[bytes], *, samples: Iterable[Sample] = ()) -> None:
         """Writes the loaded network as a blob, to a path or a binary stream; a file appears complete or not at all.
 
-        Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
+        `samples` are pairs of inputs and expected outputs by name, runs of one request in order; `hetero verify` compares with them.
+
+        Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written; for inputs of
+        samples as `infer`.
         """
-        from hetero_core.blobs.container import write_blob  # only an export needs both
+        from hetero_core.blobs.container import write_blob  # only an export needs these
+        from hetero_core.blobs.samples import pack_samples
         from hetero_core.files import replace_file
 
+        sections = pack_samples((self._convert_inputs(inputs), outputs) for inputs, outputs in samples)
         header, payload = self.pack()
+        payload = replace(payload, sections={**payload.sections, **sections})
         place = "the stream" if hasattr(target, "write") else f"'{os.fspath(target)}'"
         try:
             if hasattr(target, "write"):
@@ -425,6 +432,12 @@ class ExecutableNetwork:
         except OSError as error:
             reason = error if hasattr(target, "write") else error.strerror or error
             raise BlobError(f"cannot write the exported network '{self.name}' to {place}: {reason}") from error
+
+    def _convert_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the inputs as arrays of their types. Raises: as `order_inputs`."""
+        specs = [*self.inputs, *(spec for spec in self.replaceable if spec.name in inputs)]
+        values = order_inputs(inputs, specs, network=self.name, border=self.border)
+        return {spec.name: value for spec, value in zip(specs, values, strict=True) if spec.name in inputs}
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns the header and the content of an exported blob. Raises: NotImplementedByDeviceError, ClosedError."""
