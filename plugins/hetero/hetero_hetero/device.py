@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core import Plan
+from hetero_core.composing.blobs import check_parts
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.threads import AUTO, STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import DeviceMemoryError, DeviceUnavailableError
+from hetero_core.errors import DeviceUnavailableError
 from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -25,7 +26,7 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
-from hetero_hetero.payload import export_stages, import_stages
+from hetero_hetero.payload import export_stages, import_stages, read_plan
 from hetero_hetero.placement.choice import (
     BUDGET_KEY,
     DISTRIBUTION_KEY,
@@ -190,30 +191,32 @@ class HeteroDevice(Composer):
         return export_stages(executable)
 
     @hookimpl
+    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+        """The answer of each part's device, and whether what a limit of AUTO allows still has room for the parts."""
+        self._require_free(payload, config)
+        return check_parts(self._core, device, payload)
+
+    def _require_free(self, payload: Payload, config: Mapping[str, Any]) -> None:
+        """Raises DeviceMemoryError if a device no longer has the memory free for its part."""
+        if config[MEMORY_KEY] is not None and "index" in payload.sections:
+            from hetero_hetero.placement.memory import require_free
+
+            require_free(self._core, read_plan(payload), config[MEMORY_KEY])
+
+    @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports each part on the device that the plan names; loads an If with split branches anew."""
         if "index" not in payload.sections:
             payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
+        self._require_free(payload, config)
         configs = configure_children(self._core, device, self.list_children(device), config)
         can_move = config[FALLBACK_KEY] == "NEXT"
         substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
         executable = import_stages(self._core, payload, config, configs, substitutes)
-        if config[MEMORY_KEY] is not None and executable.plan.memory:
-            self._require_free(executable, config[MEMORY_KEY])
         if config[DOT_KEY]:
             _write_drawing(executable.plan)
         return executable
-
-    def _require_free(self, executable: HeteroExecutable, limits: Any) -> None:
-        """Closes an imported network and raises DeviceMemoryError if a device no longer has the memory free for its part."""
-        from hetero_hetero.placement.memory import require_free
-
-        try:
-            require_free(self._core, executable.plan, limits)
-        except DeviceMemoryError:
-            executable.close()
-            raise
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
         children = self.require_children(device)

@@ -96,6 +96,11 @@ def import_stages(
     return split
 
 
+def read_plan(payload: Payload) -> Plan:
+    """Returns the plan of a payload. Raises: BlobDamagedError, BlobMismatchError."""
+    return read_index(payload, lambda fields: _plan_of_json(fields["plan"]), owner="HETERO")[2]
+
+
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
     return {
         "network": plan.network,

@@ -320,7 +320,10 @@ def test_blob_that_no_longer_fits_is_refused_and_a_cache_compiles_anew(core: Cor
             assert loaded.get_metric("LOADED_FROM_CACHE") == is_cached
             np.testing.assert_array_equal(loaded.infer(x)["y"], x)
             loaded.export_network(tmp_path / "split.blob")
+    core.set_config({"HETERO_MEMORY": "AUTO"}, "HETERO")
+    assert core.check_blob(tmp_path / "split.blob").answer == "fits"
     one.free = 200
+    assert core.check_blob(tmp_path / "split.blob").answer == "does not fit"
     with pytest.raises(DeviceMemoryError, match="ONE may use 180 bytes of those that it has free"):
         core.import_network(tmp_path / "split.blob", "HETERO:ONE,TWO", {"HETERO_MEMORY": "AUTO"})
 
