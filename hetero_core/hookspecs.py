@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 API = (1, 2)
 """The version of this file. A plugin that states `requires_api = (major, minor)` needs this major and at least this minor."""
+SINCE = {"from_host(target)": (1, 1), "load_network(query)": (1, 2)}
+"""Hooks and arguments that are newer than 1.0 -> the version that brought them."""
 
 PROJECT = "hetero_core"
 hookspec = pluggy.HookspecMarker(PROJECT)

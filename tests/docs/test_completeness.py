@@ -21,6 +21,7 @@ import hetero_core
 from hetero_core import Core, Network, contract, errors, hookspecs
 from hetero_core.blobs import container
 from hetero_core.cli.main import COMMANDS, build_parser
+from hetero_core.conformance.check import LEVELS
 from hetero_core.devices.config import ALIASES, STANDARD_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,19 @@ def test_every_hook_has_a_section_with_its_arguments(hook: str) -> None:
 
 def test_hooks_page_has_no_removed_hook() -> None:
     assert re.findall(r"^### `(\w+)`$", (REFERENCE / "hooks.md").read_text(), re.MULTILINE) == HOOKS
+
+
+def test_versions_page_lists_what_came_with_each_version() -> None:
+    rows = re.findall(r"^\| (\d+)\.(\d+) \| .* \| (.*) \|$", (REFERENCE / "plugin-api.md").read_text(), re.MULTILINE)
+    listed = {name: (int(major), int(minor)) for major, minor, cell in rows for name in re.findall(r"`(\w+\(\w+\))`", cell)}
+    assert listed == hookspecs.SINCE
+    assert max((int(major), int(minor)) for major, minor, _ in rows) == hookspecs.API
+
+
+def test_page_of_the_kit_lists_every_level() -> None:
+    page = (ROOT / "docs" / "how-to" / "test-your-device.md").read_text()
+    levels = re.findall(r"^\| `(\w+)` \|", page.partition("## A device")[0], re.MULTILINE)
+    assert sorted(levels) == sorted(LEVELS)
 
 
 def test_errors_page_lists_each_class_once_with_ordered_bases() -> None:
