@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,19 @@ def test_command_line_page_has_each_command_with_its_options(command: str) -> No
     options = [action.option_strings for action in commands[command]._actions if action.option_strings]
     assert f"hetero {command}" in text
     assert [names for names in options if "--help" not in names and not any(name in text for name in names)] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "devices").iterdir()), ids=lambda path: path.name)
+def test_page_of_a_device_has_the_common_parts(page: Path) -> None:
+    parts = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
+    assert parts == ["Overview", "Set-up", "Operators", "Partition", "Precision", "Troubleshooting"]
+
+
+def test_every_device_has_a_page() -> None:
+    projects = [tomllib.loads(path.read_text()) for path in ROOT.glob("plugins/*/pyproject.toml")]
+    devices = sorted(name for project in projects for name in project["project"]["entry-points"]["hetero_core.devices"])
+    titles = [page.read_text().partition("\n")[0] for page in (ROOT / "docs" / "devices").iterdir()]
+    assert sorted(name for title in titles for name in re.findall(r"\b[A-Z]+\b", title.partition(":")[0])) == devices
 
 
 def test_conformance_page_matches_the_checks() -> None:
