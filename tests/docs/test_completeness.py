@@ -178,6 +178,7 @@ AUTHORS_PAGES = [
         "how-to/wrap-an-engine.md",
         "how-to/publish-a-device.md",
         "reference/hooks.md",
+        "reference/plugin-api.md",
     )
 ]
 
