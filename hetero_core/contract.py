@@ -48,7 +48,7 @@ class ConfigKey:
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of JSON values, written as a JSON object).
     `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all remaining keys affect
     compilation. The key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number
-    may have a `least` value, and `words` that are accepted instead of a number. A key that is `added_later` is missing in older
+    may have a `least` value. `words` are texts that are accepted in place of a value. A key that is `added_later` is missing in older
     blobs; these count as compiled with its default. `aliases` are further names of the key.
     """
 

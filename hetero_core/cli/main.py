@@ -34,6 +34,7 @@ COMMANDS = {
     "doctor": "say what is wrong with the installation, and the cure",
     "inspect": "show what is in a model, and which devices run it",
     "query": "show which device would run each node of a model, and why",
+    "fit": "cut a model by the memory that devices have free, and print the options",
     "visualize": "write the split of a model as a page, a picture, a text or a model",
     "run": "run one inference and print the outputs",
     "serve": "answer requests for models over HTTP and gRPC",

@@ -14,8 +14,8 @@ from hetero_core import Plan
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import DeviceUnavailableError
+from hetero_core.devices.threads import AUTO, STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import DeviceMemoryError, DeviceUnavailableError
 from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -37,6 +37,7 @@ from hetero_hetero.placement.choice import (
     PLACEMENT_KEY,
     PLACEMENTS,
     PLACING_KEYS,
+    SIZES_KEY,
     place_nodes,
 )
 from hetero_hetero.subgraphs import POLICIES
@@ -103,7 +104,14 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         ),
         INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
         MEMORY_KEY: ConfigKey(
-            dict, None, 'What devices may hold, {"GPU.0": "8GB"}: the network is cut into a pipeline of parts that fit.'
+            dict,
+            None,
+            'What devices may hold, {"GPU.0": "8GB"}, or AUTO for what they have free; the network is cut into a pipeline of parts '
+            "that fit.",
+            words=(AUTO,),
+        ),
+        SIZES_KEY: ConfigKey(
+            dict, None, f'The largest sizes of open inputs, {{"past": 2048}}, for the estimate of {MEMORY_KEY}.', added_later=True
         ),
         DISTRIBUTION_KEY: ConfigKey(
             str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
@@ -157,6 +165,7 @@ class HeteroDevice(Composer):
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
         require_limits(network.name, decision.memory, loaded)
         plan = build_plan(network, assignment, stages, decision)
+        _warn_of_idle_devices(plan, str(device))
         if config[DOT_KEY]:
             _write_drawing(plan)
         parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
@@ -190,9 +199,21 @@ class HeteroDevice(Composer):
         can_move = config[FALLBACK_KEY] == "NEXT"
         substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
         executable = import_stages(self._core, payload, config, configs, substitutes)
+        if config[MEMORY_KEY] is not None and executable.plan.memory:
+            self._require_free(executable, config[MEMORY_KEY])
         if config[DOT_KEY]:
             _write_drawing(executable.plan)
         return executable
+
+    def _require_free(self, executable: HeteroExecutable, limits: Any) -> None:
+        """Closes an imported network and raises DeviceMemoryError if a device no longer has the memory free for its part."""
+        from hetero_hetero.placement.memory import require_free
+
+        try:
+            require_free(self._core, executable.plan, limits)
+        except DeviceMemoryError:
+            executable.close()
+            raise
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
         children = self.require_children(device)
@@ -228,6 +249,20 @@ class HeteroDevice(Composer):
             )
             opened.pop_all()
         return BranchExecutable(task.network, plan, then_branch, else_branch)
+
+
+def _warn_of_idle_devices(plan: Plan, device: str) -> None:
+    """Warns of each device of the list that refuses all that it is asked for; a device that is not needed is no fault."""
+    busy = {stage.device for stage in plan.stages}
+    for child in plan.priorities:
+        reasons = {} if child in busy else {name: reasons[child] for name, reasons in plan.refusals.items() if child in reasons}
+        if reasons:
+            name, reason = next(iter(reasons.items()))
+            logger.warning(
+                "%s gets no node of network '%s': it refuses '%s' (%s)%s: %s; take it out of %s, or see `hetero query MODEL -d %s`",
+                child, plan.network, name, plan.operator_of_node[name],
+                f" and {len(reasons) - 1} more nodes" if len(reasons) > 1 else "", reason, device, device,
+            )  # fmt: skip
 
 
 def _write_drawing(plan: Plan) -> None:
