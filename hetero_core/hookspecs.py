@@ -23,8 +23,10 @@ from hetero_core.network.types import ValueSpec
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
-API = (1, 3)
+API = (1, 2)
 """The version of this file. A plugin that states `requires_api = (major, minor)` needs this major and at least this minor."""
+SINCE = {"from_host(target)": (1, 1), "load_network(query)": (1, 2), "check_payload": (1, 2)}
+"""Hooks and arguments that are newer than 1.0 -> the version that brought them."""
 
 PROJECT = "hetero_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
