@@ -21,6 +21,12 @@ def assign(array: Array, places: Any, values: Any) -> Array:
     return array
 
 
+def add_at(xp: Namespace, array: Array, places: Any, values: Any) -> Array:
+    """Returns the array with the values added at these places, none of which is repeated: the same array, changed, if it can change."""
+    elements = array[places]
+    return assign(array, places, xp.add(elements, values, **reuse(elements)))
+
+
 def combine(xp: Namespace, array: Array, places: Any, values: Any, function: str) -> Array:
     """Returns the array with the values combined with the elements at these places, one after another if a place is repeated.
 

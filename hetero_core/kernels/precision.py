@@ -8,10 +8,10 @@ way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -94,31 +94,52 @@ def compute_halves(function: Callable[..., Any], outputs: tuple[int, ...]) -> Ca
     return compute
 
 
-class _ThreadMatmul(threading.local):
-    """NumPy's `matmul`, or the function that a thread uses in its place."""
+class Team(Protocol):
+    """Threads that share the work of a thread."""
 
-    function: Callable[..., Any] = staticmethod(np.matmul)
+    def multiply(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        """Returns `numpy.matmul(a, b, out)`."""
+
+    def compute_all(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Calls all functions, in any order."""
 
 
-_of_thread = _ThreadMatmul()
+class _ThreadTeam(threading.local):
+    """The team of a thread, None if it works alone."""
+
+    team: Team | None = None
+
+
+_of_thread = _ThreadTeam()
 
 
 @contextmanager
-def multiply_with(function: Callable[..., Any]) -> Iterator[None]:
-    """Has `matmul` call this function in the present thread, which shares large products among several threads, for example."""
-    before = _of_thread.function
-    _of_thread.function = function
+def share_with(team: Team | None) -> Iterator[None]:
+    """Has a team share the products and the parts of convolutions of the present thread meanwhile; None ends an outer sharing."""
+    before = _of_thread.team
+    _of_thread.team = team
     try:
         yield
     finally:
-        _of_thread.function = before
+        _of_thread.team = before
 
 
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """Returns `numpy.matmul(a, b, out)`, as the present thread computes it."""
-    return _of_thread.function(a, b, out)
+    team = _of_thread.team
+    return np.matmul(a, b, out) if team is None else team.multiply(a, b, out)
 
 
 def multiply(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns `xp.matmul(a, b)`, with NumPy as the present thread computes it."""
     return matmul(a, b) if xp is np else xp.matmul(a, b)
+
+
+def compute_all(xp: Namespace, calls: Sequence[Callable[[], object]]) -> None:
+    """Calls functions that write different elements of an array; with NumPy the team of the present thread shares them."""
+    team = _of_thread.team if xp is np and len(calls) > 1 else None
+    if team is not None:
+        team.compute_all(calls)
+        return
+    for call in calls:
+        call()

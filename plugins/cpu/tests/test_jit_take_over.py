@@ -216,6 +216,25 @@ def test_order_begins_when_the_first_run_has_ended() -> None:
     assert asked == [True]
 
 
+def test_order_waits_for_the_first_run_of_another_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_module, "LONGEST_DELAY", PATIENCE)
+    background, own, other, done = BackgroundCompiler(), threading.Event(), threading.Event(), threading.Event()
+    asked: list[bool] = []
+
+    def is_wanted() -> bool:
+        asked.append(other.is_set())
+        return False
+
+    kernel = Kernel("never_emitted", lambda name, width: None)
+    background.order([kernel], lambda _: None, is_wanted=is_wanted, begin=own)
+    background.order([kernel], lambda _: done.set(), is_wanted=is_wanted, begin=other)
+    own.set()
+    other.set()
+    assert done.wait(PATIENCE)
+    background.close()
+    assert asked == [True, True]
+
+
 def test_order_begins_beside_a_first_run_that_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_module, "LONGEST_DELAY", 0.01)
     background, done = BackgroundCompiler(), threading.Event()

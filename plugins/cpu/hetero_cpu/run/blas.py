@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import product
@@ -194,6 +194,13 @@ class ProductTeam:
         self._share(deque(_cut_product(a, b, out, count)))
         return out
 
+    def compute_all(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Calls functions that write different memory; each has a single thread, whichever thread takes it."""
+        from hetero_core.kernels.precision import share_with  # the toolkit
+
+        with share_with(None):
+            self._share(deque(calls))
+
     def close(self) -> None:
         """Ends the helpers and waits for them; later products are computed by their callers alone."""
         with self._lock:
@@ -226,9 +233,8 @@ class ProductTeam:
         helps = []
         # After the end of the network or of the interpreter, or if the system has no more threads, the existing threads compute all.
         with suppress(RuntimeError):
-            helpers = self._open_helpers()
             for _ in range(min(self._threads, len(pieces)) - 1):
-                helps.append(helpers.submit(compute_pieces))  # noqa: PERF401  # an error must not lose the started helps
+                helps.append(self._open_helpers().submit(compute_pieces))  # noqa: PERF401  # an error must not lose the started helps
         compute_pieces()
         for each in helps:
             # A helper that has not begun is not waited for.
@@ -262,7 +268,7 @@ def _take(array: Array, axis: int, own: slice) -> Array:
 @contextmanager
 def share_products(team: ProductTeam) -> Iterator[None]:
     """Has a team compute the toolkit's products meanwhile, with BLAS at one thread."""
-    from hetero_core.kernels.precision import multiply_with  # the toolkit
+    from hetero_core.kernels.precision import share_with  # the toolkit
 
-    with limit_blas(), multiply_with(team.multiply):
+    with limit_blas(), share_with(team):
         yield
