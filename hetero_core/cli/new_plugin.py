@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hetero_core.cli.answer import OK, Answer, UsageError
 from hetero_core.cli.options import Parser
-from hetero_core.devices.known_devices import KNOWN_DEVICES
+from hetero_core.devices.known_devices import known_devices
 from hetero_core.devices.registry import DEVICES_GROUP
 
 KINDS: Mapping[str, str] = {
@@ -128,7 +128,8 @@ def _require_free(name: PluginName) -> None:
     from importlib_metadata import entry_points  # reads the installed distributions
 
     claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]
-    owner = getattr(claims[0], "name", "an installed package") if claims else KNOWN_DEVICES.get(name.device, "").partition("[")[0]
+    known = known_devices().get(name.device)
+    owner = getattr(claims[0], "name", "an installed package") if claims else known and known.package
     if owner:
         raise UsageError(
             f"the name {name.device} is taken: it is the device of {owner}{', which is installed' if claims else ''}. Give the plugin "
