@@ -52,6 +52,9 @@ class PluginName:
 
 def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
+    from importlib_metadata import distribution as find_distribution  # reads an installed distribution
+
+    distribution = find_distribution("hetero-core")
     return {
         "pyproject.toml": _fill("pyproject.toml", name),
         "README.md": _fill("README.md", name, about=KINDS[kind]),
@@ -62,7 +65,13 @@ def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
         f"{name.package}/py.typed": "",
         "tests/test_conformance.py": _fill("test_conformance.py", name),
         "docs/operators.md": _fill("operators.md", name),
-        ".github/workflows/test.yml": _fill("test.yml", name),
+        ".github/workflows/test.yml": _fill("test.yml", name, version=distribution.version),
+        ".github/workflows/release.yml": _fill("release.yml", name),
+        ".github/dependabot.yml": _fill("dependabot.yml", name),
+        ".pre-commit-config.yaml": _fill("pre-commit.yaml", name),
+        ".copier-answers.yml": _fill("copier-answers.yml", name, version=distribution.version, kind=kind),
+        ".gitignore": _fill("gitignore", name),
+        "LICENSE": distribution.read_text("licenses/LICENSE") or "",
     }
 
 
