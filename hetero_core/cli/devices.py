@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError, follow, format_table, to_json
 from hetero_core.cli.options import Parser, read_seconds
 from hetero_core.core import Core
-from hetero_core.devices.known_devices import KNOWN_DEVICES, list_unused_hardware
+from hetero_core.devices.known_devices import find_hardware, known_devices, known_hardware, list_unused_hardware
+from hetero_core.devices.registry import DEVICES_GROUP
 from hetero_core.devices.switches import PLUGINS_VARIABLE
 from hetero_core.errors import MetricNotFoundError
 
@@ -23,6 +25,7 @@ def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
+    shown.add_argument("--known", action="store_true", help="print the directory of devices beside this machine; loads no device")
     shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
     parser.add_argument(
         "--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
@@ -33,6 +36,8 @@ def add_options(parser: Parser) -> None:
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
 
+    if options.known:
+        return _answer_known()
     with Core(device_timeout=options.timeout) as core, follow(options)("making the devices"):
         if options.names:
             return Answer("\n".join(core.device_names), {"names": core.device_names})
@@ -43,7 +48,7 @@ def answer(options: argparse.Namespace) -> Answer:
     names = [status.name for status in statuses]
     plugins = core.switches.plugins
     unused = {} if plugins else list_unused_hardware(names)
-    missing = {} if plugins else {name: KNOWN_DEVICES[name] for name in KNOWN_DEVICES if name not in names}
+    missing = {} if plugins else {name: row.requirement for name, row in known_devices().items() if name not in names}
     texts = [_format_rows(statuses)]
     if options.verbose:
         texts += [_format_details(row) for row in rows if row["reason"] is None]
@@ -53,6 +58,29 @@ def answer(options: argparse.Namespace) -> Answer:
     lines += [f"{PLUGINS_VARIABLE}={plugins} leaves out all other plugins"] if plugins else []
     texts += ["\n".join(lines)] if lines else []
     return Answer("\n\n".join(texts), {"devices": rows, "not_installed": missing, "unused_hardware": unused})
+
+
+def _answer_known() -> Answer:
+    """Returns the directory of devices, with the installed versions and the hardware of this machine that each device announces."""
+    from importlib_metadata import entry_points  # reads the installed distributions
+
+    versions = {entry.name.strip().upper(): entry.dist.version for entry in entry_points(group=DEVICES_GROUP) if entry.dist}
+    here = find_hardware()
+    rows = [
+        {
+            **asdict(row),
+            "requirement": row.requirement,
+            "installed": versions.get(name),
+            "hardware_here": [known_hardware()[hardware].text for hardware in row.hardware if hardware in here],
+        }
+        for name, row in known_devices().items()
+    ]
+    header = ("DEVICE", "PIP INSTALL", "INSTALLED", "HARDWARE HERE", "RUNS ON")
+    cells = [
+        (row["name"], row["requirement"], row["installed"] or "-", ", ".join(row["hardware_here"]) or "-", row["runs_on"])
+        for row in rows
+    ]
+    return Answer(format_table(header, cells), {"known": to_json(rows)})
 
 
 def _format_rows(statuses: tuple[DeviceStatus, ...]) -> str:

@@ -35,17 +35,20 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core:
         network = read_model(core, options.model)
         sizes = choose_sizes(read_shapes(options.shape), network.inputs).of_network()
-        # A named size is the largest in all inputs; a whole shape has some that are not named.
-        config: dict[str, Any] = {**read_config(options), _MEMORY: "AUTO", **({_SIZES: sizes} if sizes else {})}
+        own = read_config(options)
+        config: dict[str, Any] = {**own, _MEMORY: "AUTO", **({_SIZES: sizes} if sizes else {})}
         with follow(options)(f"asking {device} about '{options.model}'"):
             plan = core.query_network(network, device, config).plan
             assert plan is not None, "placement by memory leaves no node without a device"
+            used = [held.device for held in plan.memory]
+            by_priority = core.query_network(network, device, own).plan
+            idle = {name: _explain_idle(plan, by_priority, name) for name in plan.priorities if name not in used}
         free = {
             name: core.get_metric(name, _FREE) if _FREE in core.get_metric(name, "SUPPORTED_METRICS") else None
             for name in plan.priorities
         }
-    used = [held.device for held in plan.memory]
-    if len(used) == 1:
+    # Without keys of HETERO, a single device that holds all needs no split.
+    if len(used) == 1 and not own:
         device, config = used[0], {}
     else:
         device = f"{device.partition(':')[0]}:{','.join(used)}"
@@ -54,34 +57,57 @@ def answer(options: argparse.Namespace) -> Answer:
         "device": device,
         "config": config,
         "free": free,
+        "idle": idle,
         "memory": [{**record_to_json(held), "total": held.total} for held in plan.memory],
         "plan_devices": dict(plan.device_of_node),
     }
-    return Answer(_describe(plan, free, options.model, device, config), fields)
+    return Answer(_describe(plan, free, idle, options, device, config), fields)
 
 
-def _describe(plan: Plan, free: dict[str, int | None], model: str, device: str, config: dict[str, Any]) -> str:
+def _explain_idle(plan: Plan, by_priority: Plan | None, device: str) -> str:
+    """Returns why a device of the list has no part; `by_priority` is the plan without regard to memory, if every node has a device."""
+    refusals = {} if by_priority is None else by_priority.refusals
+    reasons = {name: reasons[device] for name, reasons in refusals.items() if device in reasons}
+    if by_priority is not None and reasons and device not in by_priority.device_of_node.values():
+        name, reason = next(iter(reasons.items()))
+        return f"it refuses the nodes that are left to it, as '{name}': {reason}"
+    place = plan.priorities.index(device)
+    busy = [plan.priorities.index(held.device) for held in plan.memory]
+    return "the devices before it hold all nodes" if max(busy) < place else "it has too little memory for the next node"
+
+
+def _describe(
+    plan: Plan,
+    free: dict[str, int | None],
+    idle: dict[str, str],
+    options: argparse.Namespace,
+    device: str,
+    config: dict[str, Any],
+) -> str:
     held_of_device = {held.device: held for held in plan.memory}
     rows = []
     for name in plan.priorities:
         held = held_of_device.get(name)
         nodes = sum(own == name for own in plan.device_of_node.values())
-        cells = ["not needed" if not nodes else str(nodes), _show(free[name])]
+        cells = [str(nodes), "not stated" if free[name] is None else _show(free[name])]
         parts = (None,) * 6 if held is None else (held.limit, held.weights, held.border, held.arena, held.workspace, held.total)
         rows.append((name, *cells, *map(_show, parts)))
     header = ("DEVICE", "NODES", "FREE", "MAY USE", "CONSTANTS", "INPUTS, OUTPUTS, STATES", "INNER VALUES", "WORKSPACE", "TOTAL")
     keys = [
         f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}" for name, value in config.items()
     ]
+    shapes = [f"--shape {shlex.quote(shape)}" for shape in options.shape]
+    model = options.model
     arguments = ", ".join([json.dumps(model), json.dumps(device), *([json.dumps(config)] if config else [])])
     return "\n".join(
         [
             f"network '{plan.network}' fits; estimated:",
             "",
             format_table(header, rows),
+            *(f"{name} has no part: {reason}" for name, reason in idle.items()),
             "",
-            "To load it so:",
-            f"  hetero run {shlex.quote(model)} {' '.join(['-d', device, *keys])}",
+            "To load it so, with the memory that is free then:",
+            f"  hetero run {shlex.quote(model)} --random {' '.join(['-d', device, *keys, *shapes])}",
             f"  loaded = core.load_network({arguments})",
         ]
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hetero_core.cli.answer import OK, Answer, UsageError
 from hetero_core.cli.options import Parser
-from hetero_core.devices.known_devices import KNOWN_DEVICES
+from hetero_core.devices.known_devices import known_devices
 from hetero_core.devices.registry import DEVICES_GROUP
 
 KINDS: Mapping[str, str] = {
@@ -52,6 +52,9 @@ class PluginName:
 
 def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
+    from importlib_metadata import distribution as find_distribution  # reads an installed distribution
+
+    distribution = find_distribution("hetero-core")
     return {
         "pyproject.toml": _fill("pyproject.toml", name),
         "README.md": _fill("README.md", name, about=KINDS[kind]),
@@ -62,7 +65,13 @@ def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
         f"{name.package}/py.typed": "",
         "tests/test_conformance.py": _fill("test_conformance.py", name),
         "docs/operators.md": _fill("operators.md", name),
-        ".github/workflows/test.yml": _fill("test.yml", name),
+        ".github/workflows/test.yml": _fill("test.yml", name, version=distribution.version),
+        ".github/workflows/release.yml": _fill("release.yml", name),
+        ".github/dependabot.yml": _fill("dependabot.yml", name),
+        ".pre-commit-config.yaml": _fill("pre-commit.yaml", name),
+        ".copier-answers.yml": _fill("copier-answers.yml", name, version=distribution.version, kind=kind),
+        ".gitignore": _fill("gitignore", name),
+        "LICENSE": distribution.read_text("licenses/LICENSE") or "",
     }
 
 
@@ -128,7 +137,8 @@ def _require_free(name: PluginName) -> None:
     from importlib_metadata import entry_points  # reads the installed distributions
 
     claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]
-    owner = getattr(claims[0], "name", "an installed package") if claims else KNOWN_DEVICES.get(name.device, "").partition("[")[0]
+    known = known_devices().get(name.device)
+    owner = getattr(claims[0], "name", "an installed package") if claims else known and known.package
     if owner:
         raise UsageError(
             f"the name {name.device} is taken: it is the device of {owner}{', which is installed' if claims else ''}. Give the plugin "

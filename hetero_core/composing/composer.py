@@ -96,7 +96,7 @@ class Composer:
         }
 
     @hookimpl
-    def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
+    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
         """The answer of each part's device."""
         return check_parts(self._core, device, payload)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hetero_core.devices.known_devices import KNOWN_DEVICES
+from hetero_core.devices.known_devices import known_devices
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import ConfigValueError, DeviceNameError, DeviceNotFoundError, enumerate_choices, suggest
 
@@ -42,7 +42,7 @@ class Switches:
         pieces = [piece.strip() for piece in self.plugins.upper().split(",")] if self.plugins else []
         excluded = {piece[1:].strip() for piece in pieces if piece.startswith("-")}
         chosen = {piece for piece in pieces if not piece.startswith("-")}
-        known = {*devices, *(wrapper.upper() for wrapper in wrappers), *KNOWN_DEVICES}
+        known = {*devices, *(wrapper.upper() for wrapper in wrappers), *known_devices()}
         for name in sorted(excluded | chosen):
             if name not in known:
                 raise ConfigValueError(

@@ -9,8 +9,10 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -123,15 +125,77 @@ def test_new_plugin_is_green_in_its_own_environment(environment: Environment, ki
     environment.install("hetero-core")
     environment.run("hetero", "new-plugin", f"new-{kind}", "--kind", kind)
     project = environment.folder / f"hetero-new-{kind}"
-    environment.install("hetero-hetero", "hetero-template", f"-e./{project.name}[test]")
+    environment.install(f"-e./{project.name}[test]")
     assert f"NEW_{kind.upper()}" in environment.run("hetero", "devices", "--names").split()
+    start = time.monotonic()
+    environment.run("hetero", "conformance", f"NEW_{kind.upper()}", "--level", "contract")
+    contract = time.monotonic() - start
     environment.run("mypy", "--strict", f"hetero_new_{kind}", folder=project)
-    printed = environment.run("pytest", "-q", "-n", "2", "-p", "no:cacheprovider", folder=project)
+    printed = environment.run("pytest", "-q", "-rs", "-n", "2", "-p", "no:cacheprovider", folder=project)
     assert "failed" not in printed
+    assert "no reference device" not in printed  # the extra `test` brings a device for splits
     lines = {
         path.name: len(path.read_text().splitlines()) for path in sorted(project.rglob("*")) if path.suffix in (".py", ".toml")
     }
-    print(f"\n{kind}: {printed.strip().splitlines()[-1]}; lines {lines}")
+    print(f"\n{kind}: {printed.strip().splitlines()[-1]}; contract level {contract:.0f} s; lines {lines}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workflows_and_wheel_of_a_new_plugin_pass_their_checks(environment: Environment, kind: str) -> None:
+    environment.install("hetero-core")
+    environment.run("hetero", "new-plugin", "my-chip", "--kind", kind)
+    project = environment.folder / "hetero-my-chip"
+    environment.run("git", "init", "--quiet", folder=project)  # actionlint looks for the repository's root
+    environment.run("actionlint", folder=project)
+    environment.run("zizmor", "--offline", "--no-progress", ".", folder=project)
+    environment.run("ruff", "check", ".", folder=project)
+    environment.run("ruff", "format", "--check", ".", folder=project)
+    environment.run("uv", "build", "--quiet", folder=project)
+    (wheel,) = (project / "dist").glob("*.whl")
+    environment.run("check-wheel-contents", str(wheel), folder=project)
+    with ZipFile(wheel) as archive:
+        metadata = archive.read("hetero_my_chip-0.1.0.dist-info/METADATA").decode()
+        assert b"Apache License" in archive.read("hetero_my_chip-0.1.0.dist-info/licenses/LICENSE")
+    assert "Keywords: Framework :: hetero," in metadata
+    assert "License-Expression: Apache-2.0" in metadata
+
+
+def test_copier_updates_a_new_plugin_and_keeps_its_changes(environment: Environment) -> None:
+    """A later version of the templates, in a clone of this repository, is merged into a plugin with changes of its author."""
+    git = ("git", "-c", "user.name=author", "-c", "user.email=author@example.org")
+    clone, project = environment.folder / "clone", environment.folder / "hetero-my-chip"
+    environment.run("git", "clone", "--quiet", str(ROOT), str(clone))
+    environment.install("hetero-core")
+    environment.run("hetero", "new-plugin", "my-chip")
+    answers = project / ".copier-answers.yml"
+    version = re.search(r"^_commit: (v\S+)$", answers.read_text(), re.MULTILINE)
+    assert version
+    environment.run("git", "tag", "--force", version[1], folder=clone)
+    change(answers, "https://github.com/hetero-onnx/hetero", str(clone))
+    change(project / "pyproject.toml", "github.com/OWNER/", "github.com/acme/")
+    change(project / "hetero_my_chip" / "device.py", "PAYLOAD_VERSION = 1", "PAYLOAD_VERSION = 7")
+    environment.run("git", "init", "--quiet", folder=project)
+    environment.run("git", "add", "--all", folder=project)
+    environment.run(*git, "commit", "--quiet", "-m", "my chip", folder=project)
+    templates = clone / "hetero_core" / "cli" / "new_plugin_files"
+    change(templates / "pyproject.toml.txt", "line-length = 132", "line-length = 120")
+    change(templates / "device.py.txt", '"kernels toolkit"', '"kernels"')
+    environment.run(*git, "commit", "--quiet", "--all", "-m", "next", folder=clone)
+    environment.run("git", "tag", "v99.0.0", folder=clone)
+    environment.run("copier", "update", "--trust", "--defaults", folder=project)
+    assert "_commit: v99.0.0" in answers.read_text()
+    texts = (project / "pyproject.toml").read_text(), (project / "hetero_my_chip" / "device.py").read_text()
+    assert ["github.com/acme/" in texts[0], "PAYLOAD_VERSION = 7" in texts[1]] == [True, True]
+    assert ["line-length = 120" in texts[0], '"DEVICE_ARCHITECTURE": "kernels",' in texts[1]] == [True, True]
+    changed = environment.run("git", "diff", "--name-only", folder=project).split()
+    assert changed == [".copier-answers.yml", "hetero_my_chip/device.py", "pyproject.toml"]
+
+
+def change(path: Path, old: str, new: str) -> None:
+    """Replaces a text of a file, which must have it."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
 def test_every_command_of_the_page_on_publishing_works(environment: Environment) -> None:

@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
-import tomllib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hetero_tests.devices_page import PAGE, PROJECTS, TABLE, format_directory, format_table, replace_directory, update_table
 
 from hetero_core import Core, Network
-from hetero_core.devices.known_devices import FOREIGN_NAMES, HARDWARE, KNOWN_DEVICES, advise_missing, list_unused_hardware
+from hetero_core.devices.known_devices import (
+    advise_missing,
+    find_hardware,
+    foreign_names,
+    known_devices,
+    known_hardware,
+    list_unused_hardware,
+)
 from hetero_core.errors import DeviceNotFoundError, NetworkDeclarationWarning, NetworkNotFoundError, NetworkReadError
 from hetero_core.network.writer import network_to_bytes
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = """
+[project]
+name = "hetero-my-chip"
+version = "1.2"
+dependencies = ["hetero-core>=0.2,<0.3"]
+entry-points."hetero_core.devices" = { MY_CHIP = "hetero_my_chip" }
+entry-points."hetero_core.hardware" = { npu = "MY_CHIP" }
+
+[tool.hetero]
+runs_on = "My chips"
+extras = ["driver"]
+badge = "https://example.org/badge.json"
+"""
 Read = Callable[..., Network]
 
 
-def test_known_devices_are_those_of_the_plugins() -> None:
-    projects = [tomllib.loads(path.read_text("utf-8"))["project"] for path in ROOT.glob("plugins/*/pyproject.toml")]
-    announced = {name: project["name"] for project in projects for name in project["entry-points"]["hetero_core.devices"]}
-    assert {device: requirement.partition("[")[0] for device, requirement in KNOWN_DEVICES.items()} == announced
-    used = {name.partition(".")[0] for names in FOREIGN_NAMES.values() for name in names} | {row[2] for row in HARDWARE}
-    assert used <= set(KNOWN_DEVICES)
+def test_directory_of_devices_is_up_to_date() -> None:
+    table, page = json.loads(TABLE.read_text("utf-8")), PAGE.read_text("utf-8")
+    is_fresh = (
+        TABLE.read_text("utf-8") == format_table(update_table(table, PROJECTS))
+        and replace_directory(page, format_directory(table)) == page
+    )
+    assert is_fresh, "run: PYTHONPATH=tests/shared python -m hetero_tests.devices_page"
+
+
+def test_table_names_only_known_devices_and_hardware() -> None:
+    used = {name.partition(".")[0] for names in foreign_names().values() for name in names}
+    assert used <= set(known_devices())
+    assert {name for row in known_devices().values() for name in row.hardware} == set(known_hardware())
+
+
+def test_row_of_another_package_stays_and_is_renewed(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text(PACKAGE, "utf-8")
+    table = update_table(json.loads(TABLE.read_text("utf-8")), [path])
+    (row,) = [row for row in table["devices"] if row["package"] == "hetero-my-chip"]
+    assert row == {
+        "name": "MY_CHIP",
+        "package": "hetero-my-chip",
+        "version": "1.2",
+        "core": ">=0.2,<0.3",
+        "runs_on": "My chips",
+        "extras": ["driver"],
+        "hardware": ["npu"],
+        "badge": "https://example.org/badge.json",
+    }
+    table = update_table(table, PROJECTS)
+    assert row in table["devices"]
+    path.write_text(PACKAGE.replace('"1.2"', '"1.3"'), "utf-8")
+    rows = update_table(table, [path])["devices"]
+    assert [row["version"] for row in rows if row["name"] == "MY_CHIP"] == ["1.3"]
+    assert "| `hetero-my-chip[driver]` | My chips | an NPU | ![kit](" in format_directory(table)
+    path.write_text(PACKAGE.replace("hetero-my-chip", "hetero-other"), "utf-8")
+    with pytest.raises(ValueError, match="two packages announce MY_CHIP"):
+        update_table(table, [path])
 
 
 @pytest.mark.parametrize(
@@ -50,11 +103,18 @@ def test_foreign_names_are_recognized_in_device_strings(device: str, read: Read)
         core.load_network(network, device)
 
 
-def test_hardware_without_a_device_is_listed(tmp_path: Path) -> None:
+def test_hardware_that_no_installed_device_announces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "kfd").touch()
+    assert find_hardware(str(tmp_path)) == {"rocm"}
     assert list_unused_hardware((), str(tmp_path)) == {"a card for AMD's ROCm": "hetero-torch[torch]"}
-    assert list_unused_hardware(("TORCH",), str(tmp_path)) == {}
+    distribution = tmp_path / "hetero_my_chip-1.2.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Metadata-Version: 2.4\nName: hetero-my-chip\nVersion: 1.2\n")
+    (distribution / "entry_points.txt").write_text("[hetero_core.hardware]\nrocm = MY_CHIP\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert list_unused_hardware(("MY_CHIP",), str(tmp_path)) == {}
+    assert list_unused_hardware(("CPU",), str(tmp_path)) == {"a card for AMD's ROCm": "hetero-torch[torch]"}
 
 
 @pytest.mark.parametrize(

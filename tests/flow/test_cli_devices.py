@@ -120,3 +120,18 @@ def test_plugins_of_the_environment_are_named(monkeypatch: pytest.MonkeyPatch, c
     text = capsys.readouterr().out
     assert "TEMPLATE" not in text
     assert text.splitlines()[-1] == "HETERO_PLUGINS=CPU leaves out all other plugins"
+
+
+def test_directory_shows_installed_versions_and_hardware(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hetero_core.cli.devices.find_hardware", lambda: frozenset({"nvidia"}))
+    assert main(["devices", "--known", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["known"]}
+    assert (rows["GPU"]["requirement"], rows["GPU"]["hardware_here"]) == ("hetero-cupy", ["an NVIDIA card"])
+    assert (rows["TORCH"]["requirement"], rows["TORCH"]["hardware_here"]) == ("hetero-torch[torch]", [])
+    assert rows["TEMPLATE"]["installed"] == rows["TEMPLATE"]["version"]
+    assert main(["devices", "--known"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split("  ")[0] == "DEVICE"
+    assert [line.split()[0] for line in lines] == sorted(rows)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from hetero_tests.devices_page import make_rows
 
 from hetero_core.cli.main import main
 from hetero_core.cli.new_plugin import KINDS
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import make_target, run_checks
 
+ROOT = Path(__file__).parents[2]
 CHECKS = (
     "load.*",
     "requests.*",
@@ -42,11 +45,43 @@ def test_plugin_of_each_kind_passes_the_kit_as_written(kind: str, tmp_path: Path
 def test_nothing_is_left_of_the_template(kind: str, tmp_path: Path) -> None:
     assert main(["new-plugin", "mine", "--kind", kind, "--folder", str(tmp_path)]) == 0
     texts = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
-    assert len(texts) == 8
-    assert [path for path, text in texts.items() if "template" in text.lower() or "to copy" in text] == []
+    assert len(texts) == 14
+    sources = {path: text for path, text in texts.items() if path.suffix in (".py", ".md")}
+    assert [path for path, text in sources.items() if "template" in text.lower() or "to copy" in text] == []
     for path, text in texts.items():
         if path.suffix == ".py":
             compile(text, path, "exec")
+
+
+def test_project_has_licence_urls_and_all_that_the_kit_needs(tmp_path: Path) -> None:
+    assert main(["new-plugin", "my-chip", "--kind", "engine", "--folder", str(tmp_path)]) == 0
+    pyproject = tomllib.loads((tmp_path / "pyproject.toml").read_text())
+    project = pyproject["project"]
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert (tmp_path / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert "Framework :: hetero" in project["keywords"]
+    assert not any("hetero" in classifier for classifier in project["classifiers"])
+    assert {"Repository", "Documentation", "Changelog", "Issues"} == set(project["urls"])
+    core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = {text.partition(">")[0] for text in project["optional-dependencies"]["test"]}
+    assert requirements == {"hetero-core[test]", "hetero-hetero", "hetero-template", "mypy"}
+    assert [row["name"] for row in make_rows(tmp_path / "pyproject.toml")] == ["MY_CHIP"]
+    workflows = tmp_path / ".github" / "workflows"
+    assert f'hetero: ["v{core["version"]}", "main"]' in (workflows / "test.yml").read_text()
+    assert "git+https://github.com/hetero-onnx/hetero@${{ matrix.hetero }}" in (workflows / "test.yml").read_text()
+    page = (ROOT / "docs" / "how-to" / "publish-a-device.md").read_text()
+    assert f"git+https://github.com/hetero-onnx/hetero@v{core['version']}" in page
+    assert "id-token: write" in (workflows / "release.yml").read_text()
+    answers = (tmp_path / ".copier-answers.yml").read_text().splitlines()
+    assert {f"_commit: v{core['version']}", "device: MY_CHIP", "kind: engine"} <= set(answers)
+
+
+def test_copier_asks_for_a_name_and_for_one_of_the_kinds() -> None:
+    text = (ROOT / "copier.yml").read_text()
+    assert f"choices: [{', '.join(KINDS)}]" in text
+    subdirectory = re.search(r"^_subdirectory: (.*)$", text, re.MULTILINE)
+    assert subdirectory
+    assert [path.name for path in (ROOT / subdirectory[1]).iterdir()] == ["{{ _copier_conf.answers_file }}.jinja"]
 
 
 def test_plugin_of_kind_kernels_has_no_memory_and_queue(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -70,8 +71,19 @@ def test_fit_prints_what_each_device_may_hold(model: str, capsys: pytest.Capture
     assert "open sizes without a bound: n. Say the largest of each" in capsys.readouterr().err
     assert main(["fit", model, "-d", "CPU,TEMPLATE", "--shape", "n=4"]) == 0
     text = capsys.readouterr().out
-    assert f"hetero run {model} -d CPU\n" in text
-    assert "TEMPLATE  not needed" in text
+    assert "TEMPLATE has no part: the devices before it hold all nodes" in text
+    command = next(line.split() for line in text.splitlines() if line.startswith("  hetero run"))
+    assert command == ["hetero", "run", model, "--random", "-d", "CPU", "--shape", "n=4"]
+    assert main(command[1:]) == 0
+    capsys.readouterr()
+    refusing = json.dumps({"TEMPLATE": {"TEMPLATE_REFUSED_OPERATORS": "Exp,Tanh,Abs"}})
+    words = ["fit", model, "-d", "TEMPLATE,CPU", "--shape", "n=4", "-c", f"DEVICE_PROPERTIES={refusing}"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "TEMPLATE has no part: it refuses the nodes that are left to it, as 'first': operator Exp is refused" in text
+    command = next(line for line in text.splitlines() if line.startswith("  hetero run"))
+    assert main(shlex.split(command)[1:]) == 0
+    capsys.readouterr()
     # Both devices compute in the machine's memory. An input and an output of 4 * 32 floats, and two inner values.
     assert main(["fit", model, "-d", "CPU,TEMPLATE", "--shape", "n=4", "--json"]) == 0
     fields = json.loads(capsys.readouterr().out)

@@ -68,6 +68,7 @@ def test_plugin_folders_have_the_common_layout(folder: Path) -> None:
     assert project["requires-python"] == ">=3.11"
     assert set(project["entry-points"]) <= {
         "hetero_core.devices",
+        "hetero_core.hardware",
         "hetero_core.operator_types",
         "hetero_core.roles",
         "hetero_core.wrappers",
