@@ -47,11 +47,10 @@ def answer(options: argparse.Namespace) -> Answer:
             name: core.get_metric(name, _FREE) if _FREE in core.get_metric(name, "SUPPORTED_METRICS") else None
             for name in plan.priorities
         }
-    # Without keys of HETERO, a single device that holds all needs no split.
-    if len(used) == 1 and not own:
-        device, config = used[0], {}
-    else:
-        device = f"{device.partition(':')[0]}:{','.join(used)}"
+    # Keys of the user may name any device of the list.
+    if not own:
+        device = f"{device.partition(':')[0]}:{','.join(used)}" if len(used) > 1 else used[0]
+        config = config if len(used) > 1 else {}
     fields = {
         "network": network.name,
         "device": device,
