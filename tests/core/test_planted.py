@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import gzip
 import io
 import itertools
+import logging
 import os
 import pickle
+import platform
 import random
 import re
+import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -936,6 +942,53 @@ def leaving(leave: Callable[[], object], *, keeps: bool = False) -> Plant:
     return of(Leaving)
 
 
+class LeavingThread(PlainDevice):
+    """Starts a thread when it is made, as a driver does, and does not end it in `close_device`."""
+
+    @hookimpl
+    def create_device(self) -> PlainDevice:
+        start_thread()
+        return PlainDevice()
+
+
+def leave_temporary_file() -> None:
+    descriptor, _ = tempfile.mkstemp()
+    os.close(descriptor)
+
+
+def allocate(nbytes: int) -> int:
+    """Returns the address of memory that C allocates and writes."""
+    address: int = LIBC.malloc(ctypes.c_size_t(nbytes))
+    ctypes.memset(address, 1, nbytes)
+    return address
+
+
+def print_from_c() -> None:
+    LIBC.puts(b"a banner of the driver")
+
+
+def flush_denormals() -> None:
+    """Sets the bits FTZ and DAZ of MXCSR, which follow the 28 bytes of x87 in glibc's fenv_t, for the calling thread."""
+    environment = (ctypes.c_uint32 * 8)()
+    maths = ctypes.CDLL("libm.so.6")
+    maths.fegetenv(environment)
+    environment[7] |= 0x8040
+    maths.fesetenv(environment)
+
+
+LIBC = ctypes.CDLL(None)
+LIBC.malloc.restype = ctypes.c_void_p
+LIBC.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+LIBC.signal.restype = ctypes.c_void_p
+IGNORED = 1
+"""SIG_IGN of C."""
+UNSEEN = {
+    "bound to a processor": os.cpu_count() == 1,
+    "floating-point mode changed": platform.machine() != "x86_64" or sys.platform != "linux",
+}
+"""Fault -> whether this machine cannot show it."""
+
+
 def start_thread() -> None:
     event = threading.Event()
     LEFT_BEHIND.append(event)
@@ -1061,6 +1114,17 @@ PLANTS: dict[str, Plant] = {
     "environment changed": leaving(lambda: os.environ.update(PLANTED_THREADS="1")),
     "working folder changed": leaving(lambda: os.chdir("/")),
     "prints": leaving(lambda: sys.stdout.write("loaded\n")),
+    "prints from C": leaving(print_from_c),
+    "garbage collection disabled": leaving(gc.disable),
+    "switch interval changed": leaving(lambda: sys.setswitchinterval(0.05)),
+    "signal handler changed in C": leaving(lambda: LIBC.signal(signal.SIGUSR2, IGNORED)),
+    "root logger changed": leaving(lambda: logging.getLogger().setLevel(logging.DEBUG)),
+    "bound to a processor": leaving(lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})),
+    "floating-point mode changed": leaving(flush_denormals),
+    "64 KiB of Python's memory kept of each run": keeping(lambda _: list(map(float, range(2048)))),
+    "64 KiB of C's memory kept of each run": keeping(lambda _: allocate(1 << 16)),
+    "a thread left by `close_device`": LeavingThread,
+    "temporary files": leaving(leave_temporary_file),
     "times that add up": running(measure_from_one_begin),
     "times that are all 0": running(measure_nothing),
     "INT8 named and refused": lambda: Naming("FP32", "INT8"),
@@ -1106,7 +1170,13 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.2)
     monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
     environment, folder, states = dict(os.environ), Path.cwd(), (random.getstate(), np.random.get_state())
+    interval, level = sys.getswitchinterval(), logging.getLogger().level
+    handler = LIBC.signal(signal.SIGUSR2, None)
     yield
+    gc.enable()
+    sys.setswitchinterval(interval)
+    logging.getLogger().setLevel(level)
+    LIBC.signal(signal.SIGUSR2, handler)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -1129,6 +1199,8 @@ def test_fault_is_found_by_its_check(fault: str) -> None:
     check, message = ROWS[fault]
     if check.startswith("traces.") and not contract_resources.PROCESS.exists():
         pytest.skip("this system does not tell a process's memory, threads and files")
+    if UNSEEN.get(fault):
+        pytest.skip("this machine has a single processor, or no mode that flushes denormals")
     failed = list_failed(PLANTS[fault](), check)
     assert list(failed) == [check]
     assert message in failed[check]
