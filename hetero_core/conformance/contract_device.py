@@ -23,7 +23,7 @@ from hetero_core.conformance.check import (
 from hetero_core.conformance.samples import load_sample, make_mixed, make_sample, read_text
 from hetero_core.contract import Extension
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
+from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, read_host_memory
 from hetero_core.errors import (
     ClosedError,
     ConfigKeyError,
@@ -489,6 +489,8 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
 LASTING = ("DEVICE_TYPE", "DEVICE_UUID", "DEVICE_ARCHITECTURE", "MAX_BATCH_SIZE", TOTAL_MEMORY)
 LARGE_BATCH = 67
 """A batch that no device may refuse which names no limit; above the powers of two that engines are built for."""
+SMALL_MEMORY = 1 << 27
+"""Bytes of a memory below which the kit tries whether a larger input runs."""
 
 
 @check("device_facts")
@@ -515,7 +517,7 @@ def ids_have_identifiers_of_their_own(context: CheckContext) -> None:
 
 @check("device_facts")
 def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
-    """DEVICE_FREE_MEM_SIZE is at most DEVICE_TOTAL_MEM_SIZE, which is not 0; a device has both or neither."""
+    """DEVICE_FREE_MEM_SIZE is at most DEVICE_TOTAL_MEM_SIZE, both in bytes, and larger inputs than the latter do not run."""
     names = context.get_metric("SUPPORTED_METRICS")
     stated = [name for name in (TOTAL_MEMORY, FREE_MEMORY) if name in names]
     if not stated:
@@ -523,6 +525,19 @@ def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
     require_equal(stated, [TOTAL_MEMORY, FREE_MEMORY], "the metrics of memory that the device states")
     total, free = (context.get_metric(name) for name in stated)
     require(0 < total >= free, f"{FREE_MEMORY} is {free}, and {TOTAL_MEMORY} is {total}; both are in bytes")
+    host = read_host_memory()
+    if host is not None and context.get_metric("DEVICE_TYPE") == "integrated":
+        require(
+            total > host[0] / 512,
+            f"{TOTAL_MEMORY} of an integrated device is {total}, and the host has {host[0]} bytes; it is in bytes",
+        )
+    if total < SMALL_MEMORY:
+        sample = make_sample(context, "dynamic")
+        with suppress(HeteroError):
+            context.load(sample.network).infer({"x": np.ones((total // 4, 2), sample.dtype)})
+            raise CheckFailed(
+                f"a run with an input of more than {total} bytes works, and {TOTAL_MEMORY} is {total}; it is in bytes"
+            )
 
 
 @check("device_facts")

@@ -84,6 +84,33 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
 
 
 @check("exporting", level="export", needs=["export"])
+def export_is_deterministic(context: CheckContext) -> None:
+    """Two exports of a loaded network, and exports of two loads in two Cores, have the same bytes in the same sections."""
+    for form, sample in make_samples(context, "chain", "pair").items():
+        loaded = context.load(sample.network)
+        _, payload = read_blob(_export(loaded))
+        with context.make_core() as other, other.load_network(sample.network, context.device) as second:
+            for what, network in (("exported again", loaded), ("loaded again and exported", second)):
+                _, again = read_blob(_export(network))
+                require_equal(sorted(again.sections), sorted(payload.sections), f"the sections of '{form}', {what}")
+                changed = [name for name, section in payload.sections.items() if bytes(section) != bytes(again.sections[name])]
+                require_equal(
+                    changed, [], f"the sections of '{form}', {what}, that have other bytes; the export is not deterministic"
+                )
+
+
+@check("exporting", level="export", needs=["export"])
+def payload_of_another_version_is_refused(context: CheckContext) -> None:
+    """A blob whose payload has a version that the plugin does not read raises BlobMismatchError: `payload.require_version` is called."""
+    sample = make_sample(context, "chain")
+    header, payload = read_blob(_export(context.load(sample.network)))
+    stream = io.BytesIO()
+    write_blob(replace(header, payload_version=payload.version + 1000), payload, stream)
+    what = f"a blob whose payload has the version {payload.version + 1000}, not {payload.version}: payload.version is not read"
+    require_error(BlobMismatchError, context.import_blob, what, stream.getvalue())
+
+
+@check("exporting", level="export", needs=["export"])
 def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
     """A blob is written to a path or a stream and read from a path, a stream or bytes; folders may have names that are not ASCII."""
     sample, loaded = load_sample(context, "chain")

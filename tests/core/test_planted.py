@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,13 +36,14 @@ from hetero_core.conformance import contract_resources, contract_runs
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName, Done, OwnOutputs, Payload
+from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.query import require_all_supported
 from hetero_core.errors import InferenceError, NotImplementedByDeviceError
 from hetero_core.executed import list_nodes
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Node
-from hetero_core.network.writer import unpack_network
+from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.testing.plain_device import KERNELS, PlainDevice, PlainExecutable
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
@@ -668,6 +670,24 @@ class SilentlyBoundToId(BoundToId):
         return imported
 
 
+class Quadratic(PlainDevice):
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        assert any(other.name == node.name for other in sorted(network.nodes, key=lambda other: other.name))
+        return super().find_refusal(node, network)
+
+
+class Dated(PlainDevice):
+    @hookimpl
+    def export_network(self, executable: PlainExecutable) -> Payload:
+        return Payload({**pack_network(executable.network), "date": str(time.time_ns()).encode()})
+
+
+class Versionless(PlainDevice):
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        return self.load_network(device, unpack_network(payload.sections))
+
+
 class LastExported(PlainDevice):
     """Imports the network of its last export and ignores the content of the blob."""
 
@@ -889,14 +909,6 @@ class Boundless(PlainExecutable):
 # Devices with wrong times, and devices that leave traces in the process
 
 
-def measure_milliseconds(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
-    began = perf_counter()
-    outputs = timeless(executable, inputs, context)
-    if context.profile is not None:
-        context.profile.add(executable.network.nodes[0], (perf_counter() - began) * 1000)
-    return outputs
-
-
 def measure_from_one_begin(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
     values = {**executable._constants, **{spec.name: value for spec, value in zip(executable.inputs, inputs, strict=True)}}
     began = perf_counter()
@@ -905,6 +917,25 @@ def measure_from_one_begin(executable: Any, inputs: Arrays, context: RunContext)
         if context.profile is not None:
             context.profile.add(node, perf_counter() - began)
     return tuple(values.get(spec.name) for spec in executable.outputs)
+
+
+def measuring(change: Callable[[float], float], read_clock: Callable[[], float] = perf_counter) -> Plant:
+    """Returns a device class whose time of the first node is changed, and begins on another clock."""
+
+    def measure(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+        begin, began = read_clock(), perf_counter()
+        outputs = timeless(executable, inputs, context)
+        if context.profile is not None:
+            context.profile.add(executable.network.nodes[0], change(perf_counter() - began), begin=begin)
+        return outputs
+
+    return running(measure)
+
+
+def hold_lock(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    if inputs[0].size > 1 << 18:
+        ctypes.PyDLL(None).usleep(300_000)
+    return PlainExecutable.run(executable, inputs, context)
 
 
 def measure_nothing(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
@@ -980,6 +1011,7 @@ LIBC = ctypes.CDLL(None)
 LIBC.malloc.restype = ctypes.c_void_p
 LIBC.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 LIBC.signal.restype = ctypes.c_void_p
+HOST_BYTES = (read_host_memory() or (1 << 34, 0))[0]
 IGNORED = 1
 """SIG_IGN of C."""
 UNSEEN = {
@@ -1053,7 +1085,15 @@ PLANTS: dict[str, Plant] = {
     "queue dropped at close": of(Dropping),
     "`done` not called after a cancellation": of(NeverAfterACancellation),
     "executables never freed": leaving(lambda: None, keeps=True),
-    "times in milliseconds": running(measure_milliseconds),
+    "times in milliseconds": measuring(lambda seconds: seconds * 1000),
+    "times in kiloseconds": measuring(lambda seconds: seconds / 1000),
+    "times of another clock": measuring(lambda seconds: seconds, time.time),
+    "interpreter's lock held": running(hold_lock),
+    "query that is quadratic": Quadratic,
+    "memory in KiB": lambda: Stating(DEVICE_TOTAL_MEM_SIZE=HOST_BYTES // 1024, DEVICE_FREE_MEM_SIZE=1),
+    "memory of a card in KiB": lambda: Stating(DEVICE_TYPE="discrete", DEVICE_TOTAL_MEM_SIZE=1 << 20, DEVICE_FREE_MEM_SIZE=1),
+    "export that differs each time": Dated,
+    "payload.version ignored": Versionless,
     "pickle not marked as code": exporting(pickle.dumps),
     "packed pickle not marked as code": exporting(lambda value: gzip.compress(pickle.dumps(value))),
     "array of objects not marked as code": exporting(save_objects),
@@ -1164,6 +1204,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (contract_runs, "END_SECONDS", 1.0),
         (contract_runs, "BLOCK_SECONDS", 0.5),
         (contract_runs, "FREE_SECONDS", 1.0),
+        (contract_runs, "HELD_SECONDS", 0.2),
         (contract_resources, "SETTLE_SECONDS", 0.2),
     ):
         monkeypatch.setattr(module, name, seconds)
