@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed
+from hetero_core.dtypes import TOLERANCES, bits_of_dtype, dtype_of_numpy
 from hetero_core.errors import HeteroError
 from hetero_core.testing.backend_cases import RANDOM_OPERATORS, BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_first_mismatch
@@ -31,7 +32,55 @@ if TYPE_CHECKING:
 
 
 LEAST_TOLERANCE = 1e-4
-"""The least tolerance; some of the suite's own are tighter than float32 sums in another order allow."""
+"""The least tolerance of short types and long networks; some of the suite's own are tighter than sums in another order allow."""
+UNIT = 2.0**-23
+"""A unit in the last place of float32, relative to its largest power of two."""
+FUNCTION_UNITS, SUM_UNITS = 16, 10
+"""Units that a function may differ by, and a sum for the root of the number of its terms: roundings of a sum go up and down at random.
+Right devices differ by 6 units at most."""
+MOVES = frozenset(
+    (
+        "Compress",
+        "Concat",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Pad",
+        "Reshape",
+    )
+    + ("ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose")
+    + ("Trilu", "Unsqueeze", "Where")
+)
+"""Operators that move data, whose outputs are equal to the bit; the reductions of scatters are sums, which the suite keeps exact."""
+SUMS = (
+    "Attention",
+    "Conv",
+    "Einsum",
+    "GRU",
+    "Gemm",
+    "LRN",
+    "LSTM",
+    "Loss",
+    "MatMul",
+    "Norm",
+    "Pool",
+    "RNN",
+    "Reduce",
+    "Softmax",
+    "Sum",
+)
+"""Parts of the names of operators that sum; DFT and STFT are sums, too, and few in the suite's cases."""
+FEW_DIGITS = (
+    "test_averagepool_2d_ceil_last_window_starts_on_pad",
+    "test_gridsample_bicubic",
+    "test_roialign_aligned_false",
+    "test_roialign_aligned_true",
+)
+"""Cases whose expected values the suite writes with four or five digits."""
 
 ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 """Functions of bfloat16 that are written out round after each operator: two right answers differ by a few units of 2**-8."""
@@ -124,8 +173,8 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
 
 def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> str | None:
     """Returns the first difference of an output from the case's expected value, or None."""
-    tolerance = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     for inputs, expected in case.runs:
+        tolerance = find_tolerance(case, network, [*inputs, *expected])
         # Copies, so that writes of the device to its inputs are found and do not spoil the case.
         feeds = {spec.name: copy.deepcopy(value) for spec, value in zip(loaded.inputs, inputs, strict=False)}
         if draws_freely(network, feeds):
@@ -137,6 +186,28 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
         if mismatch is not None:
             return mismatch
     return None
+
+
+def find_tolerance(case: BackendCase, network: Network, values: Sequence[Any]) -> float:
+    """Returns the tolerance of a run with these inputs and outputs: 0 if data is only moved, some units of float32 for functions, and
+    more for sums, by their number of terms. Values of shorter types, and long networks, have at most that of the suite."""
+    operators = {node.op_type for node in network.nodes}
+    if operators <= MOVES:
+        return 0.0
+    most = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    if case.name in FEW_DIGITS or any(is_short(array.dtype) for array in arrays):
+        return most
+    constants = [constant.array for constant in network.initializers.values()]
+    is_sum = len(network.nodes) > 1 or any(part in operator for operator in operators for part in SUMS)
+    terms = len(network.nodes) * max((array.size for array in (*arrays, *constants)), default=1) if is_sum else 1
+    return float(min(most, UNIT * max(FUNCTION_UNITS, SUM_UNITS * np.sqrt(terms))))
+
+
+def is_short(dtype: Any) -> bool:
+    """Says whether an element type is a float of 16 bits or less."""
+    name = dtype_of_numpy(dtype) or ""
+    return name in TOLERANCES and (bits_of_dtype(name) or 0) <= 16
 
 
 def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:
