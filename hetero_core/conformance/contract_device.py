@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from hetero_core.conformance.samples import load_sample, make_mixed, make_sample
 from hetero_core.contract import Extension
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, read_host_memory
+from hetero_core.devices.threads import share_threads
 from hetero_core.errors import (
     ClosedError,
     ConfigKeyError,
@@ -262,6 +264,44 @@ def keys_have_their_declared_defaults(context: CheckContext) -> None:
         require(
             key.doc.strip(), f"the key {name} has an empty doc; say in a sentence what the key does, 'hetero devices -v' shows it"
         )
+
+
+class _ReadConfig(Mapping[str, Any]):
+    """A configuration that adds the name of each key that is read to a set."""
+
+    def __init__(self, config: Mapping[str, Any], names: set[str]) -> None:
+        self._config, self._names = config, names
+
+    def __getitem__(self, name: str) -> Any:
+        self._names.add(name)
+        return self._config[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._config)
+
+    def __len__(self) -> int:
+        return len(self._config)
+
+
+@check("properties", needs=["single"])
+def own_keys_are_read(context: CheckContext) -> None:
+    """Each configuration key of the device's own is read by a query, a load, a run or an import; a key that is never read is ignored."""
+    names: set[str] = set()
+    sample = make_sample(context, "chain")
+
+    def share_and_watch(config: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _ReadConfig(share_threads(config), names)
+
+    with patch("hetero_core.devices.device.share_threads", share_and_watch):
+        context.query(sample.network)
+        loaded = context.load(sample.network, {"PERF_COUNT": True})
+        loaded.infer(sample.draw(context.seed))
+        if "export" in context.facts.capabilities:
+            stream = io.BytesIO()
+            loaded.export_network(stream)
+            context.import_blob(stream.getvalue())
+    ignored = sorted(set(context.facts.keys) - names)
+    require_equal(ignored, [], "the keys that the device declares and never reads from `config`, which are ignored")
 
 
 @check("properties")

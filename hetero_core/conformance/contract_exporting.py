@@ -6,11 +6,8 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import pickle
 import pickletools
-import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -19,8 +16,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.conformance.check import (
@@ -34,6 +29,7 @@ from hetero_core.conformance.check import (
     require_same,
     run_in_threads,
 )
+from hetero_core.conformance.own_process import run_in_own_process
 from hetero_core.conformance.samples import load_sample, make_sample, make_samples
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo
@@ -41,22 +37,6 @@ from hetero_core.transforms.editing import edit
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
-
-ABSENT = 70
-"""The exit code of a process that does not have the device."""
-PROCESS_SECONDS = 240
-IMPORTER = f"""
-import sys
-import numpy as np
-from hetero_core import Core
-
-device, blob, inputs, outputs = sys.argv[1:]
-with Core() as core:
-    if device.partition(":")[0].partition(".")[0] not in core.device_names:
-        sys.exit({ABSENT})
-    with np.load(inputs) as arrays, core.import_network(blob, device) as network:
-        np.savez(outputs, **network.infer(dict(arrays)))
-"""
 
 
 def _export(loaded: ExecutableNetwork) -> bytes:
@@ -182,28 +162,10 @@ def another_process_imports_the_blob(context: CheckContext) -> None:
     """A blob is self-contained: a new process that has loaded nothing imports it and computes the same results."""
     form, sample = next(iter(make_samples(context, "constant", "chain").items()))
     inputs = sample.draw(context.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {name: str(Path(folder) / name) for name in ("blob", "inputs.npz", "outputs.npz")}
-        context.load(sample.network).export_network(paths["blob"])
-        np.savez(paths["inputs.npz"], **inputs)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        ended = subprocess.run(
-            [sys.executable, "-c", IMPORTER, context.device, *paths.values()],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PROCESS_SECONDS,
-        )
-        if ended.returncode == ABSENT:
-            raise Skip("the device is not installed, so that another process has none")
-        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-        require(
-            ended.returncode == 0,
-            f"another process cannot import the blob of '{form}', which refers to what this one holds: {last}",
-        )
-        with np.load(paths["outputs.npz"]) as outputs:
-            sample.require_right(dict(outputs), inputs, f"'{form}', imported by another process")
+    what = f"another process cannot import the blob of '{form}', which refers to what this one holds"
+    loaded = context.load(sample.network)
+    outputs = run_in_own_process(context, loaded.export_network, inputs, {}, kind="blob", what=what)
+    sample.require_right(outputs, inputs, f"'{form}', imported by another process")
 
 
 @check("exporting", level="export", needs=["export"])

@@ -39,7 +39,7 @@ FUNCTION_UNITS, SUM_UNITS = 16, 10
 """Units that a function may differ by, and a sum for the root of the number of its terms: roundings of a sum go up and down at random.
 Right devices differ by 6 units at most."""
 MOVES = frozenset(
-    (
+    [
         "Compress",
         "Concat",
         "DepthToSpace",
@@ -51,9 +51,20 @@ MOVES = frozenset(
         "Identity",
         "Pad",
         "Reshape",
-    )
-    + ("ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose")
-    + ("Trilu", "Unsqueeze", "Where")
+        "ReverseSequence",
+        "ScatterElements",
+        "ScatterND",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "TopK",
+        "Transpose",
+        "Trilu",
+        "Unsqueeze",
+        "Where",
+    ]
 )
 """Operators that move data, whose outputs are equal to the bit; the reductions of scatters are sums, which the suite keeps exact."""
 SUMS = (

@@ -540,6 +540,12 @@ class Mute(Choosing):
         return {"MODE": ConfigKey(str, "", "")}
 
 
+class Heedless(PlainDevice):
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"MODE": ConfigKey(str, "SAFE", "How it computes.", choices=("SAFE", "FAST"))}
+
+
 class Exporter:
     """PlainDevice with an export and no import."""
 
@@ -1051,7 +1057,42 @@ class Shelved(PlainDevice):
 def create_device():
     return Shelved()
 '''
-OF_PROCESSES = "blob that refers to its process"
+CACHED = '''
+"""CACHED: a table of the process holds each network as it was loaded first, whatever the configuration."""
+from hetero_core import hookimpl
+from hetero_core.contract import ConfigKey
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
+
+TABLE = {}
+
+
+class Cached(PlainDevice):
+    @hookimpl
+    def config_keys(self):
+        return {"MODE": ConfigKey(str, "SAFE", "How it computes.", choices=("SAFE", "FAST"))}
+
+    @hookimpl
+    def load_network(self, device, network, config):
+        return TABLE.setdefault(network.fingerprint, Scaled(network, 1 if config["MODE"] == "SAFE" else 1.125))
+
+
+class Scaled(PlainExecutable):
+    def __init__(self, network, factor):
+        super().__init__(network)
+        self.factor = factor
+
+    def compute(self, node, inputs):
+        return super().compute(node, inputs) * inputs[0].dtype.type(self.factor)
+
+
+@hookimpl
+def create_device():
+    return Cached()
+'''
+OF_PROCESSES = {
+    "blob that refers to its process": ("SHELVED", MODULE),
+    "cache of the process without the configuration": ("CACHED", CACHED),
+}
 
 PLANTS: dict[str, Plant] = {
     "cache by network name": lambda: ByKey(lambda network: network.name),
@@ -1129,6 +1170,7 @@ PLANTS: dict[str, Plant] = {
     "results that jitter": running(jitter),
     "products in TF32": computing(round_factors),
     "a key without a text": Mute,
+    "own key ignored": Heedless,
     "an export without an import": Exporter,
     "cached by the identity of an array": cached_by(lambda value: value.__array_interface__["data"][0]),
     "cached by a part of an array": cached_by(lambda value: (value.shape, value.reshape(-1)[[0, -1]].tobytes())),
@@ -1236,7 +1278,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_page_has_one_row_for_each_plant() -> None:
-    assert set(ROWS) == {*PLANTS, OF_PROCESSES}
+    assert set(ROWS) == {*PLANTS, *OF_PROCESSES}
 
 
 @pytest.mark.parametrize("fault", PLANTS)
@@ -1251,15 +1293,18 @@ def test_fault_is_found_by_its_check(fault: str) -> None:
     assert message in failed[check]
 
 
-def test_blob_that_refers_to_its_process_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "shelved.py").write_text(MODULE)
-    about = tmp_path / "shelved-1.0.dist-info"
+@pytest.mark.parametrize("fault", OF_PROCESSES)
+def test_fault_of_several_processes_is_found(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device, code = OF_PROCESSES[fault]
+    name = device.lower()
+    (tmp_path / f"{name}.py").write_text(code)
+    about = tmp_path / f"{name}-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shelved\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[hetero_core.devices]\nSHELVED = shelved\n")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[hetero_core.devices]\n{device} = {name}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    check, message = ROWS[OF_PROCESSES]
-    (outcome,) = run_checks(choose_checks((), [check]), make_target("SHELVED"))
+    check, message = ROWS[fault]
+    (outcome,) = run_checks(choose_checks((), [check]), make_target(device))
     assert outcome.status == "failed"
     assert message in outcome.reason
 
