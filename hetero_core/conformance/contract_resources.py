@@ -245,8 +245,8 @@ def closing_frees_nothing_in_use(context: CheckContext) -> None:
 ROWS = 1 << 17
 """Rows of two numbers: an input of a megabyte in float32."""
 LEAK_RUNS = 40
-LEAK_BYTES = 16 << 10
-"""Bytes of each run; allocators round up by less in a round of runs that leaves nothing."""
+LEAK_BYTES = 40 << 10
+"""Bytes of each run; kernels that a device compiles meanwhile, on other threads, take less."""
 FIRST_ROUNDS, LEAK_ROUNDS = 2, 8
 """The first rounds of runs, which fill memory freed by earlier checks, and the number of all rounds."""
 LOADS, ALLOWED = 12, 6

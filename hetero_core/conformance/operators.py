@@ -11,10 +11,13 @@ standard deviations.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,33 +41,9 @@ UNIT = 2.0**-23
 FUNCTION_UNITS, SUM_UNITS = 16, 10
 """Units that a function may differ by, and a sum for the root of the number of its terms: roundings of a sum go up and down at random.
 Right devices differ by 6 units at most."""
-MOVES = frozenset(
-    [
-        "Compress",
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "Pad",
-        "Reshape",
-        "ReverseSequence",
-        "ScatterElements",
-        "ScatterND",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Trilu",
-        "Unsqueeze",
-        "Where",
-    ]
+MOVES = re.compile(
+    "Compress|Concat|DepthToSpace|Expand|Flatten|Gather|GatherElements|GatherND|Identity|Pad|Reshape|ReverseSequence|ScatterElements|"
+    "ScatterND|Slice|SpaceToDepth|Split|Squeeze|Tile|TopK|Transpose|Trilu|Unsqueeze|Where"
 )
 """Operators that move data, whose outputs are equal to the bit; the reductions of scatters are sums, which the suite keeps exact."""
 SUMS = (
@@ -96,6 +75,9 @@ FEW_DIGITS = (
 ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 """Functions of bfloat16 that are written out round after each operator: two right answers differ by a few units of 2**-8."""
 
+TIMED_RUNS, LEAST_SECONDS = 3, 5e-5
+"""Runs of which the median is taken, and the least time of NumPy's kernels that is compared."""
+
 PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 
@@ -104,7 +86,8 @@ class CaseOutcome:
     """The result of a device on a case, with the reason unless it passed. `is_native`: only kernels of the device ran.
 
     `is_free`: the outputs are random, so only their properties were checked. `operators` holds the operator of each node, its element
-    type in the matrix, and whether the device claims it.
+    type in the matrix, and whether the device claims it. `slowdown` is the time of a run relative to NumPy's kernels, 0 if it was not
+    measured.
     """
 
     name: str
@@ -114,6 +97,7 @@ class CaseOutcome:
     operators: tuple[tuple[str, str, bool], ...]
     is_native: bool = False
     is_free: bool = False
+    slowdown: float = 0.0
 
 
 @cache
@@ -160,8 +144,8 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
     is_free = any(draws_freely(network, feed) for feed in feeds)
 
-    def conclude(status: str, reason: str, *, is_native: bool = False) -> CaseOutcome:
-        return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free)
+    def conclude(status: str, reason: str, *, is_native: bool = False, slowdown: float = 0.0) -> CaseOutcome:
+        return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free, slowdown)
 
     if result.refused:
         problem = find_broken_refusal(core, network, device, result)
@@ -171,6 +155,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         with _count_reference_runs() as reference_runs, load_claimed(core, network, device) as loaded:
             mismatch = find_mismatch(case, network, loaded)
             foreign = loaded.get_metric("REFERENCE_NODES")
+            slowdown = measure_slowdown(case, network, loaded) if mismatch is None else 0.0
     except CheckFailed as failure:
         return conclude(WRONG, str(failure))
     except Exception as error:  # noqa: BLE001  # as above
@@ -179,7 +164,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         mismatch += _describe_nodes(network)
     if mismatch is None and reference_runs and network.nodes and not foreign:
         mismatch = "onnx's reference evaluator ran, and the device does not say so in the metric REFERENCE_NODES"
-    return conclude(WRONG, mismatch) if mismatch else conclude(PASSED, "", is_native=not foreign)
+    return conclude(WRONG, mismatch) if mismatch else conclude(PASSED, "", is_native=not foreign, slowdown=slowdown)
 
 
 def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> str | None:
@@ -199,11 +184,39 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
     return None
 
 
+def measure_slowdown(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> float:
+    """Returns how many times as long as NumPy's kernels the device takes for a case of one node; 0 if they cannot run it.
+
+    NumPy's time counts as LEAST_SECONDS at least, since a run of a few numbers is the call of a device and nothing else.
+    """
+    from hetero_core.kernels.program import compile_program  # imports all kernels
+
+    if len(network.nodes) != 1:
+        return 0.0
+    inputs = tuple(copy.deepcopy(case.runs[0][0]))
+    feeds = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
+    try:
+        program = compile_program(network)
+        seconds = _measure(lambda: program.run(inputs))
+    except (HeteroError, ValueError):
+        return 0.0
+    return _measure(lambda: loaded.infer(feeds)) / max(seconds, LEAST_SECONDS)
+
+
+def _measure(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(TIMED_RUNS):
+        began = perf_counter()
+        run()
+        times.append(perf_counter() - began)
+    return median(times)
+
+
 def find_tolerance(case: BackendCase, network: Network, values: Sequence[Any]) -> float:
     """Returns the tolerance of a run with these inputs and outputs: 0 if data is only moved, some units of float32 for functions, and
     more for sums, by their number of terms. Values of shorter types, and long networks, have at most that of the suite."""
     operators = {node.op_type for node in network.nodes}
-    if operators <= MOVES:
+    if all(MOVES.fullmatch(operator) for operator in operators):
         return 0.0
     most = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     arrays = [value for value in values if isinstance(value, np.ndarray)]

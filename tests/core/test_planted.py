@@ -34,7 +34,8 @@ from hetero_template.device import TemplateArray, TemplateDevice
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance import contract_resources, contract_runs
 from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.runner import Outcome, make_target, run_checks
+from hetero_core.conformance.report import describe_operators, report_to_json
+from hetero_core.conformance.runner import Outcome, Subject, make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName, Done, OwnOutputs, Payload
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.query import require_all_supported
@@ -1350,6 +1351,18 @@ def test_wrong_part_of_a_split_is_found_with_seed_and_nodes() -> None:
 def test_wrong_operator_is_found_by_its_case_alone() -> None:
     cases = ("operators.test_abs", "operators.test_neg", "operators.test_add", "operators.test_sub", "operators.test_tanh")
     assert list(list_failed(PLANTS["wrong operator"](), *cases)) == ["operators.test_abs"]
+
+
+def test_operator_that_is_slow_is_named_in_the_report() -> None:
+    def wait(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+        time.sleep(0.02 if node.op_type == "Abs" else 0.0)
+        return right(node, inputs)
+
+    outcomes = run_kit(computing(wait)(), "operators.test_abs", "operators.test_neg")
+    report = report_to_json(Subject(device="PLANTED"), outcomes, {})
+    assert [outcome.status for outcome in outcomes] == ["passed", "passed"]
+    assert list(report["operators"]["times_of_numpy"]) == ["Abs-13", "Neg-13"]
+    assert "1 operator takes more than 100 times as long: Abs-13 (" in describe_operators(report["operators"])
 
 
 def test_choice_of_the_configuration_is_set_for_every_check() -> None:
