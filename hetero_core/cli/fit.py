@@ -94,7 +94,9 @@ def _describe(
     header = ("DEVICE", "NODES", "FREE", "MAY USE", "CONSTANTS", "INPUTS, OUTPUTS, STATES", "INNER VALUES", "WORKSPACE", "TOTAL")
     keys = [
         f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}" for name, value in config.items()
+        if name != _SIZES
     ]
+    # The command takes the model for these shapes, so that no size is open.
     shapes = [f"--shape {shlex.quote(shape)}" for shape in options.shape]
     model = options.model
     arguments = ", ".join([json.dumps(model), json.dumps(device), *([json.dumps(config)] if config else [])])

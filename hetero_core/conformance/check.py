@@ -63,12 +63,16 @@ class Skip(Exception):  # not an error: the check says that it does not apply
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """Facts about a device, known before it is checked: its name without id and arguments, its ids, own keys and capabilities."""
+    """Facts about a device, known before it is checked: its name without id and arguments, its ids, own keys and capabilities.
+
+    `settings` are those of the process before the device was imported.
+    """
 
     name: str
     ids: tuple[str, ...]
     keys: Mapping[str, ConfigKey]
     capabilities: tuple[str, ...]
+    settings: Mapping[str, Any]
     plugin: Any = None
 
 

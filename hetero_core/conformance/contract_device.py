@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from hetero_core.conformance.check import (
 from hetero_core.conformance.samples import load_sample, make_mixed, make_sample, read_text
 from hetero_core.contract import Extension
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
+from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, read_host_memory
+from hetero_core.devices.threads import share_threads
 from hetero_core.errors import (
     ClosedError,
     ConfigKeyError,
@@ -264,6 +266,44 @@ def keys_have_their_declared_defaults(context: CheckContext) -> None:
         )
 
 
+class _ReadConfig(Mapping[str, Any]):
+    """A configuration that adds the name of each key that is read to a set."""
+
+    def __init__(self, config: Mapping[str, Any], names: set[str]) -> None:
+        self._config, self._names = config, names
+
+    def __getitem__(self, name: str) -> Any:
+        self._names.add(name)
+        return self._config[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._config)
+
+    def __len__(self) -> int:
+        return len(self._config)
+
+
+@check("properties", needs=["single"])
+def own_keys_are_read(context: CheckContext) -> None:
+    """Each configuration key of the device's own is read by a query, a load, a run or an import; a key that is never read is ignored."""
+    names: set[str] = set()
+    sample = make_sample(context, "chain")
+
+    def share_and_watch(config: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _ReadConfig(share_threads(config), names)
+
+    with patch("hetero_core.devices.device.share_threads", share_and_watch):
+        context.query(sample.network)
+        loaded = context.load(sample.network, {"PERF_COUNT": True})
+        loaded.infer(sample.draw(context.seed))
+        if "export" in context.facts.capabilities:
+            stream = io.BytesIO()
+            loaded.export_network(stream)
+            context.import_blob(stream.getvalue())
+    ignored = sorted(set(context.facts.keys) - names)
+    require_equal(ignored, [], "the keys that the device declares and never reads from `config`, which are ignored")
+
+
 @check("properties")
 def every_key_takes_its_own_value_back(context: CheckContext) -> None:
     """`set_config` accepts every value that `get_config` returns; the value does not change."""
@@ -489,6 +529,8 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
 LASTING = ("DEVICE_TYPE", "DEVICE_UUID", "DEVICE_ARCHITECTURE", "MAX_BATCH_SIZE", TOTAL_MEMORY)
 LARGE_BATCH = 67
 """A batch that no device may refuse which names no limit; above the powers of two that engines are built for."""
+SMALL_MEMORY = 1 << 27
+"""Bytes of a memory below which the kit tries whether a larger input runs."""
 
 
 @check("device_facts")
@@ -515,7 +557,7 @@ def ids_have_identifiers_of_their_own(context: CheckContext) -> None:
 
 @check("device_facts")
 def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
-    """DEVICE_FREE_MEM_SIZE is at most DEVICE_TOTAL_MEM_SIZE, which is not 0; a device has both or neither."""
+    """DEVICE_FREE_MEM_SIZE is at most DEVICE_TOTAL_MEM_SIZE, both in bytes, and larger inputs than the latter do not run."""
     names = context.get_metric("SUPPORTED_METRICS")
     stated = [name for name in (TOTAL_MEMORY, FREE_MEMORY) if name in names]
     if not stated:
@@ -523,6 +565,19 @@ def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
     require_equal(stated, [TOTAL_MEMORY, FREE_MEMORY], "the metrics of memory that the device states")
     total, free = (context.get_metric(name) for name in stated)
     require(0 < total >= free, f"{FREE_MEMORY} is {free}, and {TOTAL_MEMORY} is {total}; both are in bytes")
+    host = read_host_memory()
+    if host is not None and context.get_metric("DEVICE_TYPE") == "integrated":
+        require(
+            total > host[0] / 512,
+            f"{TOTAL_MEMORY} of an integrated device is {total}, and the host has {host[0]} bytes; it is in bytes",
+        )
+    if total < SMALL_MEMORY:
+        sample = make_sample(context, "dynamic")
+        with suppress(HeteroError):
+            context.load(sample.network).infer({"x": np.ones((total // 4, 2), sample.dtype)})
+            raise CheckFailed(
+                f"a run with an input of more than {total} bytes works, and {TOTAL_MEMORY} is {total}; it is in bytes"
+            )
 
 
 @check("device_facts")

@@ -6,11 +6,8 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import pickle
 import pickletools
-import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -19,8 +16,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.conformance.check import (
@@ -34,6 +29,7 @@ from hetero_core.conformance.check import (
     require_same,
     run_in_threads,
 )
+from hetero_core.conformance.own_process import run_in_own_process
 from hetero_core.conformance.samples import load_sample, make_sample, make_samples
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo
@@ -41,22 +37,6 @@ from hetero_core.transforms.editing import edit
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
-
-ABSENT = 70
-"""The exit code of a process that does not have the device."""
-PROCESS_SECONDS = 240
-IMPORTER = f"""
-import sys
-import numpy as np
-from hetero_core import Core
-
-device, blob, inputs, outputs = sys.argv[1:]
-with Core() as core:
-    if device.partition(":")[0].partition(".")[0] not in core.device_names:
-        sys.exit({ABSENT})
-    with np.load(inputs) as arrays, core.import_network(blob, device) as network:
-        np.savez(outputs, **network.infer(dict(arrays)))
-"""
 
 
 def _export(loaded: ExecutableNetwork) -> bytes:
@@ -81,6 +61,33 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
             inputs = sample.draw(context.seed)
             sample.require_right(imported.infer(inputs), inputs, f"'{form}', imported")
             require_error(InputNameError, imported.infer, "an unknown input", {"no_such_input": 1})
+
+
+@check("exporting", level="export", needs=["export"])
+def export_is_deterministic(context: CheckContext) -> None:
+    """Two exports of a loaded network, and exports of two loads in two Cores, have the same bytes in the same sections."""
+    for form, sample in make_samples(context, "chain", "pair").items():
+        loaded = context.load(sample.network)
+        _, payload = read_blob(_export(loaded))
+        with context.make_core() as other, other.load_network(sample.network, context.device) as second:
+            for what, network in (("exported again", loaded), ("loaded again and exported", second)):
+                _, again = read_blob(_export(network))
+                require_equal(sorted(again.sections), sorted(payload.sections), f"the sections of '{form}', {what}")
+                changed = [name for name, section in payload.sections.items() if bytes(section) != bytes(again.sections[name])]
+                require_equal(
+                    changed, [], f"the sections of '{form}', {what}, that have other bytes; the export is not deterministic"
+                )
+
+
+@check("exporting", level="export", needs=["export"])
+def payload_of_another_version_is_refused(context: CheckContext) -> None:
+    """A blob whose payload has a version that the plugin does not read raises BlobMismatchError: `payload.require_version` is called."""
+    sample = make_sample(context, "chain")
+    header, payload = read_blob(_export(context.load(sample.network)))
+    stream = io.BytesIO()
+    write_blob(replace(header, payload_version=payload.version + 1000), payload, stream)
+    what = f"a blob whose payload has the version {payload.version + 1000}, not {payload.version}: payload.version is not read"
+    require_error(BlobMismatchError, context.import_blob, what, stream.getvalue())
 
 
 @check("exporting", level="export", needs=["export"])
@@ -155,28 +162,10 @@ def another_process_imports_the_blob(context: CheckContext) -> None:
     """A blob is self-contained: a new process that has loaded nothing imports it and computes the same results."""
     form, sample = next(iter(make_samples(context, "constant", "chain").items()))
     inputs = sample.draw(context.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {name: str(Path(folder) / name) for name in ("blob", "inputs.npz", "outputs.npz")}
-        context.load(sample.network).export_network(paths["blob"])
-        np.savez(paths["inputs.npz"], **inputs)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        ended = subprocess.run(
-            [sys.executable, "-c", IMPORTER, context.device, *paths.values()],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PROCESS_SECONDS,
-        )
-        if ended.returncode == ABSENT:
-            raise Skip("the device is not installed, so that another process has none")
-        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-        require(
-            ended.returncode == 0,
-            f"another process cannot import the blob of '{form}', which refers to what this one holds: {last}",
-        )
-        with np.load(paths["outputs.npz"]) as outputs:
-            sample.require_right(dict(outputs), inputs, f"'{form}', imported by another process")
+    what = f"another process cannot import the blob of '{form}', which refers to what this one holds"
+    loaded = context.load(sample.network)
+    outputs = run_in_own_process(context, loaded.export_network, inputs, {}, kind="blob", what=what)
+    sample.require_right(outputs, inputs, f"'{form}', imported by another process")
 
 
 @check("exporting", level="export", needs=["export"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Mapping
-from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +44,9 @@ from hetero_core.network.graph import Network
 from hetero_core.testing.compare import describe_mismatch
 
 # Query: exactly one answer for each node, deterministic, with the reasons that a load then gives, too.
+
+NODE_COUNTS, MOST_RATIO = (200, 2000), 30.0
+"""The sizes of two networks, and the largest ratio of their queries' times; 10 is linear, 100 is quadratic."""
 
 
 @check("query")
@@ -82,6 +86,34 @@ def same_question_has_the_same_answer(context: CheckContext) -> None:
             again = core.query_network(network, context.device)
             require_equal(list(again.supported.items()), list(first.supported.items()), "what is supported, asked again")
             require_equal(list(again.refused.items()), list(first.refused.items()), "what is refused, asked again")
+
+
+@check("query")
+def time_follows_the_number_of_nodes(context: CheckContext) -> None:
+    """A query of 2,000 nodes takes some ten times as long as a query of 200 nodes, not a hundred times."""
+    operator = make_sample(context, "chain").network.nodes[0].op_type
+    small, large = (_make_long_chain(context, operator, count) for count in NODE_COUNTS)
+    _measure_query(context, small)  # imports and pools of the device
+    for _ in range(3):
+        few, many = _measure_query(context, small), _measure_query(context, large)
+        if many < MOST_RATIO * few + 0.1:
+            return
+    raise CheckFailed(
+        f"a query of {NODE_COUNTS[0]} nodes takes {few:.3g} seconds, and one of {NODE_COUNTS[1]} nodes takes {many:.3g}: "
+        "the time is quadratic in the number of nodes"
+    )
+
+
+def _make_long_chain(context: CheckContext, operator: str, count: int) -> Network:
+    names = ["x", *(f"v{index}" for index in range(1, count)), "y"]
+    nodes = " ".join(f"{target} = {operator} ({source})" for source, target in itertools.pairwise(names))
+    return read_text(context, f"(float[4] x) => (float[4] y) {{ {nodes} }}", name=f"chain_of_{count}")
+
+
+def _measure_query(context: CheckContext, network: Network) -> float:
+    began = perf_counter()
+    context.query(network)
+    return perf_counter() - began
 
 
 @check("query")
@@ -219,7 +251,7 @@ def two_networks_do_not_mix(context: CheckContext) -> None:
 @check("load")
 def networks_of_one_name_do_not_mix(context: CheckContext) -> None:
     """Networks with equal names and inputs but different operators are different networks: no cache key may be the name alone."""
-    samples = list(islice(iterate_samples(context, "chain"), 4))
+    samples = list(itertools.islice(iterate_samples(context, "chain"), 4))
     if len(samples) < 2:
         raise Skip("the device takes one filling of 'chain' only")
     loaded = [context.load(sample.network) for sample in samples]

@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import BufferingHandler
 from time import perf_counter
@@ -173,6 +173,48 @@ def queue_runs_everything_once(context: CheckContext) -> None:
     require_equal(sorted(index for index, _ in results), list(range(30)), "the starts that were called back")
     for index, value in results:
         sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index} of a queue")
+
+
+HELD_SECONDS = 0.4
+"""Seconds for which no other thread of the program goes on; the interpreter itself hands its lock on after 5 ms."""
+
+
+@check("requests")
+def other_threads_go_on_beside_a_run(context: CheckContext) -> None:
+    """A run of a large input does not hold the interpreter's lock all the time: another thread of the program goes on meanwhile."""
+    sample, request = open_request(context, "dynamic")
+    inputs = sample.draw(context.seed, x=(1 << 18, 2))
+    # On a busy machine, any thread may rest for a while.
+    pause = min(_measure_pause(lambda: request.infer(inputs)) for _ in range(2))
+    require(
+        pause < HELD_SECONDS,
+        f"no other thread went on for {pause:.2g} seconds of a run: the device holds the interpreter's lock while it computes",
+    )
+
+
+def _measure_pause(run: Callable[[], object]) -> float:
+    """Returns the longest time in seconds between two ticks of another thread during a run."""
+    ended, has_begun = threading.Event(), threading.Event()
+    pauses: list[float] = []
+
+    def tick() -> None:
+        last = perf_counter()
+        while not ended.wait(0.002):
+            now = perf_counter()
+            pauses.append(now - last)
+            last = now
+            has_begun.set()
+        pauses.append(perf_counter() - last)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    has_begun.wait()
+    try:
+        run()
+    finally:
+        ended.set()
+        thread.join()
+    return max(pauses)
 
 
 # Callbacks: called once after each asynchronous run, never after a synchronous one; they may fail and may start the request again.
@@ -498,6 +540,10 @@ def closed_network_is_freed(context: CheckContext) -> None:
 
 LONG_ROWS = 200_000
 """Rows of an input whose run takes a device milliseconds."""
+CLOCK_SECONDS = 0.05
+"""The difference of the device's clock and the caller's that passes."""
+LEAST_SHARE = 950
+"""The times of a run are at least this fraction of it: copies may take a hundred times as long, and a wrong unit is a thousand."""
 
 
 @check("perf_counts")
@@ -545,7 +591,8 @@ def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
 
 @check("perf_counts")
 def times_are_in_seconds(context: CheckContext) -> None:
-    """No entry exceeds the duration of the whole run on the caller's clock; an entry in milliseconds would."""
+    """No entry exceeds the duration of the whole run on the caller's clock, all entries of a long run are a part of it that can be seen,
+    and each lies within the run on the clock of `time.perf_counter`; times in another unit or of another clock would not."""
     form, sample = next(iter(make_samples(context, "dynamic", "chain").items()))
     request = context.load(sample.network, {"PERF_COUNT": True}).create_infer_request()
     # Nearly all time of a long run is spent on the device: even a thousandth of it, given in milliseconds, exceeds the whole.
@@ -560,9 +607,21 @@ def times_are_in_seconds(context: CheckContext) -> None:
             longest <= 2 * wall + 1e-6,
             f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds",
         )
+        for entry in request.perf_counts:
+            first, last = entry.begin - began, entry.begin + entry.seconds - began
+            require(
+                first >= -CLOCK_SECONDS and last <= wall + CLOCK_SECONDS,
+                f"node '{entry.node}' ran from {first:g} to {last:g} seconds after the begin of a run of {wall:g} seconds: "
+                "`begin` is on the clock of time.perf_counter, not on another clock",
+            )
     require(
         longest > 0 or not request.perf_counts,
         f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them",
+    )
+    whole = sum(entry.seconds for entry in request.perf_counts)
+    require(
+        form != "dynamic" or not request.perf_counts or whole * LEAST_SHARE > wall,
+        f"all times of a run of {wall:g} seconds add up to {whole:g} seconds: times are in seconds, not in another unit",
     )
 
 

@@ -11,15 +11,19 @@ standard deviations.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed
+from hetero_core.dtypes import TOLERANCES, bits_of_dtype, dtype_of_numpy
 from hetero_core.errors import HeteroError
 from hetero_core.testing.backend_cases import RANDOM_OPERATORS, BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_first_mismatch
@@ -31,10 +35,48 @@ if TYPE_CHECKING:
 
 
 LEAST_TOLERANCE = 1e-4
-"""The least tolerance; some of the suite's own are tighter than float32 sums in another order allow."""
+"""The least tolerance of short types and long networks; some of the suite's own are tighter than sums in another order allow."""
+UNIT = 2.0**-23
+"""A unit in the last place of float32, relative to its largest power of two."""
+FUNCTION_UNITS, SUM_UNITS = 16, 10
+"""Units that a function may differ by, and a sum for the root of the number of its terms: roundings of a sum go up and down at random.
+Right devices differ by 6 units at most."""
+MOVES = re.compile(
+    "Compress|Concat|DepthToSpace|Expand|Flatten|Gather|GatherElements|GatherND|Identity|Pad|Reshape|ReverseSequence|ScatterElements|"
+    "ScatterND|Slice|SpaceToDepth|Split|Squeeze|Tile|TopK|Transpose|Trilu|Unsqueeze|Where"
+)
+"""Operators that move data, whose outputs are equal to the bit; the reductions of scatters are sums, which the suite keeps exact."""
+SUMS = (
+    "Attention",
+    "Conv",
+    "Einsum",
+    "GRU",
+    "Gemm",
+    "LRN",
+    "LSTM",
+    "Loss",
+    "MatMul",
+    "Norm",
+    "Pool",
+    "RNN",
+    "Reduce",
+    "Softmax",
+    "Sum",
+)
+"""Parts of the names of operators that sum; DFT and STFT are sums, too, and few in the suite's cases."""
+FEW_DIGITS = (
+    "test_averagepool_2d_ceil_last_window_starts_on_pad",
+    "test_gridsample_bicubic",
+    "test_roialign_aligned_false",
+    "test_roialign_aligned_true",
+)
+"""Cases whose expected values the suite writes with four or five digits."""
 
 ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 """Functions of bfloat16 that are written out round after each operator: two right answers differ by a few units of 2**-8."""
+
+TIMED_RUNS, LEAST_SECONDS = 3, 5e-5
+"""Runs of which the median is taken, and the least time of NumPy's kernels that is compared."""
 
 PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
@@ -44,7 +86,8 @@ class CaseOutcome:
     """The result of a device on a case, with the reason unless it passed. `is_native`: only kernels of the device ran.
 
     `is_free`: the outputs are random, so only their properties were checked. `operators` holds the operator of each node, its element
-    type in the matrix, and whether the device claims it.
+    type in the matrix, and whether the device claims it. `slowdown` is the time of a run relative to NumPy's kernels, 0 if it was not
+    measured.
     """
 
     name: str
@@ -54,6 +97,7 @@ class CaseOutcome:
     operators: tuple[tuple[str, str, bool], ...]
     is_native: bool = False
     is_free: bool = False
+    slowdown: float = 0.0
 
 
 @cache
@@ -100,8 +144,8 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
     is_free = any(draws_freely(network, feed) for feed in feeds)
 
-    def conclude(status: str, reason: str, *, is_native: bool = False) -> CaseOutcome:
-        return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free)
+    def conclude(status: str, reason: str, *, is_native: bool = False, slowdown: float = 0.0) -> CaseOutcome:
+        return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free, slowdown)
 
     if result.refused:
         problem = find_broken_refusal(core, network, device, result)
@@ -111,6 +155,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         with _count_reference_runs() as reference_runs, load_claimed(core, network, device) as loaded:
             mismatch = find_mismatch(case, network, loaded)
             foreign = loaded.get_metric("REFERENCE_NODES")
+            slowdown = measure_slowdown(case, network, loaded) if mismatch is None else 0.0
     except CheckFailed as failure:
         return conclude(WRONG, str(failure))
     except Exception as error:  # noqa: BLE001  # as above
@@ -119,13 +164,13 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         mismatch += _describe_nodes(network)
     if mismatch is None and reference_runs and network.nodes and not foreign:
         mismatch = "onnx's reference evaluator ran, and the device does not say so in the metric REFERENCE_NODES"
-    return conclude(WRONG, mismatch) if mismatch else conclude(PASSED, "", is_native=not foreign)
+    return conclude(WRONG, mismatch) if mismatch else conclude(PASSED, "", is_native=not foreign, slowdown=slowdown)
 
 
 def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> str | None:
     """Returns the first difference of an output from the case's expected value, or None."""
-    tolerance = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     for inputs, expected in case.runs:
+        tolerance = find_tolerance(case, network, [*inputs, *expected])
         # Copies, so that writes of the device to its inputs are found and do not spoil the case.
         feeds = {spec.name: copy.deepcopy(value) for spec, value in zip(loaded.inputs, inputs, strict=False)}
         if draws_freely(network, feeds):
@@ -137,6 +182,56 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
         if mismatch is not None:
             return mismatch
     return None
+
+
+def measure_slowdown(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> float:
+    """Returns how many times as long as NumPy's kernels the device takes for a case of one node; 0 if they cannot run it.
+
+    NumPy's time counts as LEAST_SECONDS at least, since a run of a few numbers is the call of a device and nothing else.
+    """
+    from hetero_core.kernels.program import compile_program  # imports all kernels
+
+    if len(network.nodes) != 1:
+        return 0.0
+    inputs = tuple(copy.deepcopy(case.runs[0][0]))
+    feeds = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
+    try:
+        program = compile_program(network)
+        seconds = _measure(lambda: program.run(inputs))
+    except (HeteroError, ValueError):
+        return 0.0
+    return _measure(lambda: loaded.infer(feeds)) / max(seconds, LEAST_SECONDS)
+
+
+def _measure(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(TIMED_RUNS):
+        began = perf_counter()
+        run()
+        times.append(perf_counter() - began)
+    return median(times)
+
+
+def find_tolerance(case: BackendCase, network: Network, values: Sequence[Any]) -> float:
+    """Returns the tolerance of a run with these inputs and outputs: 0 if data is only moved, some units of float32 for functions, and
+    more for sums, by their number of terms. Values of shorter types, and long networks, have at most that of the suite."""
+    operators = {node.op_type for node in network.nodes}
+    if all(MOVES.fullmatch(operator) for operator in operators):
+        return 0.0
+    most = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    if case.name in FEW_DIGITS or any(is_short(array.dtype) for array in arrays):
+        return most
+    constants = [constant.array for constant in network.initializers.values()]
+    is_sum = len(network.nodes) > 1 or any(part in operator for operator in operators for part in SUMS)
+    terms = len(network.nodes) * max((array.size for array in (*arrays, *constants)), default=1) if is_sum else 1
+    return float(min(most, UNIT * max(FUNCTION_UNITS, SUM_UNITS * np.sqrt(terms))))
+
+
+def is_short(dtype: Any) -> bool:
+    """Says whether an element type is a float of 16 bits or less."""
+    name = dtype_of_numpy(dtype) or ""
+    return name in TOLERANCES and (bits_of_dtype(name) or 0) <= 16
 
 
 def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import median
 from typing import Any
 
 from hetero_core.conformance.check import LEVELS
@@ -79,6 +80,7 @@ def _describe_cases(cases: Sequence[CaseOutcome], unjudged: Sequence[Outcome]) -
         REFUSED: counts[REFUSED],
         WRONG: counts[WRONG] + len(unjudged),
         "native": sum(case.is_native for case in cases),
+        "times_of_numpy": _compare_times(cases),
         "judged_by_facts": sum(case.is_free for case in cases if case.status == RIGHT),
         "refusals": [{"case": case.name, "reason": case.reason} for case in cases if case.status == REFUSED],
         "errors": [
@@ -87,6 +89,31 @@ def _describe_cases(cases: Sequence[CaseOutcome], unjudged: Sequence[Outcome]) -
         ],
         "through_the_reference": [case.name for case in cases if case.status == RIGHT and not case.is_native],
     }
+
+
+SLOW = 100.0
+"""The time of an operator, relative to NumPy's kernels, from which on the report names it."""
+
+
+def _compare_times(cases: Iterable[CaseOutcome]) -> dict[str, float]:
+    """Returns operator -> the time of a run relative to NumPy's kernels, the median of its measured cases; the slowest comes first."""
+    ratios: dict[str, list[float]] = {}
+    for case in cases:
+        if case.slowdown:
+            ratios.setdefault(case.operators[0][0], []).append(case.slowdown)
+    return dict(
+        sorted(((operator, round(median(each), 2)) for operator, each in ratios.items()), key=lambda row: (-row[1], row[0]))
+    )
+
+
+def describe_times(times: Mapping[str, float]) -> str:
+    """Returns a sentence on the times of operators, which names the slow ones; empty if none was measured."""
+    if not times:
+        return ""
+    slow = [f"{operator} ({ratio:,.0f})" for operator, ratio in times.items() if ratio >= SLOW]
+    count = "1 operator takes" if len(slow) == 1 else f"{len(slow)} operators take"
+    noted = f" {count} more than {SLOW:g} times as long: {', '.join(slow[:8])}." if slow else ""
+    return f" A run takes {median(times.values()):.2g} times as long as with NumPy's kernels, the median of {len(times)} operators.{noted}"
 
 
 _COUNTS = ("passed", "native", "refused", "wrong")
@@ -168,7 +195,7 @@ def describe_operators(operators: Mapping[str, Any]) -> str:
     return (
         f"Of {operators['cases']} cases of ONNX's backend suite {operators['passed']} passed, {operators['native']} of them on the "
         f"device's own kernels and {operators['judged_by_facts']} judged by facts because their values are drawn; "
-        f"{operators['refused']} were refused, and {operators['wrong']} are wrong."
+        f"{operators['refused']} were refused, and {operators['wrong']} are wrong.{describe_times(operators['times_of_numpy'])}"
     )
 
 

@@ -78,15 +78,20 @@ def make_target(
 
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
+    from hetero_core.conformance.settings import read_settings  # imports NumPy
+
+    settings = read_settings()
     make = _make_core(device, plugin) if make_core is None else make_core
     if config:
         make = partial(_configure, make, device, config)
     chosen = _choose_reference(make, device) if reference is None else reference
-    facts = _find_facts(make, device, reference=chosen, plugin=plugin)
+    facts = _find_facts(make, device, settings, reference=chosen, plugin=plugin)
     return Target(device=device, seed=seed, reference=chosen, make_core=make, facts=facts, configured=frozenset(config or ()))
 
 
-def _find_facts(make_core: Callable[[], Core], device: str, *, reference: str, plugin: Any = None) -> DeviceFacts:
+def _find_facts(
+    make_core: Callable[[], Core], device: str, settings: Mapping[str, Any], *, reference: str, plugin: Any = None
+) -> DeviceFacts:
     """Returns the facts about a device that are known before any check; `plugin` is its plugin if it was registered at run time.
 
     Raises: DeviceNotFoundError, DeviceUnavailableError, and other errors of a device that cannot be used at all.
@@ -106,7 +111,7 @@ def _find_facts(make_core: Callable[[], Core], device: str, *, reference: str, p
         }
     loaded = plugin if plugin is not None else _load_plugin(parsed)
     own = {name: key for name, key in keys.items() if name not in STANDARD_KEYS}
-    return DeviceFacts(parsed.name, ids, own, tuple(name for name, has in capabilities.items() if has), loaded)
+    return DeviceFacts(parsed.name, ids, own, tuple(name for name, has in capabilities.items() if has), settings, loaded)
 
 
 def _choose_reference(make_core: Callable[[], Core], device: str) -> str:

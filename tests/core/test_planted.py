@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import gzip
 import io
 import itertools
+import logging
 import os
 import pickle
+import platform
 import random
 import re
+import signal
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,15 +34,17 @@ from hetero_template.device import TemplateArray, TemplateDevice
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance import contract_resources, contract_runs
 from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.runner import Outcome, make_target, run_checks
+from hetero_core.conformance.report import describe_operators, report_to_json
+from hetero_core.conformance.runner import Outcome, Subject, make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName, Done, OwnOutputs, Payload
+from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.query import require_all_supported
 from hetero_core.errors import InferenceError, NotImplementedByDeviceError
 from hetero_core.executed import list_nodes
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Node
-from hetero_core.network.writer import unpack_network
+from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.testing.plain_device import KERNELS, PlainDevice, PlainExecutable
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
@@ -540,6 +549,12 @@ class Mute(Choosing):
         return {"MODE": ConfigKey(str, "", "")}
 
 
+class Heedless(PlainDevice):
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"MODE": ConfigKey(str, "SAFE", "How it computes.", choices=("SAFE", "FAST"))}
+
+
 class Exporter:
     """PlainDevice with an export and no import."""
 
@@ -668,6 +683,24 @@ class SilentlyBoundToId(BoundToId):
         compute = imported.run
         imported.run = lambda inputs, context: tuple(map(np.zeros_like, compute(inputs, context)))  # type: ignore[method-assign]  # the fault
         return imported
+
+
+class Quadratic(PlainDevice):
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        assert any(other.name == node.name for other in sorted(network.nodes, key=lambda other: other.name))
+        return super().find_refusal(node, network)
+
+
+class Dated(PlainDevice):
+    @hookimpl
+    def export_network(self, executable: PlainExecutable) -> Payload:
+        return Payload({**pack_network(executable.network), "date": str(time.time_ns()).encode()})
+
+
+class Versionless(PlainDevice):
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        return self.load_network(device, unpack_network(payload.sections))
 
 
 class LastExported(PlainDevice):
@@ -891,14 +924,6 @@ class Boundless(PlainExecutable):
 # Devices with wrong times, and devices that leave traces in the process
 
 
-def measure_milliseconds(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
-    began = perf_counter()
-    outputs = timeless(executable, inputs, context)
-    if context.profile is not None:
-        context.profile.add(executable.network.nodes[0], (perf_counter() - began) * 1000)
-    return outputs
-
-
 def measure_from_one_begin(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
     values = {**executable._constants, **{spec.name: value for spec, value in zip(executable.inputs, inputs, strict=True)}}
     began = perf_counter()
@@ -907,6 +932,25 @@ def measure_from_one_begin(executable: Any, inputs: Arrays, context: RunContext)
         if context.profile is not None:
             context.profile.add(node, perf_counter() - began)
     return tuple(values.get(spec.name) for spec in executable.outputs)
+
+
+def measuring(change: Callable[[float], float], read_clock: Callable[[], float] = perf_counter) -> Plant:
+    """Returns a device class whose time of the first node is changed, and begins on another clock."""
+
+    def measure(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+        begin, began = read_clock(), perf_counter()
+        outputs = timeless(executable, inputs, context)
+        if context.profile is not None:
+            context.profile.add(executable.network.nodes[0], change(perf_counter() - began), begin=begin)
+        return outputs
+
+    return running(measure)
+
+
+def hold_lock(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    if inputs[0].size > 1 << 18:
+        ctypes.PyDLL(None).usleep(300_000)
+    return PlainExecutable.run(executable, inputs, context)
 
 
 def measure_nothing(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
@@ -944,6 +988,54 @@ def leaving(leave: Callable[[], object], *, keeps: bool = False) -> Plant:
     return of(Leaving)
 
 
+class LeavingThread(PlainDevice):
+    """Starts a thread when it is made, as a driver does, and does not end it in `close_device`."""
+
+    @hookimpl
+    def create_device(self) -> PlainDevice:
+        start_thread()
+        return PlainDevice()
+
+
+def leave_temporary_file() -> None:
+    descriptor, _ = tempfile.mkstemp()
+    os.close(descriptor)
+
+
+def allocate(nbytes: int) -> int:
+    """Returns the address of memory that C allocates and writes."""
+    address: int = LIBC.malloc(ctypes.c_size_t(nbytes))
+    ctypes.memset(address, 1, nbytes)
+    return address
+
+
+def print_from_c() -> None:
+    LIBC.puts(b"a banner of the driver")
+
+
+def flush_denormals() -> None:
+    """Sets the bits FTZ and DAZ of MXCSR, which follow the 28 bytes of x87 in glibc's fenv_t, for the calling thread."""
+    environment = (ctypes.c_uint32 * 8)()
+    maths = ctypes.CDLL("libm.so.6")
+    maths.fegetenv(environment)
+    environment[7] |= 0x8040
+    maths.fesetenv(environment)
+
+
+LIBC = ctypes.CDLL(None)
+LIBC.malloc.restype = ctypes.c_void_p
+LIBC.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+LIBC.signal.restype = ctypes.c_void_p
+HOST_BYTES = (read_host_memory() or (1 << 34, 0))[0]
+IGNORED = 1
+"""SIG_IGN of C."""
+UNSEEN = {
+    "bound to a processor": os.cpu_count() == 1,
+    "floating-point mode changed": platform.machine() != "x86_64" or sys.platform != "linux",
+}
+"""Fault -> whether this machine cannot show it."""
+
+
 def start_thread() -> None:
     event = threading.Event()
     LEFT_BEHIND.append(event)
@@ -974,7 +1066,42 @@ class Shelved(PlainDevice):
 def create_device():
     return Shelved()
 '''
-OF_PROCESSES = "blob that refers to its process"
+CACHED = '''
+"""CACHED: a table of the process holds each network as it was loaded first, whatever the configuration."""
+from hetero_core import hookimpl
+from hetero_core.contract import ConfigKey
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
+
+TABLE = {}
+
+
+class Cached(PlainDevice):
+    @hookimpl
+    def config_keys(self):
+        return {"MODE": ConfigKey(str, "SAFE", "How it computes.", choices=("SAFE", "FAST"))}
+
+    @hookimpl
+    def load_network(self, device, network, config):
+        return TABLE.setdefault(network.fingerprint, Scaled(network, 1 if config["MODE"] == "SAFE" else 1.125))
+
+
+class Scaled(PlainExecutable):
+    def __init__(self, network, factor):
+        super().__init__(network)
+        self.factor = factor
+
+    def compute(self, node, inputs):
+        return super().compute(node, inputs) * inputs[0].dtype.type(self.factor)
+
+
+@hookimpl
+def create_device():
+    return Cached()
+'''
+OF_PROCESSES = {
+    "blob that refers to its process": ("SHELVED", MODULE),
+    "cache of the process without the configuration": ("CACHED", CACHED),
+}
 
 PLANTS: dict[str, Plant] = {
     "cache by network name": lambda: ByKey(lambda network: network.name),
@@ -1009,7 +1136,15 @@ PLANTS: dict[str, Plant] = {
     "queue dropped at close": of(Dropping),
     "`done` not called after a cancellation": of(NeverAfterACancellation),
     "executables never freed": leaving(lambda: None, keeps=True),
-    "times in milliseconds": running(measure_milliseconds),
+    "times in milliseconds": measuring(lambda seconds: seconds * 1000),
+    "times in kiloseconds": measuring(lambda seconds: seconds / 1000),
+    "times of another clock": measuring(lambda seconds: seconds, time.time),
+    "interpreter's lock held": running(hold_lock),
+    "query that is quadratic": Quadratic,
+    "memory in KiB": lambda: Stating(DEVICE_TOTAL_MEM_SIZE=HOST_BYTES // 1024, DEVICE_FREE_MEM_SIZE=1),
+    "memory of a card in KiB": lambda: Stating(DEVICE_TYPE="discrete", DEVICE_TOTAL_MEM_SIZE=1 << 20, DEVICE_FREE_MEM_SIZE=1),
+    "export that differs each time": Dated,
+    "payload.version ignored": Versionless,
     "pickle not marked as code": exporting(pickle.dumps),
     "packed pickle not marked as code": exporting(lambda value: gzip.compress(pickle.dumps(value))),
     "array of objects not marked as code": exporting(save_objects),
@@ -1032,6 +1167,10 @@ PLANTS: dict[str, Plant] = {
     "float16 saturates": each_output(lambda y: np.clip(y, -65504, 65504) if y.dtype == np.float16 else y),
     "Gelu by tanh": formula("Gelu", estimate_gelu),
     "Erf by a fast formula": formula("Erf", estimate_erf),
+    "Gelu by tanh, in a case": formula("Gelu", estimate_gelu),
+    "Erf by a fast formula, in a case": formula("Erf", estimate_erf),
+    "products in TF32, in a case": computing(round_factors),
+    "data moved in bfloat16": toolkit(inputs=round_inputs),
     "strides of an inner value ignored": formula("Transpose", lambda x: -x.reshape(x.shape[::-1])),
     "batches above 4": each_output(lambda y: zero_from(4, y) if y.ndim == 3 else y),
     "linear_before_reset ignored": forgetting("GRU", "linear_before_reset"),
@@ -1041,6 +1180,7 @@ PLANTS: dict[str, Plant] = {
     "results that jitter": running(jitter),
     "products in TF32": computing(round_factors),
     "a key without a text": Mute,
+    "own key ignored": Heedless,
     "an export without an import": Exporter,
     "cached by the identity of an array": cached_by(lambda value: value.__array_interface__["data"][0]),
     "cached by a part of an array": cached_by(lambda value: (value.shape, value.reshape(-1)[[0, -1]].tobytes())),
@@ -1070,6 +1210,17 @@ PLANTS: dict[str, Plant] = {
     "environment changed": leaving(lambda: os.environ.update(PLANTED_THREADS="1")),
     "working folder changed": leaving(lambda: os.chdir("/")),
     "prints": leaving(lambda: sys.stdout.write("loaded\n")),
+    "prints from C": leaving(print_from_c),
+    "garbage collection disabled": leaving(gc.disable),
+    "switch interval changed": leaving(lambda: sys.setswitchinterval(0.05)),
+    "signal handler changed in C": leaving(lambda: LIBC.signal(signal.SIGUSR2, IGNORED)),
+    "root logger changed": leaving(lambda: logging.getLogger().setLevel(logging.DEBUG)),
+    "bound to a processor": leaving(lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})),
+    "floating-point mode changed": leaving(flush_denormals),
+    "64 KiB of Python's memory kept of each run": keeping(lambda _: list(map(float, range(2048)))),
+    "64 KiB of C's memory kept of each run": keeping(lambda _: allocate(1 << 16)),
+    "a thread left by `close_device`": LeavingThread,
+    "temporary files": leaving(leave_temporary_file),
     "times that add up": running(measure_from_one_begin),
     "times that are all 0": running(measure_nothing),
     "INT8 named and refused": lambda: Naming("FP32", "INT8"),
@@ -1109,13 +1260,20 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (contract_runs, "END_SECONDS", 1.0),
         (contract_runs, "BLOCK_SECONDS", 0.5),
         (contract_runs, "FREE_SECONDS", 1.0),
+        (contract_runs, "HELD_SECONDS", 0.2),
         (contract_resources, "SETTLE_SECONDS", 0.2),
     ):
         monkeypatch.setattr(module, name, seconds)
     monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.2)
     monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
     environment, folder, states = dict(os.environ), Path.cwd(), (random.getstate(), np.random.get_state())
+    interval, level = sys.getswitchinterval(), logging.getLogger().level
+    handler = LIBC.signal(signal.SIGUSR2, None)
     yield
+    gc.enable()
+    sys.setswitchinterval(interval)
+    logging.getLogger().setLevel(level)
+    LIBC.signal(signal.SIGUSR2, handler)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -1130,7 +1288,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_page_has_one_row_for_each_plant() -> None:
-    assert set(ROWS) == {*PLANTS, OF_PROCESSES}
+    assert set(ROWS) == {*PLANTS, *OF_PROCESSES}
 
 
 @pytest.mark.parametrize("fault", PLANTS)
@@ -1138,20 +1296,25 @@ def test_fault_is_found_by_its_check(fault: str) -> None:
     check, message = ROWS[fault]
     if check.startswith("traces.") and not contract_resources.PROCESS.exists():
         pytest.skip("this system does not tell a process's memory, threads and files")
+    if UNSEEN.get(fault):
+        pytest.skip("this machine has a single processor, or no mode that flushes denormals")
     failed = list_failed(PLANTS[fault](), check)
     assert list(failed) == [check]
     assert message in failed[check]
 
 
-def test_blob_that_refers_to_its_process_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "shelved.py").write_text(MODULE)
-    about = tmp_path / "shelved-1.0.dist-info"
+@pytest.mark.parametrize("fault", OF_PROCESSES)
+def test_fault_of_several_processes_is_found(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device, code = OF_PROCESSES[fault]
+    name = device.lower()
+    (tmp_path / f"{name}.py").write_text(code)
+    about = tmp_path / f"{name}-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shelved\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[hetero_core.devices]\nSHELVED = shelved\n")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[hetero_core.devices]\n{device} = {name}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    check, message = ROWS[OF_PROCESSES]
-    (outcome,) = run_checks(choose_checks((), [check]), make_target("SHELVED"))
+    check, message = ROWS[fault]
+    (outcome,) = run_checks(choose_checks((), [check]), make_target(device))
     assert outcome.status == "failed"
     assert message in outcome.reason
 
@@ -1197,6 +1360,18 @@ def test_wrong_part_of_a_split_is_found_with_seed_and_nodes() -> None:
 def test_wrong_operator_is_found_by_its_case_alone() -> None:
     cases = ("operators.test_abs", "operators.test_neg", "operators.test_add", "operators.test_sub", "operators.test_tanh")
     assert list(list_failed(PLANTS["wrong operator"](), *cases)) == ["operators.test_abs"]
+
+
+def test_operator_that_is_slow_is_named_in_the_report() -> None:
+    def wait(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+        time.sleep(0.02 if node.op_type == "Abs" else 0.0)
+        return right(node, inputs)
+
+    outcomes = run_kit(computing(wait)(), "operators.test_abs", "operators.test_neg")
+    report = report_to_json(Subject(device="PLANTED"), outcomes, {})
+    assert [outcome.status for outcome in outcomes] == ["passed", "passed"]
+    assert list(report["operators"]["times_of_numpy"]) == ["Abs-13", "Neg-13"]
+    assert "1 operator takes more than 100 times as long: Abs-13 (" in describe_operators(report["operators"])
 
 
 def test_choice_of_the_configuration_is_set_for_every_check() -> None:
