@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Load = Callable[[Path], ExecutableNetwork]
 
+_ENDINGS = (".onnx", ".blob")
 _LABELS = ("model", "version", "protocol")
 _REQUESTS = Counter("hetero_requests", "Requests by the status of their answer; 499: the client left.", (*_LABELS, "status"))
 _SECONDS = Histogram("hetero_request_seconds", "Seconds from the admission of a request to its answer.", _LABELS)
@@ -46,15 +47,18 @@ def _find_series(metric: Any, *labels: str) -> Any:
 def find_models(places: Sequence[str]) -> dict[str, dict[str, Path]]:
     """Returns model -> version -> file, in order, of files, `NAME=FILE`, and folders with NAME.onnx or NAME/VERSION/model.onnx.
 
-    A plain file is version 1. Raises: NetworkNotFoundError for a place without a model; InvalidNetworkError for a name with two files.
+    A plain file is version 1. Compiled models end with .blob in place of .onnx.
+
+    Raises: NetworkNotFoundError for a place without a model; InvalidNetworkError for a name with two files.
     """
     models: dict[str, dict[str, Path]] = {}
     for place in places:
         name, _, path = ("", "", place) if Path(place).exists() else place.rpartition("=")
         whole = Path(path)
-        plain = [whole] if whole.is_file() else sorted(whole.glob("*.onnx"))
+        plain = [whole] if whole.is_file() else sorted(file for ending in _ENDINGS for file in whole.glob(f"*{ending}"))
         listed = [(name or file.stem, "1", file) for file in plain]
-        listed += [(file.parts[-3], file.parts[-2], file) for file in whole.glob("*/*/model.onnx") if file.parts[-2].isdecimal()]
+        versions = sorted(file for ending in _ENDINGS for file in whole.glob(f"*/*/model{ending}"))
+        listed += [(file.parts[-3], file.parts[-2], file) for file in versions if file.parts[-2].isdecimal()]
         if not listed:
             raise NetworkNotFoundError(
                 f"there is no model in '{place}'; expected a file, NAME=FILE, or a folder with NAME.onnx or NAME/1/model.onnx"

@@ -28,6 +28,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
+from hetero_core.blobs.container import is_blob
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import ConfigValueError, HeteroError, LoadError
@@ -110,8 +111,8 @@ class ServerApp:
                 yield {"repository": repository}
             finally:
                 repository.is_ready = False
-                # gRPC drops a request that arrives between `stop` and the client's receipt of GOAWAY. A client that waits for an answer
-                # sends none, and then sends the next one to another server.
+                # gRPC drops a request that arrives between `stop` and the client's receipt of GOAWAY. A client that waits for an
+                # answer sends none, and opens a new connection for its next one.
                 gate.clear()
                 await asyncio.sleep(LAST_SECONDS)
                 end = asyncio.ensure_future(rpc.stop(settings.grace))
@@ -132,11 +133,14 @@ class ServerApp:
         await actions[action](name)
 
     def _make_loader(self, core: Core) -> Callable[[Path], Any]:
-        """Returns the function that loads a file; each of several workers has its share of the processors."""
+        """Returns the function that loads a file; each of several workers has its share of the processors.
+
+        A compiled model runs on the device that it was compiled for, with its configuration.
+        """
         device, config = self._settings.device, dict(self._settings.config or {})
         if self._settings.workers > 1 and THREADS_KEY in core.config_keys(device):
             config.setdefault(THREADS_KEY, str(max(len(os.sched_getaffinity(0)) // self._settings.workers, 1)))
-        return lambda file: core.load_network(file, device, config)
+        return lambda file: core.import_network(file) if is_blob(file) else core.load_network(file, device, config)
 
 
 class _PatientProtocol(HttpToolsProtocol):

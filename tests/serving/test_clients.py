@@ -31,7 +31,10 @@ HEADER = "Inference-Header-Content-Length"
 
 
 def send_all(server: RunningServer, factors: set[int], meanwhile: Callable[[], None], *, count: int = REQUESTS) -> None:
-    """Sends requests by all clients, half of them by gRPC, and asserts that each answer is right. `meanwhile` is called until the end."""
+    """Sends requests by all clients, half of them by gRPC, and asserts that each answer is right.
+
+    `meanwhile` is called again and again until the end.
+    """
     faults: list[str] = []
     answers = [0] * CLIENTS
 
