@@ -140,16 +140,17 @@ def site(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Checks style, and prints the total lines of product and tests by package."""
-    session.install("ruff>=0.17,<0.18", silent=True)
+    """Checks style, compares the public names with the last release, and prints the total lines by package."""
+    session.install("ruff>=0.17,<0.18", "griffe>=2.4,<3", silent=True)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("python", "tests/check_api.py")
     session.run("python", "tests/count_lines.py")
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Checks types: the core, the plugins, the tests' shared code, and a new plugin of each kind."""
+    """Checks types: the core, the plugins, the tests' shared code, a new plugin of each kind, and a plugin with wrong hooks."""
     install_workspace(session, PLUGINS, "mypy>=2.4,<2.5")
     roots = ":".join([".", "tests/shared", *(f"plugins/{name}" for name in PLUGINS)])
     packages = ["hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS), "tests/shared/hetero_tests"]
@@ -159,6 +160,7 @@ def types(session: nox.Session) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         session.run("hetero", "new-plugin", f"new_{kind}", "--kind", kind, "--folder", str(folder), silent=True)
         session.run("mypy", "--strict", str(folder / f"hetero_new_{kind}"), env={"MYPYPATH": roots})
+    session.run("pytest", "tests/types", *session.posargs)
 
 
 @nox.session(venv_backend="virtualenv")  # torch's CPU build is found by pip alone

@@ -1,18 +1,22 @@
 """The site of these pages: `nox -s site` builds it with Sphinx, Furo and MyST.
 
-The pages stay plain Markdown. Three things are added to them while they are read: the sections of index.md become the navigation, links
-to files outside of this folder lead to the repository, and the two generated references are filled.
+The pages stay plain Markdown. Four things are added to them while they are read: the sections of index.md become the navigation, links
+to files outside of this folder lead to the repository, the two generated references are filled, and the commands of the gallery are
+followed by the plans that they write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import hetero_core
+from hetero_core.cli.main import main
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -50,6 +54,13 @@ OPTIONS = """
 :no_default_values:
 ```
 """
+FRAME = """
+```{raw} html
+<p><a href="plans/%(file)s">Open the plan on a page of its own</a></p>
+<iframe src="plans/%(file)s" title="%(file)s" loading="lazy" style="width: 100%%; height: 32rem; border: 1px solid #8886"></iframe>
+```
+"""
+_COMMAND = re.compile(r"```console\n\$ hetero (visualize .* -o (\S+))\n```\n")
 _LINK = re.compile(r"(\[[^\]]*\])\(([^()\s]+)\)")
 
 
@@ -92,11 +103,30 @@ def _list_classes() -> str:
     return "\n".join(["```{eval-rst}", *lines, "```\n"])
 
 
+def _draw_plans(app: Any, error: Exception | None) -> None:
+    """Runs the blocks of the gallery in the folder `plans` of the site: the Python block writes models, each command a plan."""
+    if error is not None or app.builder.format != "html":
+        return
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    folder = Path(app.outdir) / "plans"
+    folder.mkdir(exist_ok=True)
+    with contextlib.chdir(folder):
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(block, {})
+        for command, _ in _COMMAND.findall(text):
+            if main(shlex.split(command)) != 0:
+                raise RuntimeError(f"the gallery has no plan: hetero {command}")
+        for model in folder.glob("*.onnx"):
+            model.unlink()
+
+
 def _extend_page(app: Any, name: str, source: list[str]) -> None:
     page = DOCS / f"{name}.md"
     source[0] = _lead_outside(page, source[0])
     if name == "index":
         source[0] += _list_navigation(source[0])
+    elif name == "gallery":
+        source[0] = _COMMAND.sub(lambda match: match[0] + FRAME % {"file": match[2]}, source[0])
     elif name == "reference/api":
         source[0] += _list_classes()
     elif name == "reference/options":
@@ -113,3 +143,4 @@ def setup(app: Any) -> None:
     """Registers the additions with Sphinx."""
     app.connect("source-read", _extend_page)
     app.connect("autodoc-process-docstring", _keep_signs)
+    app.connect("build-finished", _draw_plans)

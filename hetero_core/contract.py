@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from hetero_core.errors import BlobError, BlobMismatchError
 from hetero_core.executed import ExecutedNode
@@ -48,7 +48,7 @@ class ConfigKey:
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of JSON values, written as a JSON object).
     `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all remaining keys affect
     compilation. The key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number
-    may have a `least` value, and `words` that are accepted instead of a number. A key that is `added_later` is missing in older
+    may have a `least` value. `words` are texts that are accepted in place of a value. A key that is `added_later` is missing in older
     blobs; these count as compiled with its default. `aliases` are further names of the key.
     """
 
@@ -126,6 +126,31 @@ class Payload:
                 "The blob was changed, or its plugin does not mark what it executes; export the network again"
             )
         return self.sections[name]
+
+
+BlobAnswer: TypeAlias = Literal["fits", "works after recompiling", "does not fit"]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobCheck:
+    """The answer of a device about an import of a blob: it uses all that was compiled, compiles the network of the blob, or is an error.
+
+    `reason` is "" for "fits". A device made of devices has `parts`; `part` is then the name of its sections, such as "stage/0".
+    """
+
+    device: str
+    answer: BlobAnswer = "fits"
+    reason: str = ""
+    parts: tuple[BlobCheck, ...] = ()
+    part: str = ""
+
+    @classmethod
+    def of_parts(cls, device: str, parts: Iterable[BlobCheck]) -> BlobCheck:
+        """Returns the answer of a device made of devices: that of its worst part."""
+        parts = tuple(parts)
+        worst = max(parts, key=lambda check: get_args(BlobAnswer).index(check.answer), default=cls(device))
+        reason = f"{worst.part} on {worst.device}: {worst.reason}" if worst.reason else ""
+        return cls(device, worst.answer, reason, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +353,7 @@ class DeviceHooks:
         query_network: Callable[..., QueryResult]
         load_network: Callable[..., Executable]
         export_network: Callable[..., Payload]
+        check_payload: Callable[..., BlobCheck]
         import_network: Callable[..., Executable]
         add_extension: Callable[..., bool]
         to_host: Callable[..., Array]

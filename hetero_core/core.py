@@ -6,11 +6,14 @@ A CallTarget has everything that a query, a load or an import needs to know abou
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
-from hetero_core.contract import ConfigKey, DeviceName, Extension, QueryResult
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Extension, QueryResult
 from hetero_core.devices.cures import offer_cure
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OperatorTypes, check_extension, list_takers, takes_extensions
@@ -18,22 +21,35 @@ from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device, find_for_call, find_target
 from hetero_core.devices.switches import read_switches
 from hetero_core.devices.threads import read_value
-from hetero_core.errors import ClosedError, ConfigValueError, own_errors, refuse_pickling
+from hetero_core.errors import (
+    BlobDamagedError,
+    BlobMismatchError,
+    ClosedError,
+    ConfigValueError,
+    HeteroError,
+    PluginError,
+    own_errors,
+    refuse_pickling,
+)
 from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.runtime import executors
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.executors import FORK_ADVICE, Executor, ExecutorManager, retain
-from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model
+from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model, take_border
 
 if TYPE_CHECKING:
     import onnx
 
+    from hetero_core.blobs.container import BlobHeader
+    from hetero_core.contract import Payload
     from hetero_core.transforms.editing import EditableNetwork
 
     ModelFile: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
     Model: TypeAlias = Network | ModelFile
+
+logger = logging.getLogger(__name__)
 
 
 class Core:
@@ -314,8 +330,8 @@ class Core:
 
         Raises: BlobDamagedError, BlobMismatchError with the difference, UntrustedBlobError, errors of device names and configuration.
         """
-        from hetero_core.blobs import container, identity  # only an import needs them
-        from hetero_core.blobs.trust import require_trust
+        from hetero_core.blobs import container  # only an import needs them
+        from hetero_core.blobs.trust import describe_omission, require_trust
 
         if device is not None:
             find_for_call(device, config, self._registry, self._find)  # a wrong name is reported before a fault of the blob
@@ -323,12 +339,11 @@ class Core:
         values = None if config is None else dict(config)
 
         def load() -> ExecutableNetwork:
-            self._require_open()
-            parsed, entry, steering = find_for_call(device or header.device, values, self._registry, self._find)
-            identity.check_header(header, entry, None if network is None else self._as_network(network))
-            target = identity.find_import_target(header, parsed, entry, steering)
-            check_sections(payload, header.network, target.device, target.config)
+            target = self._find_import_target(header, payload, device, values, network)
             with require_trust(header, payload, trust=trust) as trusted:
+                omission = describe_omission(payload, trusted)
+                if omission:
+                    logger.warning("network '%s' is compiled again on %s: %s", header.network, header.device, omission)
                 return call_in_time(
                     lambda: self._loader.import_blob(header, trusted, target),
                     target,
@@ -337,6 +352,57 @@ class Core:
                 )
 
         return self._load_again_after_fork(load(), load)
+
+    @own_errors("checking a blob")
+    def check_blob(
+        self, source: str | os.PathLike[str] | IO[bytes] | bytes, device: str | None = None, *, trust: bool = False
+    ) -> BlobCheck:
+        """Returns whether `import_network` with these arguments works here, and why not. It makes the checks of an import, loads nothing,
+        and asks no device about nodes.
+
+        Raises: BlobDamagedError; PluginError.
+        """
+        from hetero_core.blobs.container import read_blob  # only a check needs them
+        from hetero_core.blobs.trust import describe_omission, require_trust
+
+        self._require_open()
+        try:
+            header, payload = read_blob(source)
+        except BlobMismatchError as error:  # of another format
+            return BlobCheck(device or "", "does not fit", str(error))
+        try:
+            target = self._find_import_target(header, payload, device, None, None)
+            with require_trust(header, payload, trust=trust) as trusted:
+                check = target.entry.check_payload(target.device, take_border(trusted)[0], target.config)
+            omission = describe_omission(payload, trusted)
+            return replace(check, answer="works after recompiling", reason=omission) if omission and not check.reason else check
+        except (BlobDamagedError, PluginError):
+            raise
+        except HeteroError as error:  # an import raises the same
+            parts = () if header.architecture else self._check_parts(header, payload, trust=trust)
+            return BlobCheck(device or header.device, "does not fit", str(error), parts)
+
+    def _check_parts(self, header: BlobHeader, payload: Payload, *, trust: bool) -> tuple[BlobCheck, ...]:
+        """Returns the answers for the parts of a blob that does not fit as a whole, such as that of a device with a missing child."""
+        from hetero_core.blobs.trust import are_imports_trusted, trust_imports
+
+        with suppress(HeteroError), trust_imports(trust or are_imports_trusted()):
+            parsed, entry = self._find(header.device)
+            return entry.check_payload(parsed, payload, entry.resolve(parsed, None)[1]).parts
+        return ()
+
+    def _find_import_target(
+        self, header: BlobHeader, payload: Payload, device: str | None, config: Mapping[str, Any] | None, network: Model | None
+    ) -> CallTarget:
+        """Returns the target of an import after the core's own checks. Raises: as `import_network`."""
+        from hetero_core.blobs import identity  # only an import needs it
+
+        self._require_open()
+        parsed, entry, steering = find_for_call(device or header.device, config, self._registry, self._find)
+        identity.check_header(header, entry, None if network is None else self._as_network(network))
+        target = identity.find_import_target(header, parsed, entry, steering)
+        check_sections(payload, header.network, target.device, target.config)
+        return target
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
         """Returns a pool of threads for a plugin, apart from the threads of requests; it ends with its last reference.

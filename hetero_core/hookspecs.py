@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.contract import Array, BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 API = (1, 2)
 """The version of this file. A plugin that states `requires_api = (major, minor)` needs this major and at least this minor."""
+SINCE = {"from_host(target)": (1, 1), "load_network(query)": (1, 2), "check_payload": (1, 2)}
+"""Hooks and arguments that are newer than 1.0 -> the version that brought them."""
 
 PROJECT = "hetero_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -98,6 +100,16 @@ def export_network(device: DeviceName, executable: Executable) -> Payload:
     """Returns everything that `import_network` needs to build the executable again, as named byte sections.
 
     `Payload.code` names each section that the import executes in any way.
+    """
+
+
+@hookspec(firstresult=True)
+def check_payload(device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+    """Returns whether an import uses everything that was compiled, or has to compile the network again, and why; loads nothing.
+
+    The arguments are those of `import_network`, which begins with the same check. A device without this hook takes every payload.
+
+    Raises: BlobMismatchError if the import would.
     """
 
 

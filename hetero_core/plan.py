@@ -105,6 +105,7 @@ class HeldMemory:
     """The bytes that a device will hold for a split, estimated before it is loaded, and its limit; None means no limit.
 
     `border` counts inputs and outputs of the network, states among them; `arena` is the peak of inner values that are alive at once.
+    `workspace` is the room for a copy of the largest constant while an engine packs it; 0 for a limit that the user has named.
     """
 
     device: str
@@ -112,6 +113,12 @@ class HeldMemory:
     border: int
     arena: int
     limit: int | None
+    workspace: int = 0
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.weights + self.border + self.arena + self.workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,8 +9,6 @@ from contextvars import ContextVar
 from hetero_core.blobs.container import BlobHeader, find_code
 from hetero_core.contract import Payload
 from hetero_core.errors import UntrustedBlobError
-
-logger = logging.getLogger(__name__)
 
 # The parts of a split network are imported within the import of the whole network, by a plugin that does not know if the user
 # trusts the blob.
@@ -22,7 +19,7 @@ _is_trusted: ContextVar[bool] = ContextVar("hetero_blob_is_trusted", default=Fal
 def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Iterator[Payload]:
     """Gives the payload to import. Inside the context, nested imports are trusted as the whole blob is.
 
-    Without trust the payload omits code that its plugin does not require, and a warning is logged.
+    Without trust the payload omits code that its plugin does not require.
 
     Raises: UntrustedBlobError if there is code in the blob, or in a container within it, and no trust.
     """
@@ -34,16 +31,19 @@ def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Itera
                 "which would run with all your rights. Import it with trust=True (on the command line: --trust) if you trust whoever "
                 "made it and every place where it was kept; else load the model"
             )
-        if payload.spare:
-            logger.warning(
-                "network '%s' is compiled again on %s: the blob holds what compiling made, which is code and not trusted; import it with "
-                "trust=True (on the command line: --trust) to use that",
-                header.network,
-                header.device,
-            )
-            payload = payload.without_spare_code()
+        payload = payload.without_spare_code()
     with trust_imports(trust or _is_trusted.get()):
         yield payload
+
+
+def describe_omission(payload: Payload, trusted: Payload) -> str:
+    """Returns why an import compiles the network again though the blob has its compiled form; "" if that form is used."""
+    if len(trusted.code) == len(payload.code):
+        return ""
+    return (
+        "the blob holds what compiling made, which is code and not trusted; import it with trust=True (on the command line: --trust) to "
+        "use that"
+    )
 
 
 def are_imports_trusted() -> bool:

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_blob
-from hetero_core.cli.answer import Answer, UsageError, follow
-from hetero_core.cli.options import Parser, add_device_options, add_shape_option, find_target, read_pinned
-from hetero_core.contract import DeviceName
+from hetero_core.cli.answer import WRONG_RESULT, Answer, UsageError, follow
+from hetero_core.cli.measurement import wait_for_kernels
+from hetero_core.cli.options import (
+    Parser,
+    add_device_options,
+    add_repeated,
+    add_shape_option,
+    find_target,
+    read_pinned,
+    read_tolerance,
+)
+from hetero_core.contract import BlobCheck, DeviceName
 from hetero_core.core import Core
 from hetero_core.devices.switches import read_switches
+from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
+    from hetero_core.blobs.samples import Sample
     from hetero_core.contract import Payload
+    from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 
 def add_options(parser: Parser) -> None:
@@ -24,7 +40,24 @@ def add_options(parser: Parser) -> None:
     add_device_options(parser, required=False)
     add_shape_option(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE' runs it")
-    parser.add_argument("--inspect", metavar="FILE", help="check an exported file and print its header; loads no device")
+    add_repeated(
+        parser,
+        "--samples",
+        metavar="FILE.npz",
+        help="add inputs and outputs, by which 'hetero verify FILE' checks the file on another machine; missing outputs are computed; "
+        "may be repeated: each file is a run, and states are carried from run to run",
+    )
+    parser.add_argument(
+        "--rtol",
+        type=read_tolerance,
+        metavar="R",
+        help="largest difference of the outputs of samples, as a share of the largest value",
+    )
+    parser.add_argument(
+        "--inspect",
+        metavar="FILE",
+        help="check an exported file, print its header, and say whether it works here; loads no network",
+    )
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -40,24 +73,90 @@ def answer(options: argparse.Namespace) -> Answer:
 
 
 def _compile(options: argparse.Namespace) -> Answer:
+    if options.rtol is not None and not options.samples:
+        raise UsageError("--rtol has a meaning only with --samples")
+    target, step = find_target(options.output), follow(options)
+    with Core() as core:
+        with step(f"compiling '{options.model}' for {options.device}"):
+            network, config = read_pinned(core, options)
+            executable = core.load_network(network, options.device, config)
+        samples = [_read_sample(executable, path) for path in options.samples]
+        fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device)}
+        lines = []
+        if samples:
+            with step(f"running the samples of network '{executable.name}'"):
+                reference, rows = _run_samples(core, network, executable, samples, options.rtol)
+            mismatches = [row["mismatch"] for row in rows if row["mismatch"] is not None]
+            fields["samples"] = {"runs": len(samples), "compared_with": reference, "mismatches": mismatches}
+            if mismatches:
+                title = f"wrote nothing: {executable.device} and {reference} do not agree on the outputs of the samples"
+                return Answer("\n  ".join([title, *mismatches]), fields, WRONG_RESULT)
+            lines = [f"samples: {len(samples)}, compared with {reference}; 'hetero verify {target}' runs them"]
+        executable.export_network(target, samples=samples)
+        fields |= {"file": str(target), "bytes": target.stat().st_size}
+    text = f"wrote '{target}': network '{fields['network']}' compiled for {fields['device']}, {fields['bytes']} bytes"
+    return Answer("\n".join([text, *lines]), fields)
 
-    target = find_target(options.output)
-    with Core() as core, follow(options)(f"compiling '{options.model}' for {options.device}"):
-        network, config = read_pinned(core, options)
-        executable = core.load_network(network, options.device, config)
-        executable.export_network(target)
-        nbytes = target.stat().st_size
-        fields = {"network": executable.name, "device": str(executable.device), "file": str(target), "bytes": nbytes}
-    return Answer(f"wrote '{target}': network '{fields['network']}' compiled for {fields['device']}, {nbytes} bytes", fields)
+
+def _read_sample(executable: ExecutableNetwork, path: str) -> Sample:
+    """Returns the inputs and the outputs in a file. Raises: UsageError."""
+    from hetero_core.cli.inputs import read_file, require_complete
+
+    if Path(path).suffix.lower() != ".npz":
+        raise UsageError(f"--samples {path}: expected a .npz archive, with an array for each input and perhaps for outputs")
+    specs = {spec.name: spec for spec in (*executable.outputs, *executable.replaceable, *executable.inputs)}
+    outputs = read_file(Path(path), "", list(specs.values()), network=executable.name)
+    inputs = {spec.name: outputs.pop(spec.name) for spec in (*executable.inputs, *executable.replaceable) if spec.name in outputs}
+    require_complete(inputs, executable.inputs, network=executable.name)
+    return inputs, outputs
+
+
+def _run_samples(
+    core: Core, network: Network, executable: ExecutableNetwork, samples: Sequence[Sample], rtol: float | None
+) -> tuple[str, list[dict[str, Any]]]:
+    """Adds outputs of the compiled network to samples that lack them; returns a reference device, and the differences of both devices.
+
+    The reference is the first of CPU and TEMPLATE that is not the compiled network's only device and takes the network.
+    """
+    from hetero_core.cli.outputs import compare_samples
+
+    wait_for_kernels(executable, samples[0][0], most_seconds=60.0)
+    request = executable.create_infer_request()
+    for inputs, outputs in samples:
+        outputs |= deepcopy({**request.infer(inputs), **outputs})  # the next run may overwrite them
+    rows = compare_samples(executable, samples, rtol=rtol)
+    reason = "neither CPU nor TEMPLATE is installed beside it"
+    for device in ("CPU", "TEMPLATE"):
+        if device in core.device_names and executable.get_metric("EXECUTION_DEVICES") != (device,):
+            try:
+                return device, rows + compare_samples(core.load_network(network, device), samples, rtol=rtol)
+            except HeteroError as error:  # the answer says so
+                reason = " ".join(str(error).split())
+    return f"no other device ({reason})", rows
 
 
 def _inspect(options: argparse.Namespace) -> Answer:
-    excess = [option for option in ("model", "device", "output", "config", "pin", "affinity", "shape") if getattr(options, option)]
+    excess = [
+        option
+        for option in ("model", "output", "config", "pin", "affinity", "shape", "samples", "rtol")
+        if getattr(options, option)
+    ]
     if excess:
         raise UsageError(f"--inspect reads one file and takes no {', '.join(excess)}")
     header, payload = read_blob(options.inspect)
     fields = _describe_blob(header, payload)
-    return Answer("\n".join(_format_blob(fields, "")), {"file": options.inspect, **fields})
+    with Core() as core:
+        check = core.check_blob(options.inspect, options.device)
+    text = "\n".join([*_format_blob(fields, ""), *_format_check(check, "")])
+    return Answer(text, {"file": options.inspect, **fields, "check": dataclasses.asdict(check)})
+
+
+def _format_check(check: BlobCheck, indent: str) -> list[str]:
+    place = f"{check.part} on {check.device}" if check.part else f"here, on {check.device}"
+    is_of_part = any(part.answer == check.answer for part in check.parts)  # which then has the reason
+    reason = f": {' '.join(check.reason.split())}" if check.reason and not is_of_part else ""
+    lines = [f"{indent}{place}: {check.answer}{reason}"]
+    return [*lines, *(line for part in check.parts for line in _format_check(part, f"{indent}  "))]
 
 
 def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:

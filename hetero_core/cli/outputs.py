@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,9 @@ from hetero_core.files import replace_file
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from hetero_core.blobs.samples import Sample
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 
 SHOWN_VALUES = 10
@@ -140,6 +143,17 @@ def compare_outputs(
     return rows
 
 
+def compare_samples(loaded: ExecutableNetwork, samples: Sequence[Sample], *, rtol: float | None) -> list[dict[str, Any]]:
+    """Returns the comparison of the outputs with those of samples, which run in order on one new request."""
+    request = loaded.create_infer_request()
+    rows = []
+    for number, (inputs, expected) in enumerate(samples, 1):
+        outputs = request.infer(inputs)
+        compared = compare_outputs({name: outputs[name] for name in outputs if name in expected}, expected, rtol=rtol, atol=0.0)
+        rows += [{**row, "sample": number} for row in compared]
+    return rows
+
+
 _UNKNOWN: Mapping[str, Any] = {"max_absolute_difference": None, "max_relative_difference": None}
 
 
@@ -165,7 +179,7 @@ def format_comparison(rows: list[dict[str, Any]], device: str) -> str:
     """Returns the rows as a table, and below it the outputs that differ by too much."""
     table = [
         (
-            row["name"],
+            f"{row['name']}, sample {row['sample']}" if row.get("sample", 1) > 1 else row["name"],
             format_number(row["max_absolute_difference"]),
             format_number(row["max_relative_difference"]),
             "same" if row["mismatch"] is None else "DIFFERS",

@@ -9,14 +9,16 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from hetero_core.blobs.trust import are_imports_trusted
 from hetero_core.composing.properties import MEASURING_KEY
-from hetero_core.contract import Payload
+from hetero_core.contract import BlobCheck, DeviceName, Payload
 from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.threads import THREAD_KEYS
-from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
+from hetero_core.errors import BlobDamagedError, BlobMismatchError, HeteroError, NotImplementedByDeviceError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
@@ -106,6 +108,35 @@ def import_part(
             f"{prefix} of the blob holds network {loaded.fingerprint[:12]}; its index says {str(fingerprint)[:12]}"
         )
     return loaded, network
+
+
+def check_parts(core: Core, device: DeviceName, payload: Payload) -> BlobCheck:
+    """Returns the answers of the parts, each about its own container. A payload without an index is a network to be loaded.
+
+    Raises: as `read_index`.
+    """
+    payload.require_version(1)
+    if "index" not in payload.sections:
+        return BlobCheck(str(device))
+    rows = read_index(payload, _list_rows, owner=device.name)[2]
+    return BlobCheck.of_parts(str(device), [_check_part(core, row, prefix, payload.sections) for prefix, row in rows.items()])
+
+
+def _list_rows(fields: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the row of each part by the prefix of its sections, as HETERO, MULTI with AUTO, and BATCH write them."""
+    rows = {f"{kind}/{place}": row for kind in ("stage", "device") for place, row in enumerate(fields.get(f"{kind}s", ()))}
+    return {prefix: dict(row) for prefix, row in (rows or {"device": fields["device"]}).items()}
+
+
+def _check_part(core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]) -> BlobCheck:
+    device = str(row["device"])
+    if row["kind"] == "blob":
+        return replace(core.check_blob(sections[prefix], device, trust=are_imports_trusted()), part=prefix)
+    try:
+        core.resolve_config(device)
+    except HeteroError as error:  # the answer about the part
+        return BlobCheck(device, "does not fit", str(error), part=prefix)
+    return BlobCheck(device, part=prefix)
 
 
 def add_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:

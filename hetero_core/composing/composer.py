@@ -12,8 +12,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from hetero_core.composing.blobs import check_parts
 from hetero_core.composing.properties import find_unavailable
-from hetero_core.contract import ConfigKey, DeviceName, Extension
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Extension, Payload
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import ListedDevice, parse_device_list
@@ -93,6 +94,11 @@ class Composer:
             "MAX_BATCH_SIZE": lambda: min(filter(None, ask("MAX_BATCH_SIZE")), default=0),
             "DEVICE_ARCHITECTURE": lambda: " ".join(ask("DEVICE_ARCHITECTURE")) or device.name,
         }
+
+    @hookimpl
+    def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
+        """The answer of each part's device."""
+        return check_parts(self._core, device, payload)
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:

@@ -237,6 +237,8 @@ def blob_is_for_one_architecture(context: CheckContext) -> None:
     stream = io.BytesIO()
     write_blob(replace(header, architecture=f"not {header.architecture}"), payload, stream)
     require_error(BlobMismatchError, context.import_blob, "a blob of another architecture", stream.getvalue())
+    for source, fits in ((blob, True), (stream.getvalue(), False)):
+        require_equal(core.check_blob(source, context.device).answer != "does not fit", fits, "check_blob beside the import")
 
 
 @check("exporting", level="export", needs=["export"])

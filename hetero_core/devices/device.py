@@ -13,7 +13,7 @@ from typing import Any
 
 import pluggy
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.config import (
     CACHE_KEYS,
     LOG_KEY,
@@ -281,12 +281,26 @@ class Device:
     def import_network(
         self, device: DeviceName, payload: Payload, config: Mapping[str, Any], names: tuple[tuple[str, ...], tuple[str, ...]]
     ) -> Executable:
-        """Returns the imported executable, checked to have the inputs and outputs that the blob records.
+        """Returns the imported executable, checked to have the inputs and outputs that the blob records. Raises: as `_read_payload`."""
+        executable = self._read_payload("import_network", device, payload, config)
+        return self._check_executable(executable, names, "import_network")
+
+    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+        """Returns the device's answer about an import. Raises: as `_read_payload`."""
+        if not self.implements("check_payload"):
+            return BlobCheck(str(device))
+        answer = self._read_payload("check_payload", device, payload, config)
+        if not isinstance(answer, BlobCheck):
+            raise PluginError(f"{self.provenance} returned {type(answer).__name__} from check_payload; expected a BlobCheck")
+        return answer
+
+    def _read_payload(self, hook: str, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Any:
+        """Returns the result of a hook that reads a payload.
 
         Raises: BlobError for any exception of the plugin that is not an error of hetero: an untrusted blob may hold anything.
         """
         try:
-            executable = self.call("import_network", device, payload=payload, config=share_threads(config))
+            return self.call(hook, device, payload=payload, config=share_threads(config))
         except (HeteroError, MemoryError):
             raise
         except Exception as error:  # a plugin may raise anything if it cannot import a blob; becomes a BlobError
@@ -294,7 +308,6 @@ class Device:
                 f"cannot import the blob on {device}: {self.provenance} failed with {type(error).__name__}: {error}; "
                 "export the network again, or load the model"
             ) from error
-        return self._check_executable(executable, names, "import_network")
 
     def _check_executable(self, executable: Any, expected: tuple[tuple[str, ...], tuple[str, ...]], hook: str) -> Executable:
         if not isinstance(executable, Executable):

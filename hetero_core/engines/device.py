@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from hetero_core.contract import DeviceName, Executable, Payload, QueryResult
+from hetero_core.contract import BlobCheck, DeviceName, Executable, Payload, QueryResult
 from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.engines.stamping import apply_stamps, choose_stamps
-from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import needs_wrappers, pack_network, unpack_network
@@ -96,19 +95,30 @@ class EngineDevice:
         return Payload(sections, code=tuple(stored), spare=tuple(stored))
 
     @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Returns the stored compiled form if it is trusted and fits this machine; otherwise compiles the network. Raises:
-        BlobMismatchError for another version of the engine.
-        """
+    def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
+        """Compares engine and machine with those that made the compiled form, if the payload has one."""
+        fault = self._find_fault(payload)
+        return BlobCheck(str(device), "works after recompiling", f"the network {fault}") if fault else BlobCheck(str(device))
+
+    def _find_fault(self, payload: Payload) -> str:
+        """Returns why the compiled form cannot be used here even if it is trusted; "" if it can, or if none was exported."""
         payload.require_version(1)
         written = bytes(payload.sections[_ENGINE]).decode()
+        if _MACHINE not in payload.sections:
+            return ""
         if written != self.version:
-            raise BlobMismatchError(
-                f"the blob was exported by {self.title} {written}; {self.version} is installed. Export the network again"
-            )
+            return f"was compiled by {self.title} {written}, and {self.version} is installed"
+        return "" if bytes(payload.sections[_MACHINE]).decode() == describe_machine() else "was compiled on another machine"
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """Returns the stored compiled form if it is trusted and fits engine and machine; otherwise compiles the network."""
+        fault = self._find_fault(payload)
         network = unpack_network(payload.sections)
         names = [name for name in payload.sections if name.startswith(_COMPILED)]
-        if names and bytes(payload.sections[_MACHINE]).decode() == describe_machine():
+        if fault and names:
+            logger.warning("network '%s' %s; it is compiled again", network.name, fault)
+        elif names:
             stored = {name.removeprefix(_COMPILED): payload.read_code(name) for name in names}
             try:
                 return self.restore(device, network, stored, config)
@@ -116,8 +126,6 @@ class EngineDevice:
                 logger.warning(
                     "%s does not take what it compiled of network '%s' (%s); it is compiled again", self.title, network.name, error
                 )
-        elif names:
-            logger.warning("network '%s' was compiled on another machine; it is compiled again", network.name)
         return self.load_network(device, network, config, None)
 
     def stamp(self, network: Network) -> Network:

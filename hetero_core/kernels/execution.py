@@ -152,8 +152,11 @@ class Program:
             values[slot] = captured[name]
         if limits is not None:
             limits.exempt(values)
-        elif self.memory.is_host and max((getattr(array, "nbytes", 0) for array in inputs), default=0) > LARGE_BYTES:
-            limits = _limit_by_machine(values)
+        elif self.memory.is_host:
+            for array in inputs:
+                if getattr(array, "nbytes", 0) > LARGE_BYTES:
+                    limits = _limit_by_machine(values)
+                    break
         for step in self.steps:
             if is_cancelled is not None and is_cancelled():
                 raise RequestCancelledError(f"cancelled before node {step.node.label}")

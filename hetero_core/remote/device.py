@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from hetero_core.blobs.trust import are_imports_trusted
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult
 from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.threads import unshare_threads
@@ -117,6 +117,15 @@ class RemoteDevice(Generic[AnyCarrier]):
     def export_network(self, executable: RemoteExecutable) -> Payload:
         """The blob of the device behind the colon."""
         return executable.export()
+
+    @hookimpl
+    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+        """The answer of the host's device."""
+        payload.require_version(1)
+        carrier, _ = self._reach(device, config)
+        bulk, trust = carrier.ship((payload.sections[BLOB],)), are_imports_trusted()
+        (answer, reason), _ = call_again(lambda: carrier.call("check", trust, bulk=bulk))
+        return BlobCheck(str(device), answer, reason)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

@@ -51,6 +51,7 @@ class Host:
             "query": self._query,
             "load": self._load,
             "import": self._import,
+            "check": self._check,
             "export": self._export,
             "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
             "executed": lambda bulk, number: tuple(map(_describe_step, self._networks[number].list_executed())),
@@ -93,6 +94,10 @@ class Host:
 
     def _import(self, bulk: Bulk, config: dict[str, Any], trust: bool) -> dict[str, Any]:
         return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=trust))
+
+    def _check(self, bulk: Bulk, trust: bool) -> tuple[str, str]:
+        check = self._core.check_blob(bytes(bulk[0]), self._device, trust=trust)
+        return check.answer, check.reason
 
     def _keep(self, network: ExecutableNetwork) -> dict[str, Any]:
         number = next(self._numbers)

@@ -66,23 +66,25 @@
   }
 
   function begin() {
-    // All of the drawing, or the top of one that is too long to be read whole.
+    // All of the drawing. If it is too large to be read whole: the top of the subgraphs, the first columns of nodes.
     fit();
     const frame = drawing.getBoundingClientRect();
-    const readable = Math.min(frame.width / size.width, 0.7);
+    const readable = shown === scene ? Math.min(frame.width / size.width, 0.7) : 0.7;
     if (view.scale < readable / 2) {
       view.scale = readable;
-      view.x = (frame.width - size.width * view.scale) / 2;
+      view.x = Math.max((frame.width - size.width * view.scale) / 2, 0);
       view.y = 0;
       show();
     }
   }
 
   function reveal(index) {
-    if (shown !== scene) return;
-    // Moves a subgraph to the middle, and nearer where its text could not be read.
+    if (shown === scene) center(boxes.get(index).getBBox());
+  }
+
+  function center(box) {
+    // Moves a box to the middle, and nearer if its text could not be read.
     const frame = drawing.getBoundingClientRect();
-    const box = boxes.get(index).getBBox();
     view.scale = Math.max(view.scale, 0.7);
     view.x = frame.width / 2 - (box.x + box.width / 2) * view.scale;
     view.y = frame.height / 2 - (box.y + box.height / 2) * view.scale;
@@ -187,7 +189,8 @@
       const box = draw("g", group, { class: "inner", "data-node": node[0], transform: "translate(" + at.x + " " + at.y + ")" });
       draw("title", box, {}, node[0] + " (" + node[1] + ")");
       draw("rect", box, { class: "box", width: 130, height: 40, rx: 6 });
-      draw("text", box, { class: "name", x: 65, y: 17 }, node[1]);
+      const narrow = node[1].length > 16 ? { textLength: 120, lengthAdjust: "spacingAndGlyphs" } : {};
+      draw("text", box, { class: "name", x: 65, y: 17, ...narrow }, node[1]);
       draw("text", box, { class: "detail", x: 65, y: 32 }, node[0].length > 20 ? node[0].slice(0, 19) + "\u2026" : node[0]);
       box.classList.toggle("refused", refused.has(node[0]));
       box.classList.toggle("chosen", node[0] === name);
@@ -198,6 +201,8 @@
     shown = group;
     size = placed.size;
     begin();
+    const chosen = subgraph.nodes.findIndex(function (node) { return node[0] === name; });
+    if (chosen >= 0) center({ width: 130, height: 40, ...placed.places[chosen] });
   }
 
   function leaveNodes() {

@@ -65,8 +65,9 @@ def explain_placement(placement: Placement) -> str:
 def describe_memory(plan: Plan) -> list[str]:
     """Returns a line for each device with the bytes that it will hold, if memory decided the split."""
     return [
-        f"{held.device}: {held.weights + held.border + held.arena} bytes{'' if held.limit is None else f' of {held.limit}'}: "
-        f"constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
+        f"{held.device}: {held.total:,} bytes{'' if held.limit is None else f' of {held.limit:,}'}: "
+        f"constants {held.weights:,}, inputs and outputs {held.border:,}, inner values {held.arena:,}"
+        f"{f', workspace {held.workspace:,}' if held.workspace else ''}"
         for held in plan.memory
     ]
 

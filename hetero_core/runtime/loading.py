@@ -154,7 +154,12 @@ class Surroundings:
 
 
 def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
-    """Returns the plugin's payload and the core's own part. Raises: BlobDamagedError for sections that cannot be read."""
+    """Returns the plugin's payload and the core's own part; samples are left out.
+
+    Raises: BlobDamagedError for sections that cannot be read.
+    """
+    from hetero_core.blobs.samples import PREFIX  # only an import needs it
+
     sections = dict(payload.sections)
     border, declarations, network, metadata = EMPTY_BORDER, NO_DECLARATIONS, None, EMPTY
     try:
@@ -169,6 +174,7 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
 
             packed = {key: sections.pop(f"{NETWORK_SECTIONS}/{key}") for key in ("model", "weights")}
             network = unpack_network(packed)
+        sections = {name: section for name, section in sections.items() if not name.startswith(PREFIX)}
     except (InvalidNetworkError, NetworkReadError, KeyError) as error:
         raise BlobDamagedError(str(error)) from error
     return replace(payload, sections=sections), Surroundings(border, declarations, network, metadata)

@@ -20,6 +20,7 @@ from hetero_core.reports.page import plan_to_html
 from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import describe_conflict
 from hetero_core.testing.models import light_model
+from hetero_core.testing.transformers import decoder_model
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="the page is tested with selenium: pip install selenium")
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402  # after the check that it is there
@@ -219,6 +220,21 @@ def test_nodes_of_a_subgraph_are_drawn_with_their_links(browser: Any, tmp_path: 
     check_logs(browser)
     write_page(browser, tmp_path, plan_to_html(one, {}, network=network))
     assert len(browser.find_elements(By.CSS_SELECTOR, ".inner")) == len(network.nodes)
+    check_logs(browser)
+
+
+def test_thousand_nodes_begin_readable_and_center_the_chosen(browser: Any, tmp_path: Path) -> None:
+    with Core() as core:
+        network = core.read_network(decoder_model(layers=38))
+        plan = plan_single_device(network, "CPU", core.query_network(network, "CPU"))
+    write_page(browser, tmp_path, plan_to_html(plan, {}, network=network))
+    inner = browser.find_element(By.ID, "inner")
+    assert len(network.nodes) == 1002
+    assert inner.get_attribute("transform") == "translate(0 0) scale(0.7)"
+    browser.find_elements(By.CSS_SELECTOR, ".inner")[1].click()
+    browser.execute_script("document.getElementById('draw-nodes').click()")
+    box, frame = browser.find_element(By.CSS_SELECTOR, ".inner.chosen").rect, browser.find_element(By.ID, "drawing").rect
+    assert abs(box["x"] + box["width"] / 2 - frame["x"] - frame["width"] / 2) < 2
     check_logs(browser)
 
 

@@ -367,6 +367,14 @@ class OneForAll(PlainDevice):
         return QueryResult(dict.fromkeys(result.supported, "PLANTED.0"), result.refused)
 
 
+class Understated(PlainDevice):
+    requires_api = (1, 1)
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, query: QueryResult | None) -> Executable:
+        return super().load_network(device, network)
+
+
 class Unquestioned(PlainDevice):
     @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Executable:
@@ -983,6 +991,7 @@ PLANTS: dict[str, Plant] = {
     "inner values overwritten": computing(negate_in_place),
     "configuration ignored": running(timeless),
     "id ignored": OneForAll,
+    "newer than `requires_api`": Understated,
     "state that threads share": of(Mixing),
     "output buffers reused": running(reuse_buffers),
     "results overwritten by the next run": running(reuse_buffers),

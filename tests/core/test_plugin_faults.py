@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hetero_core import ConfigKey, Core, Executable, Network, QueryResult, RunContext, hookimpl
+from hetero_core import ConfigKey, Core, Executable, Network, QueryResult, RunContext, hookimpl, hookspecs
 from hetero_core.contract import DeviceName
 from hetero_core.errors import (
     DeviceUnavailableError,
@@ -22,6 +23,7 @@ from hetero_core.runtime.request import InferRequest
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 ADD = "g (float[2] x) => (float[2] y) { y = Add(x, x) }"
+OLD = DeprecationWarning("goes with hetero-core 0.5; implement its successor")
 
 
 def break_query(answer: Callable[[Network], Any]) -> PlainDevice:
@@ -195,3 +197,20 @@ def test_failed_factory_makes_the_device_unavailable_with_reason(core: Core) -> 
     assert rows["CPU"].reason == ""
     assert "GONE" not in core.available_devices
     assert {"CPU", "TEMPLATE.0", "TEMPLATE.1"} <= set(core.available_devices)
+
+
+@pytest.mark.parametrize("mark", [{"warn_on_impl": OLD}, {"warn_on_impl_args": {"query": OLD}}], ids=["hook", "argument"])
+def test_deprecated_hook_or_argument_warns_once(core: Core, monkeypatch: pytest.MonkeyPatch, mark: dict[str, Any]) -> None:
+    class Aging(PlainDevice):
+        @hookimpl
+        def load_network(self, device: DeviceName, network: Network, query: QueryResult | None) -> Executable:
+            return super().load_network(device, network)
+
+    def load_network(device: object, network: object, config: object, query: object) -> None: ...
+
+    monkeypatch.setattr(hookspecs, "load_network", hookspecs.hookspec(firstresult=True, **mark)(load_network))
+    core.register_plugin("AGING", Aging())
+    with pytest.warns(DeprecationWarning, match="goes with hetero-core 0.5") as caught:
+        core.get_metric("AGING", "FULL_DEVICE_NAME")
+    core.get_metric("AGING", "FULL_DEVICE_NAME")
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]

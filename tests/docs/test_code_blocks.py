@@ -16,7 +16,7 @@ import pytest
 from hetero_tests.page_runner import run_page
 
 ROOT = Path(__file__).parents[2]
-PAGES_WITH_COMMANDS = ("folders-of-data.md",)
+PAGES_WITH_COMMANDS = (*("export-and-import.md", "folders-of-data.md", "isolate-a-device.md", "pin-nodes.md", "see-a-plan.md"),)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def read_blocks(page: Path) -> Iterator[Block]:
         else:
             if opened[1] == "python":
                 yield Block(opened[0], "\n".join(lines) + "\n")
-            elif opened[1] == "console" and page.name in PAGES_WITH_COMMANDS:
+            elif opened[1] == "console" and page.name in PAGES_WITH_COMMANDS and lines[0].startswith("$ hetero"):
                 yield Block(opened[0], f"from hetero_tests.page_runner import run_commands; run_commands({lines!r})\n")
             opened = None
     if opened is not None:

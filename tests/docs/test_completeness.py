@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import hetero_core
 from hetero_core import Core, Network, contract, errors, hookspecs
 from hetero_core.blobs import container
 from hetero_core.cli.main import COMMANDS, build_parser
+from hetero_core.conformance.check import LEVELS
 from hetero_core.devices.config import ALIASES, STANDARD_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,19 @@ def test_every_hook_has_a_section_with_its_arguments(hook: str) -> None:
 
 def test_hooks_page_has_no_removed_hook() -> None:
     assert re.findall(r"^### `(\w+)`$", (REFERENCE / "hooks.md").read_text(), re.MULTILINE) == HOOKS
+
+
+def test_versions_page_lists_what_came_with_each_version() -> None:
+    rows = re.findall(r"^\| (\d+)\.(\d+) \| .* \| (.*) \|$", (REFERENCE / "plugin-api.md").read_text(), re.MULTILINE)
+    listed = {name: (int(major), int(minor)) for major, minor, cell in rows for name in re.findall(r"`(\w+\(\w+\))`", cell)}
+    assert listed == hookspecs.SINCE
+    assert max((int(major), int(minor)) for major, minor, _ in rows) == hookspecs.API
+
+
+def test_page_of_the_kit_lists_every_level() -> None:
+    page = (ROOT / "docs" / "how-to" / "test-your-device.md").read_text()
+    levels = re.findall(r"^\| `(\w+)` \|", page.partition("## A device")[0], re.MULTILINE)
+    assert sorted(levels) == sorted(LEVELS)
 
 
 def test_errors_page_lists_each_class_once_with_ordered_bases() -> None:
@@ -108,6 +123,19 @@ def test_command_line_page_has_each_command_with_its_options(command: str) -> No
     assert [names for names in options if "--help" not in names and not any(name in text for name in names)] == []
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "devices").iterdir()), ids=lambda path: path.name)
+def test_page_of_a_device_has_the_common_parts(page: Path) -> None:
+    parts = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
+    assert parts == ["Overview", "Set-up", "Operators", "Partition", "Precision", "Troubleshooting"]
+
+
+def test_every_device_has_a_page() -> None:
+    projects = [tomllib.loads(path.read_text()) for path in ROOT.glob("plugins/*/pyproject.toml")]
+    devices = sorted(name for project in projects for name in project["project"]["entry-points"]["hetero_core.devices"])
+    titles = [page.read_text().partition("\n")[0] for page in (ROOT / "docs" / "devices").iterdir()]
+    assert sorted(name for title in titles for name in re.findall(r"\b[A-Z]+\b", title.partition(":")[0])) == devices
+
+
 def test_conformance_page_matches_the_checks() -> None:
     page = "docs/reference/conformance.md"
     is_fresh = (ROOT / page).read_text() == format_conformance_page()
@@ -150,6 +178,7 @@ AUTHORS_PAGES = [
         "how-to/wrap-an-engine.md",
         "how-to/publish-a-device.md",
         "reference/hooks.md",
+        "reference/plugin-api.md",
     )
 ]
 

@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 PAGES = [
     *sorted(ROOT.glob("*.md")),
-    *sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "changes"),
+    *sorted(path for path in DOCS.rglob("*.md") if "changes" not in path.parts),
     *sorted(ROOT.glob("plugins/*/README.md")),
 ]
 
@@ -59,9 +59,12 @@ def test_readme_links_the_index() -> None:
     assert "docs/index.md" in [target for _, target in read_links(ROOT / "README.md")]
 
 
-def test_change_notes_have_a_type_that_towncrier_knows() -> None:
-    types = "|".join(
-        entry["directory"] for entry in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
-    )
-    names = {path.name for path in (DOCS / "changes").iterdir()} - {"README.md", "template.md.jinja"}
+@pytest.mark.parametrize(
+    ("folder", "config"),
+    [("changes", "pyproject.toml"), ("changes/authors", "docs/changes/authors.toml")],
+    ids=["users", "authors"],
+)
+def test_change_notes_have_a_type_that_towncrier_knows(folder: str, config: str) -> None:
+    types = "|".join(entry["directory"] for entry in tomllib.loads((ROOT / config).read_text())["tool"]["towncrier"]["type"])
+    names = {path.name for path in (DOCS / folder).iterdir()} - {"README.md", "template.md.jinja", "authors", "authors.toml"}
     assert [name for name in sorted(names) if not re.fullmatch(rf"[a-z0-9-]+\.({types})\.md", name)] == []

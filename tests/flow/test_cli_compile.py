@@ -97,10 +97,24 @@ def test_inspect_shows_the_headers_of_blob_and_parts(blob: str, capsys: pytest.C
     assert "\n    device         CPU\n" in text
 
 
-def test_inspect_loads_no_device(blob: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("hetero_core.core.Core.__init__", None)
+def test_inspect_loads_no_network(blob: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("hetero_core.devices.device.Device.import_network", None)
+    monkeypatch.setattr("hetero_core.devices.device.Device.load_network", None)
     assert main(["compile", "--inspect", blob]) == 0
-    assert capsys.readouterr().err == ""
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.endswith(
+        "here, on HETERO:TEMPLATE,CPU: fits\n  stage/0 on TEMPLATE: fits\n  stage/1 on CPU: fits\n  stage/2 on TEMPLATE: fits\n"
+    )
+
+
+def test_inspect_says_why_a_file_does_not_fit(blob: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "--inspect", blob, "-d", "MULTI:CPU"]) == 0
+    assert "here, on MULTI:CPU: does not fit: cannot import network 'sandwich' on MULTI: " in capsys.readouterr().out
+    assert main(["compile", "--inspect", blob, "-d", "CPU", "--json"]) == 0
+    check = json.loads(capsys.readouterr().out)["check"]
+    assert check["answer"] == "does not fit"
+    assert [part["answer"] for part in check["parts"]] == ["fits", "fits", "fits"]
 
 
 def test_pin_shapes_what_is_compiled(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +131,8 @@ def test_pin_shapes_what_is_compiled(model: str, tmp_path: Path, capsys: pytest.
     [
         ([], "the following arguments are required: MODEL, -d/--device, -o/--output"),
         (["m.onnx", "-d", "CPU"], "the following arguments are required: -o/--output"),
-        (["--inspect", "x.blob", "-d", "CPU"], "--inspect reads one file and takes no device"),
+        (["--inspect", "x.blob", "--shape", "x=1"], "--inspect reads one file and takes no shape"),
+        (["m.onnx", "-d", "CPU", "-o", "x.blob", "--rtol", "1"], "--rtol has a meaning only with --samples"),
         (["--inspect", "missing.blob"], "cannot read the blob 'missing.blob': No such file or directory"),
         (["missing.onnx", "-d", "CPU", "-o", "x.blob"], "there is no such file"),
     ],

@@ -37,6 +37,12 @@ def test_tables_are_printed_and_the_result_is_stored(model: str, tmp_path: Path,
     placement = json.loads(capsys.readouterr().out)["placement"]
     assert placement["is_kept"]
     assert sum(candidate["seconds"] is not None for candidate in placement["candidates"]) >= 2
+    # `query --cost` shows the stored times of every node.
+    assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--shape", "n=4", "--cost", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["nodes"]:
+        assert (row["device"] in row["able"], row["able"]) == (True, ["TEMPLATE", "CPU"])
+        assert row["node"] in placement["segments"][row["segment"]]["nodes"]
+        assert row["seconds"].keys() == {"TEMPLATE", "CPU"}
     # --affinity reads the file and gives the same split.
     assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--affinity", str(tmp_path / "pins.toml"), "--json"]) == 0
     pinned = json.loads(capsys.readouterr().out)["plan"]["device_of_node"]
@@ -59,6 +65,24 @@ def test_network_that_reads_texts_is_measured(
     assert sum(candidate["seconds"] is not None for candidate in placement["candidates"]) >= 2
 
 
+def test_fit_prints_what_each_device_may_hold(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", model, "-d", "CPU,TEMPLATE"]) == 2
+    assert "open sizes without a bound: n. Say the largest of each" in capsys.readouterr().err
+    assert main(["fit", model, "-d", "CPU,TEMPLATE", "--shape", "n=4"]) == 0
+    text = capsys.readouterr().out
+    assert f"hetero run {model} -d CPU\n" in text
+    assert "TEMPLATE  not needed" in text
+    # Both devices compute in the machine's memory. An input and an output of 4 * 32 floats, and two inner values.
+    assert main(["fit", model, "-d", "CPU,TEMPLATE", "--shape", "n=4", "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert (fields["device"], fields["config"], set(fields["plan_devices"].values())) == ("CPU", {}, {"CPU"})
+    (held,) = fields["memory"]
+    assert (held["weights"], held["border"], held["arena"], held["total"]) == (0, 1024, 1024, 2048)
+    assert held["limit"] == pytest.approx(0.9 * fields["free"]["CPU"], rel=0.2)
+
+
 def test_device_that_splits_nothing_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "CPU", "--cost"]) == 2
+    assert "--cost compares the devices of a list" in capsys.readouterr().err
     assert main(["tune", model, "-d", "CPU"]) == 2
     assert "CPU splits none. Use a device as HETERO:ORT,CPU" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, describe_host_memory
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, count_processors, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
@@ -134,9 +134,26 @@ class CpuDevice:
         return executable.export()
 
     @hookimpl
+    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+        """Says whether a plan for the packed weights is stored for this user and kind of processor.
+
+        A part of a network runs with a share of the threads, so a plan for any number of threads will do.
+        """
+        # A payload of version 1 is that of a network without packed weights.
+        payload.require_version(1, 2)
+        if choose_kernels(config[KERNELS_KEY], str(device)) == NUMPY:
+            return BlobCheck(str(device))
+        from hetero_cpu.stored.payload import find_digests, find_written_plan  # machine code
+
+        is_once, workers = bool(config[WEIGHTS_ONCE_KEY]), (config[THREADS_KEY], *range(1, count_processors() + 1))
+        if find_digests(payload) is None or any(find_written_plan(payload, count, is_once=is_once) for count in workers):
+            return BlobCheck(str(device))
+        reason = "no plan for its packed weights is stored for this user and kind of processor; the import makes and stores one"
+        return BlobCheck(str(device), "works after recompiling", reason)
+
+    @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
-        # A payload of version 1 is that of a network without packed weights.
         payload.require_version(1, 2)
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
         if kernels != NUMPY:

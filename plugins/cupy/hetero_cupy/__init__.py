@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hetero_core.hookspecs import hookimpl
 
-requires_api = (1, 1)
+requires_api = (1, 2)
 kind = "accelerator"
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.errors import BlobMismatchError
@@ -117,11 +117,8 @@ class GpuDevice:
         return Payload({**sections, _IDENTITY: identity}, VERSION)
 
     @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Writes the weights to the card as they lie in the blob: nothing is folded or cast again.
-
-        Raises: BlobMismatchError for a blob of another library, another kind of card or other keys.
-        """
+    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+        """Compares library, kind of card and precision. Raises: BlobMismatchError for a difference: weights are stored for the card."""
         payload.require_version(VERSION)
         identity = json.loads(bytes(payload.sections[_IDENTITY]))
         here = self._identify(self._card(device), read_precision(config))
@@ -130,6 +127,12 @@ class GpuDevice:
                 f"cannot import the blob on {device}: it was exported with {_describe(identity)}, here is {_describe(here)}; "
                 "load the model again and export it"
             )
+        return BlobCheck(str(device))
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """Writes the weights to the card as they lie in the blob: nothing is folded or cast again. Raises: as `check_payload`."""
+        self.check_payload(device, payload, config)
         prepared = unpack_network(payload.sections)
         reasons = find_card_refusals(prepared, self._extensions, dtypes=DTYPES | SMALL)
         require_all_supported(device, prepared, answer_query(device, prepared, reasons))

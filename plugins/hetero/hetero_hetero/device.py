@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core import Plan
+from hetero_core.composing.blobs import check_parts
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
+from hetero_core.devices.threads import AUTO, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
@@ -25,7 +26,7 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
-from hetero_hetero.payload import export_stages, import_stages
+from hetero_hetero.payload import export_stages, import_stages, read_plan
 from hetero_hetero.placement.choice import (
     BUDGET_KEY,
     DISTRIBUTION_KEY,
@@ -37,6 +38,7 @@ from hetero_hetero.placement.choice import (
     PLACEMENT_KEY,
     PLACEMENTS,
     PLACING_KEYS,
+    SIZES_KEY,
     place_nodes,
 )
 from hetero_hetero.subgraphs import POLICIES
@@ -103,7 +105,14 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         ),
         INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
         MEMORY_KEY: ConfigKey(
-            dict, None, 'What devices may hold, {"GPU.0": "8GB"}: the network is cut into a pipeline of parts that fit.'
+            dict,
+            None,
+            'What devices may hold, {"GPU.0": "8GB"}, or AUTO for what they have free; the network is cut into a pipeline of parts '
+            "that fit.",
+            words=(AUTO,),
+        ),
+        SIZES_KEY: ConfigKey(
+            dict, None, f'The largest sizes of open inputs, {{"past": 2048}}, for the estimate of {MEMORY_KEY}.', added_later=True
         ),
         DISTRIBUTION_KEY: ConfigKey(
             str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
@@ -157,6 +166,7 @@ class HeteroDevice(Composer):
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
         require_limits(network.name, decision.memory, loaded)
         plan = build_plan(network, assignment, stages, decision)
+        _warn_of_idle_devices(plan, str(device))
         if config[DOT_KEY]:
             _write_drawing(plan)
         parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
@@ -181,11 +191,25 @@ class HeteroDevice(Composer):
         return export_stages(executable)
 
     @hookimpl
+    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
+        """The answer of each part's device, and whether what a limit of AUTO allows still has room for the parts."""
+        self._require_free(payload, config)
+        return check_parts(self._core, device, payload)
+
+    def _require_free(self, payload: Payload, config: Mapping[str, Any]) -> None:
+        """Raises DeviceMemoryError if a device no longer has the memory free for its part."""
+        if config[MEMORY_KEY] is not None and "index" in payload.sections:
+            from hetero_hetero.placement.memory import require_free
+
+            require_free(self._core, read_plan(payload), config[MEMORY_KEY])
+
+    @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports each part on the device that the plan names; loads an If with split branches anew."""
         if "index" not in payload.sections:
             payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
+        self._require_free(payload, config)
         configs = configure_children(self._core, device, self.list_children(device), config)
         can_move = config[FALLBACK_KEY] == "NEXT"
         substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
@@ -228,6 +252,20 @@ class HeteroDevice(Composer):
             )
             opened.pop_all()
         return BranchExecutable(task.network, plan, then_branch, else_branch)
+
+
+def _warn_of_idle_devices(plan: Plan, device: str) -> None:
+    """Warns of each device of the list that refuses all that it is asked for; a device that is not needed is no fault."""
+    busy = {stage.device for stage in plan.stages}
+    for child in plan.priorities:
+        reasons = {} if child in busy else {name: reasons[child] for name, reasons in plan.refusals.items() if child in reasons}
+        if reasons:
+            name, reason = next(iter(reasons.items()))
+            logger.warning(
+                "%s gets no node of network '%s': it refuses '%s' (%s)%s: %s; take it out of %s, or see `hetero query MODEL -d %s`",
+                child, plan.network, name, plan.operator_of_node[name],
+                f" and {len(reasons) - 1} more nodes" if len(reasons) > 1 else "", reason, device, device,
+            )  # fmt: skip
 
 
 def _write_drawing(plan: Plan) -> None:

@@ -355,9 +355,8 @@ def require_limits(name: str, memory: Sequence[HeldMemory], stages: Sequence[Exe
             continue
         for stage in stages:
             stage.close()
-        total = estimated.weights + estimated.border + estimated.arena
         raise DeviceMemoryError(
-            f"network '{name}' does not fit: its part on {estimated.device} was estimated to hold {total} bytes "
+            f"network '{name}' does not fit: its part on {estimated.device} was estimated to hold {estimated.total} bytes "
             f"and holds {used} of {limit}. "
             f"Name a smaller limit for {estimated.device}, so that the next device takes more nodes, or raise it",
             needed=used,

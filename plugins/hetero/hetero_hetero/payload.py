@@ -26,7 +26,7 @@ from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
+from hetero_core.plan import Boundary, Conflict, HeldMemory, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.parts import hold_constants
@@ -96,6 +96,11 @@ def import_stages(
     return split
 
 
+def read_plan(payload: Payload) -> Plan:
+    """Returns the plan of a payload. Raises: BlobDamagedError, BlobMismatchError."""
+    return read_index(payload, lambda fields: _plan_of_json(fields["plan"]), owner="HETERO")[2]
+
+
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
     return {
         "network": plan.network,
@@ -111,6 +116,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         "conflicts": [[conflict.node, conflict.subgraph, conflict.path] for conflict in plan.conflicts],
         "unexplained": plan.unexplained,
         "procedures": dict(plan.procedures),
+        "memory": [[held.device, held.weights, held.border, held.arena, held.limit, held.workspace] for held in plan.memory],
     }
 
 
@@ -135,13 +141,18 @@ def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
         unexplained=fields["unexplained"],
         # Blobs of 0.1.0 do not name the procedures.
         procedures=freeze_mapping(fields.get("procedures", {}).items()),
+        memory=tuple(HeldMemory(*row) for row in fields.get("memory", ())),
     )
     mappings = (plan.device_of_node, plan.operator_of_node, plan.pins, *plan.refusals.values())
     texts = [entry for mapping in mappings for pair in mapping.items() for entry in pair]
     texts += [text for stage in plan.stages for text in (*stage.nodes, *stage.inputs, *stage.outputs)]
     texts += [text for boundary in plan.boundaries for text in (boundary.value, *boundary.readers, boundary.maker or "")]
     texts += [text for conflict in plan.conflicts for text in (conflict.node, *conflict.path)]
+    texts += [held.device for held in plan.memory]
     numbers = [plan.unexplained, *plan.procedures.values(), *(conflict.subgraph for conflict in plan.conflicts)]
+    numbers += [
+        number for held in plan.memory for number in (held.weights, held.border, held.arena, held.limit or 0, held.workspace)
+    ]
     numbers += [number for boundary in plan.boundaries for number in (boundary.nbytes or 0, *boundary.consumers)]
     if (
         not isinstance(fields["priorities"], list)

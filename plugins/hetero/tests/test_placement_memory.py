@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import hetero_cpu
@@ -10,12 +12,15 @@ import numpy as np
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from hetero_cpu.device import CpuDevice
 from hetero_hetero.executable import HeteroExecutable
+from hetero_hetero.placement import memory
 from hetero_hetero.placement.memory import read_limits
 
 from hetero_core import Core, ExecutableNetwork, Network, hookimpl
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import ConfigValueError, DeviceMemoryError
+from hetero_core.network.graph import Node
 from hetero_core.plan import Plan
 from hetero_core.testing.plain_device import PlainDevice
 from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
@@ -112,7 +117,7 @@ def test_wrong_limits_are_refused(plain: Core) -> None:
     network = read_chain(plain)
     with pytest.raises(ConfigValueError, match=r"HETERO_MEMORY names 'TOW', which is not in the list, did you mean 'TWO'\?"):
         query(plain, network, HETERO_MEMORY={"TOW": "1GB"})
-    with pytest.raises(ConfigValueError, match=r"expected a size as 8GB, 512MiB or a number of bytes for ONE, got 'much'"):
+    with pytest.raises(ConfigValueError, match=r"expected a size as 8GB, 512MiB, a number of bytes or AUTO for ONE, got 'much'"):
         query(plain, network, HETERO_MEMORY={"ONE": "much"})
     with pytest.raises(ConfigValueError, match=r"HETERO_PLACEMENT=MEASURED places by time, HETERO_MEMORY and"):
         query(plain, network, HETERO_MEMORY={"ONE": "1GB"}, HETERO_PLACEMENT="MEASURED")
@@ -223,3 +228,115 @@ def generate(loaded: ExecutableNetwork) -> list[int]:
         tokens.append(int(logits[0, -1].argmax()))
         logits = request.infer({"tokens": np.array([tokens[-1:]])})["logits"]
     return tokens
+
+
+class RoomyDevice(PlainDevice):
+    """A device that states how many bytes it has free; a test changes the number."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    @hookimpl
+    def metrics(self) -> Mapping[str, object]:
+        return {"DEVICE_TOTAL_MEM_SIZE": 10**6, "DEVICE_FREE_MEM_SIZE": lambda: self.free}
+
+
+def count_nodes(plan: Plan) -> dict[str, int]:
+    return dict(Counter(plan.device_of_node.values()))
+
+
+def test_auto_takes_nine_tenths_of_what_is_free(core: Core) -> None:
+    # Two nodes: 512 bytes of constants, 32 at the border, 64 of inner values, and 256 for packing a constant.
+    for free, nodes in ((960, 2), (958, 1), (640, 1), (10_000, 4)):
+        with Core() as own:
+            own.register_plugin("ONE", RoomyDevice(free))
+            own.register_plugin("TWO", PlainDevice())
+            plan = own.query_network(read_chain(own), "HETERO:ONE,TWO", {"HETERO_MEMORY": "AUTO"}).plan
+            assert plan is not None
+            assert count_nodes(plan) == ({"ONE": nodes, "TWO": 4 - nodes} if nodes < 4 else {"ONE": 4})
+            held = plan.memory[0]
+            assert (held.workspace, held.limit) == (256, free - free // 10)
+            assert held.total <= free - free // 10
+
+
+def test_devices_in_one_memory_share_what_is_free(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both state the machine's memory, so that the second has what the first leaves.
+    monkeypatch.setattr(memory, "computes_on_host", lambda core, device: device != "THREE")
+    for name in ("ONE", "TWO"):
+        core.register_plugin(name, RoomyDevice(1200))
+    core.register_plugin("THREE", RoomyDevice(10_000))
+    plan = core.query_network(read_chain(core), DEVICES, {"HETERO_MEMORY": "AUTO"}).plan
+    assert plan is not None
+    assert [(held.device, held.total, held.limit) for held in plan.memory] == [("ONE", 864, 1080), ("THREE", 864, 9000)]
+
+
+def test_decoder_that_no_device_holds_loads_by_free_memory(core: Core, add_device: Callable[..., object]) -> None:
+    network = core.read_network(decoder_model())
+    nothing = np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)
+    pasts = ties_of_decoder().values()
+    stateful = network.with_state(ties_of_decoder(), initial=dict.fromkeys(pasts, nothing))
+    written = generate(core.load_network(stateful, "CPU"))
+    sizes = {"tokens": [1, 4], **{past: [1, HEADS, 16, WIDTH // HEADS] for past in pasts}}
+    with pytest.raises(ConfigValueError, match="HETERO_MEMORY=AUTO estimates memory for the largest inputs"):
+        core.query_network(stateful, "HETERO:CPU", {"HETERO_MEMORY": "AUTO"})
+    with pytest.raises(ConfigValueError, match="HETERO_MEMORY_SIZES: network .* has no size 'pats'"):
+        core.query_network(stateful, "HETERO:CPU", {"HETERO_MEMORY": "AUTO", "HETERO_MEMORY_SIZES": {"pats": 4}})
+    whole = core.query_network(network, "HETERO:CPU", {"HETERO_MEMORY": "AUTO", "HETERO_MEMORY_SIZES": sizes}).plan
+    assert whole is not None
+    (held,) = whole.memory
+    cuts = []
+    for share in (0.8, 0.6):
+        with Core() as own:
+            for name in ("FIRST", "SECOND"):
+                own.register_plugin(name, make_roomy_cpu(name, int(held.total * share)))
+            config = {"HETERO_MEMORY": "AUTO", "HETERO_MEMORY_SIZES": sizes}
+            loaded = own.load_network(stateful, "HETERO:FIRST,SECOND,CPU", config)
+            assert generate(loaded) == written
+            cuts.append(count_nodes(loaded.get_metric("HETERO_PLAN")))
+    assert cuts[0] != cuts[1]
+    assert cuts[0]["FIRST"] > cuts[1]["FIRST"]
+
+
+def make_roomy_cpu(name: str, free: int) -> object:
+    class RoomyCpu(CpuDevice):
+        @hookimpl
+        def metrics(self) -> Mapping[str, object]:
+            return {**super().metrics(), "DEVICE_TOTAL_MEM_SIZE": 10**9, "DEVICE_FREE_MEM_SIZE": free}
+
+    return RoomyCpu(name)
+
+
+def test_blob_that_no_longer_fits_is_refused_and_a_cache_compiles_anew(core: Core, tmp_path: Path) -> None:
+    one, two = RoomyDevice(960), RoomyDevice(100_000)
+    core.register_plugin("ONE", one)
+    core.register_plugin("TWO", two)
+    config = {"HETERO_MEMORY": "AUTO", "CACHE_DIR": str(tmp_path)}
+    network = read_chain(core)
+    x = np.arange(8, dtype=np.float32)[np.newaxis]
+    for free, nodes, is_cached in ((960, 2, False), (960, 2, True), (640, 1, False)):
+        one.free = free
+        with core.load_network(network, "HETERO:ONE,TWO", config) as loaded:
+            assert count_nodes(loaded.get_metric("HETERO_PLAN"))["ONE"] == nodes
+            assert loaded.get_metric("LOADED_FROM_CACHE") == is_cached
+            np.testing.assert_array_equal(loaded.infer(x)["y"], x)
+            loaded.export_network(tmp_path / "split.blob")
+    core.set_config({"HETERO_MEMORY": "AUTO"}, "HETERO")
+    assert core.check_blob(tmp_path / "split.blob").answer == "fits"
+    one.free = 200
+    assert core.check_blob(tmp_path / "split.blob").answer == "does not fit"
+    with pytest.raises(DeviceMemoryError, match="ONE may use 180 bytes of those that it has free"):
+        core.import_network(tmp_path / "split.blob", "HETERO:ONE,TWO", {"HETERO_MEMORY": "AUTO"})
+
+
+def test_device_that_refuses_all_nodes_is_named_once(core: Core, caplog: pytest.LogCaptureFixture) -> None:
+    class RefusingDevice(PlainDevice):
+        def find_refusal(self, node: Node, network: Network) -> str:
+            return "no products here"
+
+    core.register_plugin("ONE", RefusingDevice())
+    core.register_plugin("TWO", PlainDevice())
+    core.register_plugin("THREE", PlainDevice())
+    core.load_network(read_chain(core), DEVICES)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "ONE gets no node" in warning
+    assert "it refuses 'p0' (MatMul-13) and 3 more nodes: no products here" in warning

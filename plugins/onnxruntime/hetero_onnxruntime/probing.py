@@ -5,16 +5,26 @@ Making a session of a node takes about 0.2 ms. The engine's table of kernels wor
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
+from types import MappingProxyType
+from typing import TypeVar
 
 from hetero_core.engines.probing import NodeProber, list_element_types
 from hetero_core.network.contrib_types import knows_contrib
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes
 from hetero_onnxruntime.custom_operators import LIBRARY_VARIABLE, find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, OrtEngine, find_turn, make_options, open_session
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
 _ELSEWHERE = "assigned to the default CPU EP"
 """The engine's words if a provider leaves a node to the CPU provider, which the options forbid."""
@@ -46,7 +56,10 @@ class OrtProber:
             options.graph_optimization_level = self._engine.module.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.intra_op_num_threads = 1
             with find_turn(self._provider):  # the session goes in it, too
-                open_session(self._engine.module, network_to_bytes(network), options, self._provider)
+                retry_with_open_sizes(
+                    network,
+                    lambda network: open_session(self._engine.module, network_to_bytes(network), options, self._provider),
+                )
         except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
             return self._word_reason(network.nodes[0], network, error)
         return ""
@@ -65,6 +78,57 @@ class OrtProber:
             f"ONNX Runtime {self._engine.version} has no {self._provider} kernel for {node.operator} on ({types}); "
             f"it has kernels for versions {listed}"
         )
+
+
+def retry_with_open_sizes(network: Network, open_network: Callable[[Network], Result]) -> Result:
+    """Returns the result for a network; if the engine misjudges ranks in its bodies, that for the network with open sizes.
+
+    Raises: the engine's error about the network as it is.
+    """
+    try:
+        return open_network(network)
+    except Exception as error:
+        opened = _open_sizes(network) if _MISJUDGED in str(error) else network
+        if opened is network:
+            raise
+        logger.info("network '%s' is loaded with open sizes: %s", network.name, shorten_message(str(error)))
+        try:
+            return open_network(opened)
+        except Exception:  # noqa: BLE001  # the first error is about the network as it is
+            raise error from None
+
+
+_MISJUDGED = "InferenceError]"
+"""The engine's message if it folds an If by fixed sizes, and mistakes the rank of the branch's result.
+
+ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with open sizes.
+"""
+
+
+def _open_sizes(network: Network) -> Network:
+    """Returns the network with open sizes at its inputs, outputs and inner values, in its bodies, too; the network itself without bodies
+    or sizes.
+    """
+    if not any(node.bodies for node in network.nodes):
+        return network
+    opened = _open_graph(network)
+    return network if opened.inputs == network.inputs else opened
+
+
+def _open_graph(graph: AnyGraph) -> AnyGraph:
+    inputs, outputs = (tuple(replace(spec, type=_open_type(spec.type)) for spec in side) for side in (graph.inputs, graph.outputs))
+    types = {name: value_type if name in graph.initializers else _open_type(value_type) for name, value_type in graph.types.items()}
+    nodes = tuple(
+        node.with_bodies({key: _open_graph(body) for key, body in node.bodies.items()}) if node.bodies else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes, inputs=inputs, outputs=outputs, types=MappingProxyType(types))
+
+
+def _open_type(value_type: ValueType) -> ValueType:
+    if not isinstance(value_type, TensorType) or value_type.shape is None:
+        return value_type
+    return replace(value_type, shape=(None,) * len(value_type.shape))
 
 
 def shorten_message(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,14 @@ from hetero_core.engines.inspection import find_shape, has_input
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_core.transforms.constants import READING_OPERATORS, limit_folding
 from hetero_core.transforms.folding import measure_folding
 from hetero_onnxruntime.corrections import correct_network, has_int8
 from hetero_onnxruntime.custom_operators import find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session, saturates_products
-from hetero_onnxruntime.probing import shorten_message
+from hetero_onnxruntime.probing import retry_with_open_sizes, shorten_message
 
 logger = logging.getLogger(__name__)
 
@@ -110,16 +109,11 @@ def build_session(
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
     try:
-        loaded = open_network(network)
+        loaded = retry_with_open_sizes(network, open_network)
     except Exception as error:
-        opened = _open_sizes(network) if _MISJUDGED in str(error) else network
-        if opened is network:
-            raise _word_failure(engine, network, settings, error) from error
-        logger.info("network '%s' is loaded with open sizes: %s", network.name, shorten_message(str(error)))
-        try:
-            loaded = open_network(opened)
-        except Exception:  # noqa: BLE001  # the first error is about the network as it is
-            raise _word_failure(engine, network, settings, error) from error
+        raise LoadError(
+            f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
+        ) from error
     _require_provider(loaded.session, network, settings.provider)
     return loaded
 
@@ -141,38 +135,6 @@ def make_session_options(engine: OrtEngine, settings: Settings, entries: Mapping
     for name, value in more.items():
         setattr(options, name, value)
     return options
-
-
-def _word_failure(engine: OrtEngine, network: Network, settings: Settings, error: Exception) -> LoadError:
-    return LoadError(
-        f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
-    )
-
-
-_MISJUDGED = "InferenceError]"
-"""The engine's message if it folds an If by fixed sizes, and mistakes the rank of the branch's result.
-
-ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with open sizes.
-"""
-
-
-def _open_sizes(network: Network) -> Network:
-    """Returns the network with open sizes at its inputs, its outputs and between its nodes; the network itself without bodies or sizes."""
-    if not any(node.bodies for node in network.nodes):
-        return network
-    specs = [tuple(replace(spec, type=_open_type(spec.type)) for spec in side) for side in (network.inputs, network.outputs)]
-    if specs[0] == network.inputs:
-        return network
-    types = {
-        name: value_type if name in network.initializers else _open_type(value_type) for name, value_type in network.types.items()
-    }
-    return replace(network, inputs=specs[0], outputs=specs[1], types=MappingProxyType(types))
-
-
-def _open_type(value_type: ValueType) -> ValueType:
-    if not isinstance(value_type, TensorType) or value_type.shape is None:
-        return value_type
-    return replace(value_type, shape=(None,) * len(value_type.shape))
 
 
 def _list_wrong_moves(network: Network) -> list[str]:

@@ -15,7 +15,8 @@ import pytest
 from hetero_onnxruntime.engine import OrtEngine
 
 from hetero_core import Core, Network
-from hetero_core.errors import BlobMismatchError, DeviceNotFoundError, InferenceError
+from hetero_core.contract import BlobCheck
+from hetero_core.errors import DeviceNotFoundError, InferenceError
 from hetero_core.network.initializers import Initializer
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import light_inputs, lstm_model
@@ -215,7 +216,7 @@ def test_profile_names_the_nodes_of_the_model(core: Core, read: Read) -> None:
         assert all(entry.seconds >= 0 for entry in request.perf_counts)
 
 
-def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp_path: Path) -> None:
+def test_blob_gives_the_same_numbers_and_another_engine_compiles(core: Core, tmp_path: Path) -> None:
     model = lstm_model()
     inputs = light_inputs(model)
     loaded = core.load_network(model, "ORT")
@@ -225,11 +226,16 @@ def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp
             assert_same(value, loaded.infer(inputs)[name])
         device = fresh_core._find("ORT")[1]  # no other way to an engine of another version
         payload = device.call("export_network", loaded.device, executable=loaded.executable)
+        installed = bytes(payload.sections["engine"]).decode()
         sections = {**payload.sections, "engine": b"1.2.3"}
-        with pytest.raises(BlobMismatchError, match=r"exported by ONNX Runtime 1\.2\.3; \d+\.\d+\.\d+ is installed"):
-            device.call(
-                "import_network", loaded.device, payload=type(payload)(sections), config=device.resolve(loaded.device, None)[1]
-            )
+        config = device.resolve(loaded.device, None)[1]
+        assert device.call("check_payload", loaded.device, payload=type(payload)(sections), config=config) == BlobCheck(
+            str(loaded.device),
+            "works after recompiling",
+            f"the network was compiled by ONNX Runtime 1.2.3, and {installed} is installed",
+        )
+        imported = device.call("import_network", loaded.device, payload=type(payload)(sections), config=config)
+        assert [spec.name for spec in imported.outputs] == [spec.name for spec in loaded.outputs]
 
 
 def test_spinning_is_allowed_without_a_word_of_the_engine(core: Core, read: Read, capfd: pytest.CaptureFixture[str]) -> None:
@@ -279,3 +285,20 @@ def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> 
 def test_possibly_empty_axes_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
     refused = core.query_network(read(text, opset), "ORT").refused
     assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_branch_that_fits_no_fixed_size_is_taken(core: Core, read: Read, is_nested: bool) -> None:
+    """The engine infers the shapes of both branches, and refuses the If for the branch that these sizes never run."""
+    squeeze = "b = Squeeze (x, axes)"
+    inner = f"b = If (c) <then_branch = p () => (float[] i) {{ i = Neg (x) }}, else_branch = q () => (float[] b) {{ {squeeze} }}>"
+    network = read(
+        "g (bool c, float[N, 3] x) => (float[] y) <int64[1] axes = {0}> { y = If (c) <then_branch = t () => (float[] a) { a = Neg (x) }, "
+        f"else_branch = e () => (float[] b) {{ {inner if is_nested else squeeze} }}> }}"
+    ).with_shapes({"x": (2, 3)})
+    assert core.query_network(network, "ORT").refused == {}
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    loaded = core.load_network(network, "ORT")
+    np.testing.assert_array_equal(loaded.infer({"c": np.array(True), "x": x})["y"], -x)
+    with pytest.raises(InferenceError, match="Squeeze"):
+        loaded.infer({"c": np.array(False), "x": x})

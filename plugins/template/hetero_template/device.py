@@ -13,7 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import ConfigKey, DeviceHooks, DeviceName, Done, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.contract import (
+    BlobCheck,
+    ConfigKey,
+    DeviceHooks,
+    DeviceName,
+    Done,
+    Executable,
+    Extension,
+    Payload,
+    QueryResult,
+    RunContext,
+)
 from hetero_core.devices.processors import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.errors import DeviceUnavailableError, InferenceError
@@ -120,9 +131,15 @@ class TemplateDevice(DeviceHooks):
         return Payload(pack_network(executable.network), PAYLOAD_VERSION)
 
     @hookimpl
+    def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
+        """Nothing was compiled that could belong to another machine, so a payload of this version fits."""
+        payload.require_version(PAYLOAD_VERSION)
+        return BlobCheck(str(device))
+
+    @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Loads the network of a blob that the core has checked; nodes that this device refuses today are refused here, too."""
-        payload.require_version(PAYLOAD_VERSION)
+        self.check_payload(device, payload)
         return self.load_network(device, unpack_network(payload.sections), config, None)
 
     @hookimpl

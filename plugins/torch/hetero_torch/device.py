@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hetero_core.contract import DeviceHooks, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.contract import BlobCheck, DeviceHooks, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.hookspecs import hookimpl
@@ -110,9 +110,15 @@ class TorchDevice(DeviceHooks):
         return Payload(pack_network(executable.network))
 
     @hookimpl
+    def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
+        """A payload holds a network alone, which every machine compiles."""
+        payload.require_version(1)
+        return BlobCheck(str(device))
+
+    @hookimpl
     def import_network(self, device: DeviceName, payload: Payload) -> Executable:
         """Loads the network of a blob that the core has checked."""
-        payload.require_version(1)
+        self.check_payload(device, payload)
         return self.load_network(device, unpack_network(payload.sections), None)
 
     @hookimpl

@@ -100,16 +100,10 @@ def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> Netwo
 
     With `is_once` a plan is not used if weights would then be held in several forms.
     """
-    digests = find_digests(payload)
-    content = None if digests is None else STORE.read(name_blob_plan(digests, workers))
-    if content is None:
+    written = find_written_plan(payload, workers, is_once=is_once)
+    if written is None:
         return None
     sections, index = align_sections(payload.sections), read_index(payload.sections)
-    if is_once and not _has_weights_once(sections, index):
-        return None
-    written: WrittenPlan = pickle.loads(content)  # of the private store, as trusted as machine code
-    if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(workers))):
-        return None
     views = {name: view_section(sections, name) for name in (WEIGHTS, PACKED)}
 
     def find_memory(place: int) -> Array:
@@ -125,6 +119,16 @@ def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> Netwo
         packed=(views[PACKED],),
         constants=(views[WEIGHTS],),
     )
+
+
+def find_written_plan(payload: Payload, workers: int, *, is_once: bool) -> WrittenPlan | None:
+    """Returns the stored plan of a blob, its kernels loaded; None if an import has to plan. Arguments as of `find_blob_network`."""
+    digests = find_digests(payload)
+    content = None if digests is None else STORE.read(name_blob_plan(digests, workers))
+    if content is None or (is_once and not _has_weights_once(payload.sections, read_index(payload.sections))):
+        return None
+    written: WrittenPlan = pickle.loads(content)  # of the private store, as trusted as machine code
+    return written if COMPILER.load_stored((*written.list_kernels(), *list_interpreters(workers))) else None
 
 
 def name_blob_plan(digests: Mapping[str, bytes], workers: int) -> str:

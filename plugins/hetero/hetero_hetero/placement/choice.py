@@ -38,9 +38,10 @@ BUDGET_KEY = "HETERO_PLACEMENT_BUDGET"
 INPUTS_KEY = "HETERO_PLACEMENT_INPUTS"
 OBJECTIVE_KEY = "HETERO_PLACEMENT_OBJECTIVE"
 MEMORY_KEY = "HETERO_MEMORY"
+SIZES_KEY = "HETERO_MEMORY_SIZES"
 DISTRIBUTION_KEY = "MODEL_DISTRIBUTION_POLICY"
 PIPELINE = "PIPELINE_PARALLEL"
-PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, DISTRIBUTION_KEY)
+PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, SIZES_KEY, DISTRIBUTION_KEY)
 """Keys of placement, which the splits that are measured and the branches of an If do not get."""
 OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
@@ -75,7 +76,8 @@ def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitT
     from hetero_hetero.placement.memory import place_by_memory, read_limits
 
     limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
-    pins, memory = place_by_memory(task, limits, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
+    sizes = config[SIZES_KEY] or {}
+    pins, memory = place_by_memory(task, limits, sizes, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
     return _hold_once(_pin(task, pins)), Decision(memory=memory)
 
 

@@ -1,0 +1,93 @@
+"""`hetero fit`: cuts a model by the memory that its devices have free, and prints the options that load it so; nothing is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from typing import Any
+
+from hetero_core.cli.answer import Answer, follow, format_table
+from hetero_core.cli.options import Parser, add_repeated, add_shape_option, read_config, read_model, read_shapes
+from hetero_core.core import Core
+from hetero_core.plan import Plan
+from hetero_core.reports.fields import record_to_json
+
+_MEMORY, _SIZES = "HETERO_MEMORY", "HETERO_MEMORY_SIZES"
+_FREE = "DEVICE_FREE_MEM_SIZE"
+
+
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
+    parser.add_argument(
+        "-d", "--device", required=True, metavar="DEVICES", help="the devices in the order of the parts, as GPU,CPU"
+    )
+    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of HETERO; may be repeated")
+    add_shape_option(parser, "the largest input")
+
+
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the memory of each part and the options. Raises: DeviceMemoryError with the figures if the model does not fit."""
+    from hetero_core.cli.inputs import choose_sizes  # imports NumPy, which parsing does not need
+
+    device = options.device if ":" in options.device else f"HETERO:{options.device}"
+    with Core() as core:
+        network = read_model(core, options.model)
+        sizes = choose_sizes(read_shapes(options.shape), network.inputs).of_network()
+        # A named size is the largest in all inputs; a whole shape has some that are not named.
+        config: dict[str, Any] = {**read_config(options), _MEMORY: "AUTO", **({_SIZES: sizes} if sizes else {})}
+        with follow(options)(f"asking {device} about '{options.model}'"):
+            plan = core.query_network(network, device, config).plan
+            assert plan is not None, "placement by memory leaves no node without a device"
+        free = {
+            name: core.get_metric(name, _FREE) if _FREE in core.get_metric(name, "SUPPORTED_METRICS") else None
+            for name in plan.priorities
+        }
+    used = [held.device for held in plan.memory]
+    if len(used) == 1:
+        device, config = used[0], {}
+    else:
+        device = f"{device.partition(':')[0]}:{','.join(used)}"
+    fields = {
+        "network": network.name,
+        "device": device,
+        "config": config,
+        "free": free,
+        "memory": [{**record_to_json(held), "total": held.total} for held in plan.memory],
+        "plan_devices": dict(plan.device_of_node),
+    }
+    return Answer(_describe(plan, free, options.model, device, config), fields)
+
+
+def _describe(plan: Plan, free: dict[str, int | None], model: str, device: str, config: dict[str, Any]) -> str:
+    held_of_device = {held.device: held for held in plan.memory}
+    rows = []
+    for name in plan.priorities:
+        held = held_of_device.get(name)
+        nodes = sum(own == name for own in plan.device_of_node.values())
+        cells = ["not needed" if not nodes else str(nodes), _show(free[name])]
+        parts = (None,) * 6 if held is None else (held.limit, held.weights, held.border, held.arena, held.workspace, held.total)
+        rows.append((name, *cells, *map(_show, parts)))
+    header = ("DEVICE", "NODES", "FREE", "MAY USE", "CONSTANTS", "INPUTS, OUTPUTS, STATES", "INNER VALUES", "WORKSPACE", "TOTAL")
+    keys = [
+        f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}" for name, value in config.items()
+    ]
+    arguments = ", ".join([json.dumps(model), json.dumps(device), *([json.dumps(config)] if config else [])])
+    return "\n".join(
+        [
+            f"network '{plan.network}' fits; estimated:",
+            "",
+            format_table(header, rows),
+            "",
+            "To load it so:",
+            f"  hetero run {shlex.quote(model)} {' '.join(['-d', device, *keys])}",
+            f"  loaded = core.load_network({arguments})",
+        ]
+    )
+
+
+def _show(nbytes: int | None) -> str:
+    if nbytes is None:
+        return "-"
+    return f"{nbytes} B" if nbytes < 10**5 else f"{nbytes / 1e6:.1f} MB"
