@@ -134,8 +134,9 @@ def measure(task: BenchTask) -> dict[str, Any]:
 
 def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
     """Returns the loaded network, its inputs, and how long reading and loading took."""
+    from hetero_core.blobs.container import is_blob
     from hetero_core.cli.inputs import collect_inputs
-    from hetero_core.cli.options import is_blob, pin_network, reshape
+    from hetero_core.cli.options import pin_network, reshape
     from hetero_core.runtime.loading import list_replaceable
 
     settings = dict(task.config)

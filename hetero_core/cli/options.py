@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hetero_core.blobs.container import MAGIC
+from hetero_core.blobs.container import is_blob
 from hetero_core.cli.answer import UsageError
 from hetero_core.devices.switches import read_switches
 from hetero_core.errors import ConfigKeyError, HeteroError, enumerate_choices, suggest
 from hetero_core.files import replace_file
 from hetero_core.network import affinity
-from hetero_core.plain_files import open_plain
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -255,15 +254,6 @@ def _collect_pairs(pairs: Sequence[tuple[str, str]], option: str) -> dict[str, s
         if collected.setdefault(left, right) != right:
             raise UsageError(f"{option} gives '{left}' twice: {collected[left]} and {right}; leave one out")
     return collected
-
-
-def is_blob(path: str) -> bool:
-    """Says whether a plain file begins like an exported network. Returns False without waiting for a pipe."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
-        return False
 
 
 def read_model(core: Core, path: str) -> EditableNetwork:

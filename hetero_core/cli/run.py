@@ -9,6 +9,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.blobs.container import is_blob
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
 from hetero_core.cli.measurement import is_compiling, wait_for_kernels
 from hetero_core.cli.options import (
@@ -16,7 +17,6 @@ from hetero_core.cli.options import (
     add_device_options,
     add_repeated,
     find_target,
-    is_blob,
     pin_network,
     read_config,
     read_model,

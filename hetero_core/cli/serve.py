@@ -14,10 +14,14 @@ from hetero_core.core import Core
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     count = whole_number(1)
-    models = "a file, NAME=FILE, or a folder with NAME.onnx or NAME/VERSION/model.onnx"
+    models = "a file, NAME=FILE, or a folder with NAME.onnx or NAME/VERSION/model.onnx; compiled models end with .blob"
     parser.add_argument("models", nargs="+", metavar="MODEL", help=models)
     parser.add_argument(
-        "-d", "--device", default="AUTO", metavar="DEVICE", help="for all models (AUTO); BATCH:GPU(16) gathers requests"
+        "-d",
+        "--device",
+        default="AUTO",
+        metavar="DEVICE",
+        help="for all models that are not compiled (AUTO); BATCH:GPU(16) gathers requests",
     )
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1); 0.0.0.0 is everywhere")

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -30,24 +31,34 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Load = Callable[[Path], ExecutableNetwork]
 
+_ENDINGS = (".onnx", ".blob")
 _LABELS = ("model", "version", "protocol")
 _REQUESTS = Counter("hetero_requests", "Requests by the status of their answer; 499: the client left.", (*_LABELS, "status"))
 _SECONDS = Histogram("hetero_request_seconds", "Seconds from the admission of a request to its answer.", _LABELS)
 _ACTIVE = Gauge("hetero_active_requests", "Requests that are admitted and unanswered.", _LABELS, multiprocess_mode="livesum")
 
 
+@cache
+def _find_series(metric: Any, *labels: str) -> Any:
+    """Returns the counter, gauge or histogram with these labels; prometheus_client itself needs some 10 us for each search."""
+    return metric.labels(*labels)
+
+
 def find_models(places: Sequence[str]) -> dict[str, dict[str, Path]]:
     """Returns model -> version -> file, in order, of files, `NAME=FILE`, and folders with NAME.onnx or NAME/VERSION/model.onnx.
 
-    A plain file is version 1. Raises: NetworkNotFoundError for a place without a model; InvalidNetworkError for a name with two files.
+    A plain file is version 1. Compiled models end with .blob in place of .onnx.
+
+    Raises: NetworkNotFoundError for a place without a model; InvalidNetworkError for a name with two files.
     """
     models: dict[str, dict[str, Path]] = {}
     for place in places:
         name, _, path = ("", "", place) if Path(place).exists() else place.rpartition("=")
         whole = Path(path)
-        plain = [whole] if whole.is_file() else sorted(whole.glob("*.onnx"))
+        plain = [whole] if whole.is_file() else sorted(file for ending in _ENDINGS for file in whole.glob(f"*{ending}"))
         listed = [(name or file.stem, "1", file) for file in plain]
-        listed += [(file.parts[-3], file.parts[-2], file) for file in whole.glob("*/*/model.onnx") if file.parts[-2].isdecimal()]
+        versions = sorted(file for ending in _ENDINGS for file in whole.glob(f"*/*/model{ending}"))
+        listed += [(file.parts[-3], file.parts[-2], file) for file in versions if file.parts[-2].isdecimal()]
         if not listed:
             raise NetworkNotFoundError(
                 f"there is no model in '{place}'; expected a file, NAME=FILE, or a folder with NAME.onnx or NAME/1/model.onnx"
@@ -91,24 +102,28 @@ class ModelVersion:
                 self._idle.append(request)
 
     @contextlib.contextmanager
-    def admit(self, limit: int, protocol: str) -> Iterator[None]:
-        """Counts and times a request while the block lasts. Raises: Refusal if `limit` requests are admitted already."""
+    def admit(self, limit: int, protocol: str) -> Iterator[ModelVersion]:
+        """Gives the version, and counts and times a request while the block lasts.
+
+        Raises: Refusal if `limit` requests are admitted already.
+        """
         labels, start, status = (self.name, self.version, protocol), perf_counter(), 499
+        active = _find_series(_ACTIVE, *labels)
         self._active += 1
-        _ACTIVE.labels(*labels).inc()
+        active.inc()
         try:
             if self._active > limit:
                 raise Refusal(429, f"model '{self.name}' has {limit} unanswered requests, its limit (--queue); try again later")
-            yield
+            yield self
             status = 200
         except Exception as error:
             status = describe_error(error)[0]
             raise
         finally:
             self._active -= 1
-            _ACTIVE.labels(*labels).dec()
-            _REQUESTS.labels(*labels, str(status)).inc()
-            _SECONDS.labels(*labels).observe(perf_counter() - start)
+            active.dec()
+            _find_series(_REQUESTS, *labels, str(status)).inc()
+            _find_series(_SECONDS, *labels).observe(perf_counter() - start)
             if self._retired is not None and not self._active:
                 self._retired.set()
 
@@ -146,12 +161,9 @@ class Repository:
             raise Refusal(404, f"model '{name}' has no version '{version[:100]}'; loaded are {', '.join(versions)}")
         return versions[version or list(versions)[-1]]
 
-    @contextlib.contextmanager
-    def admit(self, name: str, version: str, protocol: str) -> Iterator[ModelVersion]:
-        """Gives a loaded version to a request. Raises: Refusal."""
-        model = self.find(name, version)
-        with model.admit(self._queue, protocol):
-            yield model
+    def admit(self, name: str, version: str, protocol: str) -> contextlib.AbstractContextManager[ModelVersion]:
+        """Returns the context in which a request holds a loaded version. Raises: Refusal."""
+        return self.find(name, version).admit(self._queue, protocol)
 
     def tell_ready(self, name: str | None = None, version: str = "") -> dict[str, Any]:
         """Returns `ready`, of the server or a model. Raises: Refusal."""

@@ -74,12 +74,12 @@ def create_routes(repository: Repository, control: Control, *, max_body: int) ->
 
     models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
     return [
+        *(Route(f"{path}/infer", infer, methods=["POST"]) for path in models),  # first: routes are tried in order
         tell("/v2/health/live", lambda: {"live": True}),
         tell("/v2/health/ready", repository.tell_ready),
         tell("/v2", repository.describe_server),
         *(tell(f"{path}/ready", repository.tell_ready) for path in models),
         *(tell(path, repository.describe_model) for path in models),
-        *(Route(f"{path}/infer", infer, methods=["POST"]) for path in models),
         Route("/v2/repository/index", index, methods=["POST"]),
         Route("/v2/repository/models/{name}/{action}", change, methods=["POST"]),
         Route("/metrics", tell_metrics),
@@ -129,16 +129,16 @@ async def _read_body(request: Request, limit: int) -> bytes:
 
 async def _run_while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """Returns the result, or cancels the work when the client leaves. Raises: ClientDisconnect; errors of the work."""
-    run, leave = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    task, is_over = asyncio.current_task(), False
+    assert task is not None
+    leave = asyncio.ensure_future(request.receive())
+    leave.add_done_callback(lambda _: is_over or task.cancel())
     try:
-        await asyncio.wait((run, leave), return_when=asyncio.FIRST_COMPLETED)
-        if not run.done():
-            raise asyncio.CancelledError
-        return run.result()
+        return await work
     except asyncio.CancelledError:
-        run.cancel()
         raise ClientDisconnect from None
     finally:
+        is_over = True
         leave.cancel()
 
 

@@ -5,6 +5,7 @@ The messages are made at import, in a pool of their own, so that they do not cla
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -114,7 +115,8 @@ def _read_inputs(message: Any) -> dict[str, Any]:
     raw, inputs = message.raw_input_contents, dict[str, Any]()
     for tensors, what in (([message], "the request"), (message.inputs, "an input"), (message.outputs, "an output")):
         for tensor in tensors:
-            require_known(tensor.parameters, [], f"parameter of {what}")
+            if tensor.parameters:
+                require_known(tensor.parameters, [], f"parameter of {what}")
     for index, tensor in enumerate(message.inputs):
         fields = [field.name for field, _ in tensor.contents.ListFields()]
         expected = "raw_input_contents" if raw else _CONTENTS.get(tensor.datatype, "raw_input_contents")
@@ -129,12 +131,11 @@ def _read_inputs(message: Any) -> dict[str, Any]:
     return inputs
 
 
-def create_handlers(repository: Repository, control: Control) -> Any:
-    """Returns the handlers of the service for `add_generic_rpc_handlers`."""
+def create_handlers(repository: Repository, control: Control, gate: asyncio.Event) -> Any:
+    """Returns the handlers of the service for `add_generic_rpc_handlers`. Requests to a model wait until `gate` is set."""
 
     async def infer(message: Any) -> dict[str, Any]:
-        if not repository.is_ready:
-            raise Refusal(503, "the server is ending; ask another")
+        await gate.wait()
         with repository.admit(message.model_name, message.model_version, "grpc") as model:
 
             def encode(outputs: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _make_handler(name: str, method: Callable[[Any], Any]) -> Any:
     async def answer(content: bytes, context: Any) -> Any:
         try:
             fields = method(request.FromString(content))
-            return response(**(await fields if isinstance(fields, Awaitable) else fields))
+            return response(**(fields if isinstance(fields, dict) else await fields))
         except (Refusal, HeteroError, DecodeError) as error:
             status, text = (400, f"the request is no {name}Request") if isinstance(error, DecodeError) else describe_error(error)
             await context.abort(_CODES.get(status, grpc.StatusCode.INTERNAL), text)

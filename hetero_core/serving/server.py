@@ -28,6 +28,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
+from hetero_core.blobs.container import is_blob
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import ConfigValueError, HeteroError, LoadError
@@ -39,7 +40,9 @@ from hetero_core.serving.rpc import create_handlers
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open."""
 LAST_SECONDS = 0.5
-"""Seconds at the end for requests that are on their way: REST answers them, gRPC answers UNAVAILABLE. Else they would be dropped."""
+"""Seconds at the end for requests that are on their way: REST answers them, gRPC holds them. Else they would be dropped."""
+GOAWAY_SECONDS = 0.1
+"""Seconds in which the clients of gRPC learn that the server ends, before it answers the requests that it holds."""
 HEALTH_SECONDS = 60
 """Seconds in which a worker must answer its supervisor."""
 
@@ -99,15 +102,23 @@ class ServerApp:
             self._rest.routes.extend(create_routes(repository, self._control, max_body=limit))
             options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1)]
             rpc = grpc.aio.server(options=[*options, ("grpc.so_reuseport", int(settings.workers > 1))])
-            rpc.add_generic_rpc_handlers((create_handlers(repository, self._control),))
+            gate = asyncio.Event()
+            gate.set()
+            rpc.add_generic_rpc_handlers((create_handlers(repository, self._control, gate),))
             rpc.add_insecure_port(settings.write_address(settings.grpc_port))
             await rpc.start()
             try:
                 yield {"repository": repository}
             finally:
                 repository.is_ready = False
+                # gRPC drops a request that arrives between `stop` and the client's receipt of GOAWAY. A client that waits for an
+                # answer sends none, and opens a new connection for its next one.
+                gate.clear()
                 await asyncio.sleep(LAST_SECONDS)
-                await rpc.stop(settings.grace)
+                end = asyncio.ensure_future(rpc.stop(settings.grace))
+                await asyncio.sleep(GOAWAY_SECONDS)
+                gate.set()
+                await end
                 await repository.close()
 
     async def _control(self, action: str, name: str) -> None:
@@ -122,11 +133,14 @@ class ServerApp:
         await actions[action](name)
 
     def _make_loader(self, core: Core) -> Callable[[Path], Any]:
-        """Returns the function that loads a file; each of several workers has its share of the processors."""
+        """Returns the function that loads a file; each of several workers has its share of the processors.
+
+        A compiled model runs on the device that it was compiled for, with its configuration.
+        """
         device, config = self._settings.device, dict(self._settings.config or {})
         if self._settings.workers > 1 and THREADS_KEY in core.config_keys(device):
             config.setdefault(THREADS_KEY, str(max(len(os.sched_getaffinity(0)) // self._settings.workers, 1)))
-        return lambda file: core.load_network(file, device, config)
+        return lambda file: core.import_network(file) if is_blob(file) else core.load_network(file, device, config)
 
 
 class _PatientProtocol(HttpToolsProtocol):
@@ -182,6 +196,7 @@ def _configure(settings: Settings, app: Callable[[], ServerApp], **more: Any) ->
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         workers=settings.workers,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(round(settings.grace), 1),

@@ -22,7 +22,7 @@ import onnx.parser
 import pytest
 from hetero_tests.server import RunningServer, run_server, write_model
 
-from hetero_core import ExecutableNetwork
+from hetero_core import Core, ExecutableNetwork
 from hetero_core.cli.main import main
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError
@@ -389,6 +389,17 @@ def test_files_that_are_no_models_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidNetworkError, match="model 'm' stands for .*/a/m.onnx and .*/b/m.onnx; name one, as NAME=FILE"):
         find_models(places)
     assert find_models([places[0], f"n={places[1]}"]) == {"m": {"1": Path(places[0])}, "n": {"1": Path(places[1])}}
+
+
+def test_compiled_model_is_served_on_its_own_device(tmp_path: Path) -> None:
+    write_model(tmp_path / "m.onnx", 3)
+    (tmp_path / "models" / "versions" / "2").mkdir(parents=True)
+    with Core() as core, core.load_network(tmp_path / "m.onnx", "TEMPLATE") as network:
+        for name in ("plain.blob", "versions/2/model.blob"):
+            network.export_network(tmp_path / "models" / name)
+    with run_server(tmp_path / "models", *FAST) as server:
+        for path in ("plain", "versions/versions/2"):
+            assert server.ask(f"/v2/models/{path}/infer", {"inputs": [X]})[1]["outputs"][0]["data"] == [3, 6, 9]
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import grpc
@@ -30,23 +30,11 @@ REQUESTS = 10_000
 HEADER = "Inference-Header-Content-Length"
 
 
-def send_all(
-    server: RunningServer, factors: set[int], meanwhile: Callable[[], None], *, count: int = REQUESTS, repeats: bool = False
-) -> None:
-    """Sends requests by all clients, half of them by gRPC, and asserts that each answer is right. `meanwhile` is called until the end.
+def send_all(server: RunningServer, factors: set[int], meanwhile: Callable[[], None], *, count: int = REQUESTS) -> None:
+    """Sends requests by all clients, half of them by gRPC, and asserts that each answer is right.
 
-    With `repeats` a request is sent again if gRPC answers UNAVAILABLE, as a worker does that ends.
+    `meanwhile` is called again and again until the end.
     """
-
-    def ask(client: Any, tensor: Any) -> Any:
-        while True:
-            try:
-                return client.infer("m", [tensor]).as_numpy("y")
-            except tritonclient.grpc.InferenceServerException as error:
-                if not repeats or error.status() != "StatusCode.UNAVAILABLE":
-                    raise
-                sleep(0.05)
-
     faults: list[str] = []
     answers = [0] * CLIENTS
 
@@ -59,7 +47,7 @@ def send_all(
                 tensor = kind.InferInput("x", x.shape, "FP32")
                 tensor.set_data_from_numpy(x)
                 try:
-                    y = ask(client, tensor)
+                    y = client.infer("m", [tensor]).as_numpy("y")
                 except Exception as error:  # noqa: BLE001  # any error is a lost request
                     faults.append(f"{type(error).__module__} {error}")
                     continue
@@ -96,11 +84,11 @@ def test_no_request_is_lost_while_the_model_is_loaded_again(tmp_path: Path, devi
         assert server.process.wait(60) == 0
 
 
-def find_device_process(server: RunningServer) -> int | None:
-    """Returns a child in which the device PROCESS runs."""
+def find_children(server: RunningServer, word: bytes) -> set[int]:
+    """Returns the processes that the server has started with a command line that contains `word`."""
     lists = Path(f"/proc/{server.process.pid}/task").glob("*/children")  # of each thread
     children = [child for listed in lists for child in listed.read_text().split()]
-    return next((int(child) for child in children if b"hetero_process" in Path(f"/proc/{child}/cmdline").read_bytes()), None)
+    return {int(child) for child in children if word in Path(f"/proc/{child}/cmdline").read_bytes()}
 
 
 def test_no_request_is_lost_while_a_device_is_killed(tmp_path: Path) -> None:
@@ -110,7 +98,7 @@ def test_no_request_is_lost_while_a_device_is_killed(tmp_path: Path) -> None:
 
         def kill_device() -> None:
             sleep(1)
-            process = find_device_process(server)
+            process = next(iter(find_children(server, b"hetero_process")), None)
             if process is not None and len(killed) < 5:
                 killed.append(process)
                 os.kill(process, signal.SIGKILL)
@@ -133,13 +121,19 @@ def test_workers_share_ports_and_metrics_and_are_replaced(tmp_path: Path) -> Non
         status, answer = server.ask("/v2/repository/models/m/load", b"")
         assert (status, "change the files and send SIGHUP" in answer["error"]) == (501, True)
         write_model(file, 3)
-        server.process.send_signal(signal.SIGHUP)
-        send_all(server, {2, 3}, lambda: sleep(0.1), count=2000, repeats=True)
-        end = monotonic() + 120
+        replaced: set[int] = set()
+
+        def replace_workers() -> None:
+            workers = find_children(server, b"spawn_main")
+            if len(workers) == 2 and not workers & replaced:
+                replaced.update(workers)
+                server.process.send_signal(signal.SIGHUP)
+            sleep(0.1)
+
+        send_all(server, {2, 3}, replace_workers)
+        assert len(replaced) >= 4  # all of the first workers have ended
         x = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
-        answers: list[Any] = []
-        while answers != [[3]] * 20 and monotonic() < end:
-            answers = [server.ask("/v2/models/m/infer", {"inputs": [x]})[1]["outputs"][0]["data"] for _ in range(20)]
+        answers = [server.ask("/v2/models/m/infer", {"inputs": [x]})[1]["outputs"][0]["data"] for _ in range(20)]
         assert answers == [[3]] * 20
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
