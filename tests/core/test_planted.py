@@ -540,6 +540,7 @@ class Rounding(Choosing):
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        payload.require_version(1)
         return self.load_network(device, unpack_network(payload.sections), config if self.remembers else {"ROUNDING": "FULL"})
 
 
