@@ -93,7 +93,8 @@ def _describe(
         rows.append((name, *cells, *map(_show, parts)))
     header = ("DEVICE", "NODES", "FREE", "MAY USE", "CONSTANTS", "INPUTS, OUTPUTS, STATES", "INNER VALUES", "WORKSPACE", "TOTAL")
     keys = [
-        f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}" for name, value in config.items()
+        f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}"
+        for name, value in config.items()
         if name != _SIZES
     ]
     # The command takes the model for these shapes, so that no size is open.

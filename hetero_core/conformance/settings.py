@@ -26,7 +26,8 @@ def read_settings() -> Mapping[str, Any]:
         "the random numbers of random": random.getstate(),
         "the random numbers of NumPy": _read_numpy_random(),
         "np.seterr": np.geterr(),
-        "os.environ": dict(os.environ),
+        # pytest writes the name of the running test there.
+        "os.environ": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "the working folder": os.getcwd(),
         "the locale": locale.setlocale(locale.LC_ALL),
         "the limit of recursion": sys.getrecursionlimit(),

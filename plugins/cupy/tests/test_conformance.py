@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hetero_cupy
 import pytest
 from hetero_cupy.device import GpuDevice
 from hetero_tests.fake_runtime import FakeRuntime
@@ -35,6 +36,8 @@ CHECKS = choose_sample()
 
 class MakeBelieve:
     """The plugin with simulated cards in the place of CuPy's."""
+
+    requires_api = hetero_cupy.requires_api
 
     @hookimpl
     def create_device(self, name: str) -> object:
