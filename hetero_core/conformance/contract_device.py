@@ -285,7 +285,7 @@ class _ReadConfig(Mapping[str, Any]):
 
 @check("properties", needs=["single"])
 def own_keys_are_read(context: CheckContext) -> None:
-    """Each configuration key of the device's own is read by a query, a load, a run or an import, except hints; a key that is never read is ignored."""
+    """Each configuration key of the device's own is read by a query, a load, a run or an import, except hints; others are ignored."""
     names: set[str] = set()
     sample = make_sample(context, "chain")
 
