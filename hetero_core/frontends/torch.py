@@ -51,12 +51,12 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapp
     """
     import torch
 
-    _fix_numbers(graph)
     config = dict(options or {})
     device, is_frozen = config.pop("device", "AUTO"), bool(config.pop("freezing", False))
     core = find_core()
     core.resolve_config(device, config)  # a wrong option is an error, also of a graph that stays in torch
     try:
+        _fix_numbers(graph)
         with torch._guards.tracing(None):  # the symbols and guards of dynamo stay as they are
             exported = _export_graph(graph, inputs, core.read_network)
         compiled = CompiledGraph(exported, lambda network: core.load_network(network, device, config), is_frozen=is_frozen)
@@ -103,17 +103,22 @@ def _find_example(node: Any) -> Any:
 def _fix_numbers(graph: fx.GraphModule) -> None:
     """Lets dynamo record the graph again if Python's floats are inputs of it: then they are constants, with a guard for each.
 
-    dynamo passes a float as a tensor; attributes of ONNX, as the epsilon of a normalization, have to be constants.
+    dynamo passes a float as a tensor; attributes of ONNX, as the epsilon of a normalization, have to be constants. A backend has no
+    public way to ask for it: these are torch 2.13's names, and this function alone uses them. Raises: _RunsInTorchError without them.
     """
-    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-    from torch._dynamo.symbolic_convert import TensorifyState
-
     inputs = _list_nodes(graph, "placeholder")
     floats = [_find_example(node) for node in inputs if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
-    for example in floats:
-        TensorifyState.specialize(example.item_memo.node._expr.name)
-    if floats:
-        raise TensorifyScalarRestartAnalysis
+    if not floats:
+        return
+    try:
+        from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+        from torch._dynamo.symbolic_convert import TensorifyState
+
+        for example in floats:
+            TensorifyState.specialize(example.item_memo.node._expr.name)
+    except (ImportError, AttributeError) as error:
+        raise _RunsInTorchError(f"a float is an input of it ({error}); set torch._dynamo.config.specialize_float = True") from error
+    raise TensorifyScalarRestartAnalysis
 
 
 def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[Any], Network]) -> ExportedGraph:

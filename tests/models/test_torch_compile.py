@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -83,8 +84,10 @@ def draw_ids(*sizes: int) -> Tensor:
     return torch.randint(0, 20, sizes)
 
 
-LINES = [(11, 13), (2, 9), (6, 2), (4, 17)]
+LINES = [(11, 13), (2, 9), (6, 2), (4, 17), (3, 40), (15, 3)]
 """Batch and length, or batch and half the height of an image."""
+APART = [(1, 8), (5, 1), (64, 3)]
+"""Sizes for which torch compiles apart: a batch or a length of one, and convolutions of a batch of 16 and more."""
 MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any, ...]]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)), lambda n, s: (draw(n, s, 8),)),
     "cnn": (
@@ -136,7 +139,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any
      lambda n, s: (draw(n, s, 2), s, draw_ids(n, s))),
     "masks": (lambda: Function(lambda m, x: x.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -1e4).softmax(-1)),
      lambda n, s: (draw(n, s, s),)),
-    "sorting": (lambda: Function(lambda m, x: (*x.topk(2, 1), x.sort(1)[0], x.cumsum(1))), lambda n, s: (draw(n, s),)),
+    "sorting": (lambda: Function(lambda m, x: (*x.topk(2, 1), x.sort(1)[0], x.cumsum(1))), lambda n, s: (draw(n, s + 1),)),
     "padded_encoder": (
         lambda: Function(
             lambda m, ids, padding: m.layer(m.words(ids), src_key_padding_mask=padding),
@@ -171,6 +174,10 @@ def test_module_of_any_batch_and_length(name: str, loads: list[str]) -> None:
         check_equal(compiled(*inputs), model(*inputs))
     assert loads == ["CPU"]
     assert counters["stats"]["unique_graphs"] == 1
+    for number, line in enumerate(APART, 2):
+        inputs = draw_inputs(*line)
+        check_equal(compiled(*inputs), model(*inputs))
+        assert len(loads) == counters["stats"]["unique_graphs"] <= number
 
 
 def test_lstm_runs_on_the_device_if_dynamo_may_record_it(loads: list[str]) -> None:
@@ -200,7 +207,17 @@ def test_first_new_size_is_the_only_recompilation(loads: list[str]) -> None:
     assert len(loads) == counters["stats"]["unique_graphs"] == 2
 
 
+def train_step(model: Any, kind: Any, **options: Any) -> None:
+    with torch.enable_grad():
+        optimizer = kind(model.parameters(), lr=0.1, **options)
+        model(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda model: train_step(model, torch.optim.SGD, momentum=0.9),
+    "adam": lambda model: train_step(model, torch.optim.Adam, foreach=True),
+    "fused_adam": lambda model: train_step(model, torch.optim.AdamW, fused=True),
     "in_place": lambda model: model[0].weight.mul_(2),
     "element_of_data": lambda model: model[2].weight.data[0, 1].fill_(9),
     "array": lambda model: model[2].bias.numpy().fill(7),
@@ -221,6 +238,49 @@ def test_changed_weights_are_seen(loads: list[str]) -> None:
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+def test_parametrized_weights_are_seen(loads: list[str]) -> None:
+    model, x = make_mlp(), draw(3, 4)
+    nn.utils.parametrizations.weight_norm(model[0])
+    compiled = torch.compile(model, backend="hetero", options=CPU)
+    check_equal(compiled(x), model(x))
+    model[0].parametrizations.weight.original0.mul_(3)
+    check_equal(compiled(x), model(x))
+    model[0].parametrizations.weight.original1.data[0] = -1
+    check_equal(compiled(x), model(x))
+    assert len(loads) == 3
+
+
+WHOLE: dict[str, Callable[[Tensor], Any]] = {
+    "average": lambda weight: weight.data.mul_(0.9),
+    "copy": lambda weight: weight.data.copy_(torch.ones_like(weight)),
+    "clamp": lambda weight: weight.data.clamp_(-1e-3, 1e-3),
+    "array": lambda weight: np.copyto(weight.numpy(), weight.numpy()[::-1].copy()),
+}
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "every_second"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_uncounted_changes_of_whole_large_weights_are_seen_at_once(name: str, layout: str, loads: list[str]) -> None:
+    model, x = nn.Linear(1000, 701), draw(2, 1000)
+    storage = {"rows": draw(701, 1000), "columns": draw(1000, 701).T, "every_second": draw(701, 2000)[:, ::2]}[layout]
+    model.weight.data = storage
+    compiled = torch.compile(model, backend="hetero", options=CPU)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
+    WHOLE[name](model.weight)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
+    assert len(loads) == 2
+
+
+@pytest.mark.parametrize("place", [1, 350_001, 700_999])
+def test_uncounted_change_of_an_element_is_seen_at_once(place: int, loads: list[str]) -> None:
+    model, x = nn.Linear(1000, 701), draw(2, 1000)
+    compiled = torch.compile(model, backend="hetero", options=CPU)
+    compiled(x)
+    model.weight.data.view(-1)[place] = 100
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
+    assert len(loads) == 2
+
+
 @pytest.mark.parametrize("name", ["in_place", "replaced_data", "replaced_parameter", "state"])
 def test_changes_that_torch_counts_are_seen_with_freezing(name: str, loads: list[str]) -> None:
     model, x = make_mlp(), draw(3, 4)
@@ -230,6 +290,24 @@ def test_changes_that_torch_counts_are_seen_with_freezing(name: str, loads: list
     check_equal(compiled(x), model(x))
     check_equal(compiled(x), model(x))
     assert len(loads) == 2
+
+
+def test_modes_have_equal_results(loads: list[str]) -> None:
+    """In training the graph stays in torch; the two modes without gradients share the device."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.0), nn.Linear(8, 3)).eval()
+    compiled = torch.compile(model, backend="hetero", options=CPU, dynamic=True)
+    for _ in range(2):
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                check_equal(compiled(x := draw(5, 4)), model(x))
+        twin = copy.deepcopy(model).train()
+        model.train()
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", TorchFallbackWarning)
+            check_equal(compiled(x := draw(6, 4)), twin(x))
+        torch.testing.assert_close(model[1].running_mean, twin[1].running_mean)
+        model.eval()
+    assert set(loads) == {"CPU"}
 
 
 def test_layers_of_one_structure_share_a_graph(loads: list[str]) -> None:
