@@ -6,7 +6,7 @@ from typing import Any
 
 from hetero_core.hookspecs import hookimpl
 
-requires_api = (1, 0)
+requires_api = (1, 2)
 kind = "composer"
 
 
