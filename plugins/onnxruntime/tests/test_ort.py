@@ -13,13 +13,11 @@ import onnx
 import onnx.parser
 import pytest
 from hetero_onnxruntime.engine import OrtEngine
+from hetero_tests.engine_blobs import check_engine_blob
 
 from hetero_core import Core, Network
-from hetero_core.contract import BlobCheck
 from hetero_core.errors import DeviceNotFoundError, InferenceError
 from hetero_core.network.initializers import Initializer
-from hetero_core.testing.compare import assert_same
-from hetero_core.testing.models import light_inputs, lstm_model
 
 Read = Callable[..., Network]
 
@@ -217,25 +215,7 @@ def test_profile_names_the_nodes_of_the_model(core: Core, read: Read) -> None:
 
 
 def test_blob_gives_the_same_numbers_and_another_engine_compiles(core: Core, tmp_path: Path) -> None:
-    model = lstm_model()
-    inputs = light_inputs(model)
-    loaded = core.load_network(model, "ORT")
-    loaded.export_network(tmp_path / "o.blob")
-    with Core() as fresh_core:
-        for name, value in fresh_core.import_network(tmp_path / "o.blob", "ORT").infer(inputs).items():
-            assert_same(value, loaded.infer(inputs)[name])
-        device = fresh_core._find("ORT")[1]  # no other way to an engine of another version
-        payload = device.call("export_network", loaded.device, executable=loaded.executable)
-        installed = bytes(payload.sections["engine"]).decode()
-        sections = {**payload.sections, "engine": b"1.2.3"}
-        config = device.resolve(loaded.device, None)[1]
-        assert device.call("check_payload", loaded.device, payload=type(payload)(sections), config=config) == BlobCheck(
-            str(loaded.device),
-            "works after recompiling",
-            f"the network was compiled by ONNX Runtime 1.2.3, and {installed} is installed",
-        )
-        imported = device.call("import_network", loaded.device, payload=type(payload)(sections), config=config)
-        assert [spec.name for spec in imported.outputs] == [spec.name for spec in loaded.outputs]
+    check_engine_blob(core, "ORT", "ONNX Runtime", tmp_path)
 
 
 def test_spinning_is_allowed_without_a_word_of_the_engine(core: Core, read: Read, capfd: pytest.CaptureFixture[str]) -> None:

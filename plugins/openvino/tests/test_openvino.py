@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from hetero_tests.engine_blobs import check_engine_blob
 
 from hetero_core import Core, Network
-from hetero_core.contract import BlobCheck
 from hetero_core.errors import (
     DeviceNotFoundError,
     InferenceError,
@@ -22,8 +22,6 @@ from hetero_core.errors import (
     NetworkDeclarationWarning,
 )
 from hetero_core.testing.backend_cases import iterate_backend_cases
-from hetero_core.testing.compare import assert_same
-from hetero_core.testing.models import light_inputs, lstm_model
 
 pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
 
@@ -206,25 +204,7 @@ def test_configured_threads_and_streams_reach_the_engine(
 
 
 def test_blob_gives_the_same_numbers_and_another_engine_compiles(core: Core, tmp_path: Path) -> None:
-    model = lstm_model()
-    inputs = light_inputs(model)
-    loaded = core.load_network(model, "OPENVINO")
-    loaded.export_network(tmp_path / "o.blob")
-    with Core() as fresh_core:
-        for name, value in fresh_core.import_network(tmp_path / "o.blob", "OPENVINO").infer(inputs).items():
-            assert_same(value, loaded.infer(inputs)[name])
-        device = fresh_core._find("OPENVINO")[1]  # no other way to an engine of another version
-        payload = device.call("export_network", loaded.device, executable=loaded.executable)
-        installed = bytes(payload.sections["engine"]).decode()
-        sections = {**payload.sections, "engine": b"1.2.3"}
-        config = device.resolve(loaded.device, None)[1]
-        assert device.call("check_payload", loaded.device, payload=type(payload)(sections), config=config) == BlobCheck(
-            str(loaded.device),
-            "works after recompiling",
-            f"the network was compiled by OpenVINO 1.2.3, and {installed} is installed",
-        )
-        imported = device.call("import_network", loaded.device, payload=type(payload)(sections), config=config)
-        assert [spec.name for spec in imported.outputs] == [spec.name for spec in loaded.outputs]
+    check_engine_blob(core, "OPENVINO", "OpenVINO", tmp_path)
 
 
 def test_model_too_large_for_a_message_goes_through_a_file(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
