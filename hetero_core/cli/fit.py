@@ -7,7 +7,7 @@ import json
 import shlex
 from typing import Any
 
-from hetero_core.cli.answer import Answer, follow, format_table
+from hetero_core.cli.answer import Answer, UsageError, follow, format_table
 from hetero_core.cli.options import Parser, add_repeated, add_shape_option, read_config, read_model, read_shapes
 from hetero_core.core import Core
 from hetero_core.plan import Plan
@@ -36,12 +36,15 @@ def answer(options: argparse.Namespace) -> Answer:
         network = read_model(core, options.model)
         sizes = choose_sizes(read_shapes(options.shape), network.inputs).of_network()
         own = read_config(options)
+        for name in own:
+            if name.upper() in (_MEMORY, _SIZES):
+                raise UsageError(f"-c {name}: fit finds the limits itself, and takes the largest sizes from --shape; leave it out")
         config: dict[str, Any] = {**own, _MEMORY: "AUTO", **({_SIZES: sizes} if sizes else {})}
         with follow(options)(f"asking {device} about '{options.model}'"):
             plan = core.query_network(network, device, config).plan
             assert plan is not None, "placement by memory leaves no node without a device"
             used = [held.device for held in plan.memory]
-            by_priority = core.query_network(network, device, own).plan
+            by_priority = core.query_network(network, device, own).plan if len(used) < len(plan.priorities) else None
             idle = {name: _explain_idle(plan, by_priority, name) for name in plan.priorities if name not in used}
         free = {
             name: core.get_metric(name, _FREE) if _FREE in core.get_metric(name, "SUPPORTED_METRICS") else None

@@ -69,6 +69,8 @@ def test_network_that_reads_texts_is_measured(
 def test_fit_prints_what_each_device_may_hold(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", model, "-d", "CPU,TEMPLATE"]) == 2
     assert "open sizes without a bound: n. Say the largest of each" in capsys.readouterr().err
+    assert main(["fit", model, "-d", "CPU,TEMPLATE", "-c", "hetero_memory={}"]) == 2
+    assert "fit finds the limits itself" in capsys.readouterr().err
     assert main(["fit", model, "-d", "CPU,TEMPLATE", "--shape", "n=4"]) == 0
     text = capsys.readouterr().out
     assert "TEMPLATE has no part: the devices before it hold all nodes" in text
