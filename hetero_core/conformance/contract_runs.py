@@ -224,7 +224,7 @@ Called = list[BaseException | None]
 
 @check("callbacks")
 def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> None:
-    """The callback is called with the request, whose outputs are set, and None as the error; `wait` returns after it."""
+    """The callback gets the request with its outputs, and None as the error; `wait` returns after the callback."""
     sample, request = open_request(context, "chain")
     seen: list[tuple[InferRequest, BaseException | None, object]] = []
     request.set_callback(lambda caller, error: seen.append((caller, error, caller.get_tensor("y").copy())))

@@ -96,7 +96,7 @@ class EngineDevice:
 
     @hookimpl
     def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
-        """Compares engine and machine with those that made the compiled form, if the payload has one."""
+        """Compares the installed engine and this machine with the engine and the machine of the compiled form, if there is one."""
         fault = self._find_fault(payload)
         return BlobCheck(str(device), "works after recompiling", f"the network {fault}") if fault else BlobCheck(str(device))
 

@@ -46,8 +46,8 @@ class _RunsInTorchError(Exception):
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Compiled:
     """Returns the function that computes a graph of dynamo. `options`: "device", "freezing", and keys of the device's configuration.
 
-    Raises: errors of device names and configuration, and of the load. What cannot be exported, and what the device refuses, is computed
-    by torch, with a TorchFallbackWarning.
+    Raises: errors of device names and configuration, and of the load. A graph that cannot be exported, or that the device refuses,
+    runs in torch with a TorchFallbackWarning.
     """
     import torch
 

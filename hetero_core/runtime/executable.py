@@ -630,7 +630,7 @@ class ExecutableNetwork:
                 fresh.set_config(changes)
             retain(vars(self).copy())
             vars(self).update(vars(fresh), _twin=fresh)
-            # From now on both are one network, so that the Core closes this object with the new one.
+            # Both objects now share their attributes, so that the Core closes this network together with the new network.
             fresh.__dict__ = vars(self)
 
     def __enter__(self) -> ExecutableNetwork:

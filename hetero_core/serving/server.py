@@ -112,7 +112,7 @@ class ServerApp:
             finally:
                 repository.is_ready = False
                 # gRPC drops a request that arrives between `stop` and the client's receipt of GOAWAY. A client that waits for an
-                # answer sends none, and opens a new connection for its next one.
+                # answer sends no request meanwhile; its next request opens a new connection.
                 gate.clear()
                 await asyncio.sleep(LAST_SECONDS)
                 end = asyncio.ensure_future(rpc.stop(settings.grace))
