@@ -9,9 +9,11 @@ never released, or an abort). The main thread ends with the process.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from threading import Lock, get_ident, main_thread
 from time import perf_counter
 from types import MethodType
@@ -24,20 +26,25 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
 from hetero_core.errors import ClosedError, InferenceError
 from hetero_core.executed import ExecutedNode
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers, record_layers
-from hetero_openvino.known_errors import SizeLimit, list_size_limits
+from hetero_openvino.known_errors import list_size_limits
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import shorten_message
+
+logger = logging.getLogger(__name__)
 
 _SECOND_NAMES = "qQ"
 """C has two names for integers of 64 bits, and the binding knows NumPy's arrays of the first only."""
 _CARRIED = "bfloat16"
 """The element type that NumPy lacks; uint16 carries its bytes to the engine and back."""
+_CURE = "NumPy computes such runs, slower; place the nodes that read the input on another device to avoid that"
 _SET_BEFORE: dict[int, Any] = {}
 """The argument of `infer`: all inputs stand in the engine's memory, or were set before."""
 
@@ -131,6 +138,7 @@ class OpenvinoExecutable(Executable):
         self._size_limits = list_size_limits(network)
         self._compile_measured = compile_measured
         self._measured: OpenvinoExecutable | None = None
+        self._program: Program | None = None
         self._lock = Lock()
         # Last, so that it is released after the compiled model and its requests.
         self._blob = blob
@@ -138,12 +146,10 @@ class OpenvinoExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
 
-        Raises: InferenceError for integers beyond the engine's limits, and for sizes that a `SizeLimit` excludes.
+        Integers beyond the engine's limits, and sizes that a `SizeLimit` excludes, are computed by NumPy's kernels.
         """
-        for index, name, limit in self._limited:
-            _require_within(inputs[index], name, limit)
-        for size_limit in self._size_limits:
-            self._require_size(size_limit, inputs)
+        if (self._limited or self._size_limits) and (excess := self._find_excess(inputs)) is not None:
+            return self._run_kernels(excess, inputs, context)
         if self._is_copied and context.profile is None and get_ident() == main_thread().ident:
             lane = self._take_lane(inputs)
             # The engine's copies are the results: by port, and so by output.
@@ -155,19 +161,43 @@ class OpenvinoExecutable(Executable):
         if self._is_compiled and context.profile is not None and self._compile_measured is not None:
             return self._open_measured(self._compile_measured).run(inputs, context)
         if self._is_compiled:
-            self._run_engine(inputs, results, context.profile)
+            try:
+                self._run_engine(inputs, results, context.profile)
+            except InferenceError as error:
+                if all(array.size for array in inputs):
+                    raise
+                # Some of the engine's kernels take no empty tensors.
+                return self._run_kernels(str(error), inputs, context)
         for index, source in self.ports.passed.items():
             results[index] = _copy(inputs[source], results[index])
         return tuple(results)
 
-    def _require_size(self, limit: SizeLimit, inputs: tuple[Any, ...]) -> None:
-        size = limit.factor
-        for index, axis in limit.places:
-            size *= inputs[index].shape[axis]
-        if size < limit.least or (limit.most is not None and size > limit.most):
-            axes = " and ".join(f"axis {axis} of input '{self.inputs[index].name}'" for index, axis in limit.places)
-            lengths = ", ".join(str(inputs[index].shape[axis]) for index, axis in limit.places)
-            raise InferenceError(f"{axes} has length {lengths}; {limit.reason}. Run the nodes that read it on another device")
+    def _find_excess(self, inputs: tuple[Any, ...]) -> str | None:
+        """Returns why the engine would compute a wrong result from these inputs, or None."""
+        for index, name, limit in self._limited:
+            array = inputs[index]
+            if array.size and (array.max() > limit or array.min() < -limit):
+                return (
+                    f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes what is made of "
+                    f"them in {'float32' if limit == EXACT_FLOAT else 'int32'}, exact up to {limit}"
+                )
+        for size_limit in self._size_limits:
+            lengths = [inputs[index].shape[axis] for index, axis in size_limit.places]
+            size = size_limit.factor * prod(lengths)
+            if size < size_limit.least or (size_limit.most is not None and size > size_limit.most):
+                axes = " and ".join(f"axis {axis} of input '{self.inputs[index].name}'" for index, axis in size_limit.places)
+                return f"{axes} has length {', '.join(map(str, lengths))}; {size_limit.reason}"
+        return None
+
+    def _run_kernels(self, excess: str, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Computes with NumPy's kernels what the engine would compute wrongly; the first such run compiles them and warns."""
+        with self._lock:
+            if self._program is None:
+                logger.warning("network '%s': %s. %s", self.network.name, excess, _CURE)
+                self._program = compile_program(self.network)
+        results = self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        presets = context.outputs if context.outputs is not None else [None] * len(results)
+        return tuple(_copy(result, preset) for result, preset in zip(results, presets, strict=True))
 
     def _run_engine(self, inputs: tuple[Any, ...], results: list[Any], profile: Profile | None) -> None:
         """Runs a request; outputs replace the arrays in `results` that the engine cannot fill."""
@@ -310,11 +340,3 @@ def _copy(array: np.ndarray[Any, Any], preset: np.ndarray[Any, Any] | None) -> n
         return np.array(array)
     np.copyto(preset, array)
     return preset
-
-
-def _require_within(array: np.ndarray[Any, Any], name: str, limit: int) -> None:
-    if array.size and (array.max() > limit or array.min() < -limit):
-        raise InferenceError(
-            f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes what is made of them in "
-            f"{'float32' if limit == EXACT_FLOAT else 'int32'}, exact up to {limit}. Run the nodes that read it on another device"
-        )

@@ -11,7 +11,6 @@ import onnxruntime
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.errors import InferenceError
 from hetero_core.testing.compare import describe_mismatch
 
 Read = Callable[..., Network]
@@ -159,19 +158,17 @@ def test_windows_that_end_within_the_padding_are_taken(core: Core, read: Read) -
     np.testing.assert_allclose(run(core, network, x=x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_product_over_an_empty_axis_is_an_error_of_the_run(core: Core, read: Read) -> None:
+def test_product_over_an_empty_axis_is_the_bias(core: Core, read: Read) -> None:
     network = read("g (float[N,K] x, float[K,3] w, float[3] b) => (float[N,3] y) { y = Gemm (x, w, b) }")
     loaded = core.load_network(network, "OPENVINO")
     x, w, b = draw(2, 4), draw(4, 3), draw(3)
     np.testing.assert_allclose(loaded.infer({"x": x, "w": w, "b": b})["y"], x @ w + b, rtol=1e-4, atol=1e-5)
-    with pytest.raises(InferenceError, match="axis 1 of input 'x' has length 0; OpenVINO is wrong about products over no elements"):
-        loaded.infer({"x": x[:, :0], "w": w[:0], "b": b})
+    assert loaded.infer({"x": x[:, :0], "w": w[:0], "b": b})["y"].tolist() == [b.tolist()] * 2
     assert loaded.infer({"x": x[:0], "w": w, "b": b})["y"].shape == (0, 3)
 
 
-def test_error_of_the_engine_names_the_inputs_and_its_node(core: Core, read: Read) -> None:
+def test_pool_of_no_images_that_the_engine_cannot_compute(core: Core, read: Read) -> None:
     network = read("g (float[N,2,6,6] x) => (float[N,2,5,5] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }")
     loaded = core.load_network(network, "OPENVINO")
-    with pytest.raises(InferenceError, match=r"cannot compute network 'g' of x\[0, 2, 6, 6\]: .*MaxPool node with name"):
-        loaded.infer({"x": draw(0, 2, 6, 6)})
+    assert loaded.infer({"x": draw(0, 2, 6, 6)})["y"].shape == (0, 2, 5, 5)
     assert loaded.infer({"x": draw(1, 2, 6, 6)})["y"].shape == (1, 2, 5, 5)
