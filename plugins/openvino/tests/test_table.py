@@ -46,8 +46,8 @@ ROI = "g (float[1,1,4,4] x) => (y) <int64[1] b = {{0}}, float[1,4] r = {{0,0,2,2
 MASKED = "g (float[1,3,4] q, int32[1,3] m) => (y) {{ y = com.microsoft.MultiHeadAttention <num_heads = 2{}> (q, q, q, , m) }}"
 EXAMPLES: dict[str, Example] = {
     "product_of_nothing": (
-        "g (float[2,0] x, float[0,3] w) => (y) { y = MatMul (x, w) }",
-        "g (float[2,1] x, float[1,3] w) => (y) { y = MatMul (x, w) }",
+        "g (float[0,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
+        "g (float[n,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
     ),
     "empty_constant": (
         "g (float[3,1] x) => (y) <float[3,0] c = {}> { y = Concat <axis = 1> (x, c) }",
