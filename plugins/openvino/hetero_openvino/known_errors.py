@@ -741,6 +741,8 @@ ROWS = (
          "OpenVINO ignores transBatchA and transBatchB of FusedMatMul"),
     _row("product_of_nothing", "Gemm MatMul MatMulInteger QLinearMatMul com.microsoft.FusedMatMul", _has_fixed_zero,
          "OpenVINO is wrong about products over an axis of length 0, and fails to load products of transposed operands of no elements"),
+    _row("transpose_of_nothing", "Transpose", _has_fixed_zero,
+         "OpenVINO gives a Transpose of no elements another shape if it moves axes of length 1"),
     _row("empty_constant", "*", _reads_empty_constant, "OpenVINO forgets the shape of a constant of no elements"),
     _row("open_size_beside_0", "*", _forgets_sizes, "OpenVINO takes an open size for 0 if another size is 0"),
     _row("gather_of_nothing", "Gather", is_empty(1), "OpenVINO drops the axis that Gather takes nothing of"),

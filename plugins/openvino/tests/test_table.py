@@ -49,6 +49,10 @@ EXAMPLES: dict[str, Example] = {
         "g (float[0,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
         "g (float[n,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
     ),
+    "transpose_of_nothing": (
+        "g (float[1,0,1] x) => (y) { y = Transpose <perm = [0, 2, 1]> (x) }",
+        "g (float[1,n,1] x) => (y) { y = Transpose <perm = [0, 2, 1]> (x) }",
+    ),
     "empty_constant": (
         "g (float[3,1] x) => (y) <float[3,0] c = {}> { y = Concat <axis = 1> (x, c) }",
         "g (float[3,1] x) => (y) <float[3,1] c = {1,2,3}> { y = Concat <axis = 1> (x, c) }",
