@@ -49,6 +49,10 @@ EXAMPLES: dict[str, Example] = {
         "g (float[0,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
         "g (float[n,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
     ),
+    "topk_of_none": (
+        "g (float[2] x) => (y, i) <int64[1] k = {0}> { y, i = TopK (x, k) }",
+        "g (float[2] x) => (y, i) <int64[1] k = {1}> { y, i = TopK (x, k) }",
+    ),
     "transpose_of_nothing": (
         "g (float[1,0,1] x) => (y) { y = Transpose <perm = [0, 2, 1]> (x) }",
         "g (float[1,n,1] x) => (y) { y = Transpose <perm = [0, 2, 1]> (x) }",
