@@ -128,6 +128,12 @@ def _is_rounded_power(node: Node, graph: Graph) -> bool:
     return exponent is None or exponent.size != 1 or exponent.item() not in (0, 2, 3)
 
 
+def _slices_to_largest(node: Node, graph: Graph) -> bool:
+    ends, steps = (find_constant(node.inputs[index], graph) if has_input(node, index) else None for index in (2, 4))
+    is_largest = ends is not None and np.isin(ends, (2**31 - 1, 2**63 - 1))
+    return steps is not None and bool(np.any(is_largest & (steps < 0)))
+
+
 def _sums_many(node: Node, graph: Graph) -> bool:
     shape = find_shape(node, graph)
     if not shape:
@@ -144,8 +150,8 @@ _LARGEST = 1 << 16
 def _picks_other_pixels(node: Node, graph: Graph) -> bool:
     """Says whether a nearest Resize of known sizes picks another pixel than the standard, since it divides in float32.
 
-    From 20 to 12 pixels, asymmetric, floor: pixel 9 is 15 = 9 x 20 / 12 and becomes 14. Open sizes are not refused. Source: ONNX
-    Resize-19.
+    From 20 to 12 pixels, asymmetric, floor: pixel 9 is 15 = 9 x 20 / 12 and becomes 14. Of open sizes, constant scales are refused that
+    are no whole number and no part of 1. Source: ONNX Resize-19.
     """
     coordinates = node.attributes.get("coordinate_transformation_mode", "half_pixel")
     rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
@@ -153,7 +159,12 @@ def _picks_other_pixels(node: Node, graph: Graph) -> bool:
     if coordinates not in _MODES or not is_stretched:
         return False
     for size, factor in zip(find_shape(node, graph) or (), list_nearest_factors(node, graph), strict=False):
-        if isinstance(size, int) and factor is not None and 0 < size <= _LARGEST:
+        if factor is None:
+            continue
+        if not isinstance(size, int):
+            if 1 not in (factor.numerator, factor.denominator):
+                return True
+        elif 0 < size <= _LARGEST:
             target = math.floor(size * factor)
             scale = None if has_input(node, 3) else float(factor)
             if 0 < target <= _LARGEST and target % size and _is_wrong(size, target, scale, coordinates, rounding):
@@ -320,6 +331,8 @@ ERRORS = (
          "resize_downsample_scales_linear_align_corners", versions="1.31"),
     _row("nearest pixel", "Resize", _picks_other_pixels,
          "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes"),
+    _row("backwards to the largest integer", "Slice", _slices_to_largest,
+         "ONNX Runtime slices backwards to the first element if the end is the largest integer; the standard stops there"),
     _row("empty list of axes", "Squeeze", may_have_empty_axes, EMPTY_AXES),
     _row("layers without steps", "com.microsoft.AttnLSTM", may_be_empty(0, slice(2)),
          "ONNX Runtime ends the process on a {node.op_type} without steps or sequences, and there may be none here",

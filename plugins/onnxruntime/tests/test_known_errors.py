@@ -100,6 +100,12 @@ EXAMPLES: dict[str, Example] = {
         '18 g (float[1,1,1,20] x) => (y) <int64[4] s = {1, 1, 1, 40}> { y = Resize<mode = "nearest", nearest_mode = "floor", '
         'coordinate_transformation_mode = "asymmetric">(x, , , s) }',
     ),
+    "backwards to the largest integer": (
+        "13 g (float[3] x) => (y) <int64[1] a = {9}, int64[1] b = {2147483647}, int64[1] c = {0}, int64[1] d = {-1}> "
+        "{ y = Slice(x, a, b, c, d) }",
+        "13 g (float[3] x) => (y) <int64[1] a = {9}, int64[1] b = {-2147483648}, int64[1] c = {0}, int64[1] d = {-1}> "
+        "{ y = Slice(x, a, b, c, d) }",
+    ),
     "empty list of axes": (
         "13 g (float[2,1] x, int64[n] a) => (y) { y = Squeeze(x, a) }",
         "13 g (float[2,1] x, int64[1] a) => (y) { y = Squeeze(x, a) }",
