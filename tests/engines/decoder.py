@@ -20,6 +20,7 @@ import onnx.parser
 
 from hetero_core import Core, ExecutableNetwork, Network
 from hetero_core.errors import UnsupportedNodesError
+from hetero_core.testing.reference_session import open_reference_session
 
 DEVICES = ("OPENVINO", "ORT", "CPU")
 WIDTH, HEADS, LAYERS, VOCABULARY, BUCKETS = 32, 4, 2, 61, 8
@@ -163,11 +164,7 @@ def draw_inputs(sizes: tuple[int, int, int], seed: int) -> dict[str, Any]:
 
 def compute_expected(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ONNX Runtime's outputs without its optimizations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_reference_session(model.SerializeToString())
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, dict(inputs)), strict=True))
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
-import onnxruntime
 import pytest
 from hetero_tests.samples import IS_WHOLE
 
 from hetero_core import Core, Network
 from hetero_core.testing.compare import max_relative_difference
 from hetero_core.testing.models import light_inputs, light_model
+from hetero_core.testing.reference_session import open_reference_session
 
 LIGHT = ("resnet50", *(("squeezenet", "shufflenet", "densenet121", "inception_v1", "vgg19") if IS_WHOLE else ()))
 RELATIVE = 1e-4
@@ -26,11 +26,7 @@ Case = tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]
 
 def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     """Returns the outputs of the oracle, ONNX Runtime without optimisations."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
+    return list(open_reference_session(model.SerializeToString()).run(None, inputs))
 
 
 @pytest.fixture(scope="module", params=LIGHT)

@@ -11,6 +11,7 @@ import pytest
 
 from hetero_core import Core, Network
 from hetero_core.testing.compare import describe_first_mismatch
+from hetero_core.testing.reference_session import open_reference_session
 
 Check = Callable[..., list[Any]]
 # Allows for a different order of some thousand summands, over a few layers.
@@ -34,13 +35,7 @@ def pin_blocks(network: Network, devices: tuple[str, str]) -> Network:
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
     """Returns the outputs of the oracle, ONNX Runtime without optimisations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(inputs)))
+    return list(open_reference_session(model.SerializeToString()).run(None, dict(inputs)))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from hetero_core import Core
 from hetero_core.testing.compare import max_relative_difference
+from hetero_core.testing.reference_session import open_reference_session
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 # The block quantizer needs it; only the session `models` installs it, so that the short sessions skip this file.
@@ -78,11 +79,7 @@ def check(core: Core) -> Callable[..., None]:
     """Returns a function that runs a model on each device; the oracle is ONNX Runtime without optimisations."""
 
     def check_model(model: onnx.ModelProto, inputs: Mapping[str, Any], *, tolerance: float = STEPS) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = open_reference_session(model.SerializeToString())
         expected = session.run(None, dict(inputs))
         for device in DEVICES:
             with core.load_network(core.read_network(model), device) as loaded:

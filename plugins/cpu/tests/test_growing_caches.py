@@ -15,9 +15,10 @@ from hetero_cpu.run.caches import CacheMemory, extend_cache, open_cache
 from hetero_tests.open_models import make_decoder
 
 from hetero_core import Core, ExecutableNetwork, RunContext
+from hetero_core.testing.reference_session import open_reference_session
 from hetero_core.transforms.editing import edit
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")
 
 HEADS, DEPTH, LENGTH = 2, 64, 200
@@ -40,9 +41,7 @@ def model() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def compute(model: onnx.ModelProto) -> Callable[[int, Caches], Caches]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = open_reference_session(model.SerializeToString())
     names = ["logits", *TIES]
 
     def run(token: int, caches: Caches) -> Caches:

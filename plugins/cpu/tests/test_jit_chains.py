@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnx.numpy_helper
 import onnx.parser
-import onnxruntime
 import pytest
 
 from hetero_core import Core
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import light_inputs
+from hetero_core.testing.reference_session import open_reference_session
 
 from .trial import WIDTHS
 
@@ -78,11 +78,7 @@ def test_model_with_chains_equals_the_engine(core: Core, shape: str, body: str, 
         onnx.numpy_helper.from_array(array, name) for name, array in CONSTANTS.items() if f" {name}," in body or f" {name})" in body
     )
     inputs = light_inputs(model)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
-        None, inputs
-    )
+    (expected,) = open_reference_session(model.SerializeToString()).run(None, inputs)
     loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
     request = loaded.create_infer_request()
     for _ in range(2):

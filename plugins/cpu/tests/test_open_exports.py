@@ -15,8 +15,9 @@ from hetero_tests.open_models import Builder
 from onnx import TensorProto
 
 from hetero_core import Core
+from hetero_core.testing.reference_session import open_reference_session
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")
 
 Feeds = Mapping[str, Any]
@@ -200,9 +201,7 @@ print("planned" if "hetero_cpu.plan.tabulating" in sys.modules else "read")
 
 
 def _require_right(model: onnx.ModelProto, feeds: Feeds, answers: Mapping[str, Any]) -> None:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = open_reference_session(model.SerializeToString())
     for output, expected in zip(model.graph.output, session.run(None, dict(feeds)), strict=True):
         atol = 1e-4 * max(float(np.abs(expected).max(initial=0)), 1e-3)
         np.testing.assert_allclose(np.asarray(answers[output.name]), expected, rtol=0, atol=atol, err_msg=output.name)

@@ -13,17 +13,15 @@ from hetero_tests.open_models import make_detector
 from hetero_tests.open_variants import make_unet, swish
 
 from hetero_core import Core
+from hetero_core.testing.reference_session import open_reference_session
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")
 
 
 def _check(model: onnx.ModelProto, sizes: list[tuple[int, ...]], caplog: pytest.LogCaptureFixture, *, threads: int = 2) -> int:
     """Compares all answers, verifying each plan for each set of sizes; returns the number of plans."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = open_reference_session(model.SerializeToString())
     rng, (name,) = np.random.default_rng(5), [value.name for value in model.graph.input]
     config = {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": str(threads)}
     with Core() as core, caplog.at_level(logging.WARNING):

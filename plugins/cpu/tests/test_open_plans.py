@@ -12,8 +12,9 @@ import pytest
 from hetero_tests.open_models import make_decoder, make_encoder
 
 from hetero_core import Core
+from hetero_core.testing.reference_session import open_reference_session
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")
 
 Feeds = Mapping[str, Any]
@@ -21,10 +22,7 @@ Draw = Callable[[np.random.Generator, int], Feeds]
 
 
 def _compute(model: onnx.ModelProto) -> Callable[[Feeds], list[Any]]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = open_reference_session(model.SerializeToString())
     return lambda feeds: list(session.run(None, dict(feeds)))
 
 

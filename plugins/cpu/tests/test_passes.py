@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
-import onnxruntime
 import pytest
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
 from hetero_cpu.symbols.size_class import read_static_signature
@@ -16,6 +15,7 @@ from hetero_tests.larger_models import bert_model, gpt2_step_model, vit_tiny_mod
 from hetero_core import Core, Network
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import light_inputs
+from hetero_core.testing.reference_session import open_reference_session
 
 RELATIVE = 1e-4
 
@@ -39,11 +39,7 @@ def parse(text: str, **constants: Any) -> onnx.ModelProto:
 
 
 def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
+    return list(open_reference_session(model.SerializeToString()).run(None, inputs))
 
 
 def compile_network(core: Core, model: onnx.ModelProto) -> Network:

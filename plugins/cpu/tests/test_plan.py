@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
-import onnxruntime
 import pytest
 from hetero_tests.larger_models import bert_model, gpt2_step_model, mobilenet_v2_model, u_net_model, vit_tiny_model
 
@@ -17,6 +16,7 @@ from hetero_core import Core, Extension
 from hetero_core.errors import InferenceError, MemoryLimitError
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, light_model
+from hetero_core.testing.reference_session import open_reference_session
 
 RELATIVE = 1e-4
 
@@ -49,11 +49,7 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     """The oracle: ONNX Runtime with its optimisations off."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
+    return list(open_reference_session(model.SerializeToString()).run(None, inputs))
 
 
 def check(core: Core, model: onnx.ModelProto, *, foreign: int = 0) -> None:

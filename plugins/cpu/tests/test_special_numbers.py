@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
-import onnxruntime
 import pytest
 
 from hetero_core import Core
+from hetero_core.testing.reference_session import open_reference_session
 
 NUMBERS = [
     np.nan,
@@ -130,10 +130,7 @@ def assert_as_onnx_runtime(kernels: str, body: str, *, opset: int) -> None:
 
 
 def run_onnx_runtime(model: onnx.ModelProto) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": X})[0]
+    return open_reference_session(model.SerializeToString()).run(None, {"x": X})[0]
 
 
 def assert_alike(result: Any, expected: Any) -> None:

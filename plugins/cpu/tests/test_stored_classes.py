@@ -23,8 +23,9 @@ from hetero_tests.open_variants import make_gpt
 from hetero_core import Core
 from hetero_core.blobs.store import FOLDER
 from hetero_core.network import graph
+from hetero_core.testing.reference_session import open_reference_session
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")
 
 SMALL = """
@@ -63,10 +64,7 @@ def private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _compute(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    return list(session.run(None, dict(feeds)))
+    return list(open_reference_session(model.SerializeToString()).run(None, dict(feeds)))
 
 
 def _require_right(model: onnx.ModelProto, feeds: Mapping[str, Any], answers: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hetero_core import Core
+from hetero_core.testing.reference_session import open_reference_session
 
 DOMAIN = "com.microsoft.nchwc"
 # Filters: three and many inputs, depthwise, groups, channels that do not fill a block; sums and activations of convolutions.
@@ -68,9 +69,7 @@ def save(model: onnx.ModelProto, path: Path) -> set[str]:
 
 
 def run_unoptimized(model: onnx.ModelProto, x: Any) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    return open_reference_session(model.SerializeToString()).run(None, {"x": x})
 
 
 def check(core: Core, model: onnx.ModelProto, path: Path, shapes: list[tuple[int, ...]]) -> None:
