@@ -13,12 +13,6 @@ from hetero_core import Core
 from hetero_core.errors import HeteroError, InternalError
 
 
-@pytest.fixture
-def core() -> Any:
-    with Core() as core:
-        yield core
-
-
 def parse(text: str, opset: int) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
 

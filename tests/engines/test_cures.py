@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,12 +26,6 @@ pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install 'hete
 @pytest.fixture(scope="module")
 def cases() -> list[BackendCase]:
     return [case for case in iterate_backend_cases(kinds=("node", "simple")) if not case.is_random]
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def list_cures(error: UnsupportedNodesError) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +30,6 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         packages = [engine, str(ROOT), str(ROOT / "plugins" / "process"), str(ROOT / "plugins" / "onnxruntime")]
         subprocess.run([str(pythons[device]), "-m", "pip", "install", "--quiet", *packages], check=True)
     return pythons
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def list_engines_of_children() -> set[str]:

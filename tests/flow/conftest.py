@@ -1,4 +1,4 @@
-"""A device that a test writes and installs."""
+"""The saved model of a test file, and a device that a test writes and installs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx.parser
 import pytest
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Returns the path of the saved model whose ONNX text is the constant MODEL of the test's file."""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(request.module.MODEL), path)
+    return str(path)
 
 
 @pytest.fixture

@@ -103,13 +103,6 @@ def joined(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return str(path)
-
-
-@pytest.fixture
 def run_hetero(plant: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]) -> Run:
     """Returns a function that runs the command with --json, with both faulty devices installed; it returns the code and the answer."""
     plant("WRONG", WRONG)

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
 
 from hetero_core.cli.main import main
@@ -15,13 +13,6 @@ from hetero_core.cli.main import main
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 sandwich (float[2, 3] x) => (float[2, 3] y) { [twice] a = Add (x, x) [middle] b = Relu (a) [last] y = Add (b, x) }"""
 SPLIT = ["-c", "TEMPLATE_REFUSED_OPERATORS=Relu"]
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return str(path)
 
 
 @pytest.fixture

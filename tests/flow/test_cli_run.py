@@ -44,13 +44,6 @@ def create_device(core): return Device(core)
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return str(path)
-
-
-@pytest.fixture
 def input_options(tmp_path: Path) -> list[str]:
     np.save(tmp_path / "x.npy", X)
     return ["-i", f"x={tmp_path / 'x.npy'}"]

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
 
 from hetero_core.cli.answer import UsageError
@@ -25,13 +23,6 @@ IMAGE = ValueSpec("image", TensorType("float32", (None, 3, None, None)))
 X = ValueSpec("x", TensorType("float32", ("n", 2)))
 Y = ValueSpec("y", TensorType("int64", (1, "n")))
 RATE = ValueSpec("rate", TensorType("int64", ()))
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return str(path)
 
 
 def collect(texts: list[str], *specs: ValueSpec, seed: int | None = 0, **shapes: tuple[int, ...]) -> dict[str, Any]:

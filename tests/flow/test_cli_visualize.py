@@ -21,13 +21,6 @@ SPLIT = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp"]
 REASON = "operator Exp is refused by TEMPLATE_REFUSED_OPERATORS"
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return str(path)
-
-
 def draw(model: str, target: Path, *arguments: str) -> str:
     assert main(["visualize", model, *(arguments or SPLIT), "-o", str(target)]) == 0
     return target.read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import onnx.parser
@@ -18,12 +17,6 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 DIVIDED = f"""{HEAD}
 g (float[N, 8] x, float[8, 16] w, int64[4] i) => (float[N, 4] y)
 {{ a = MatMul (x, w) b = Relu (a) c = Gather <axis = 1> (b, i) y = Tanh (c) }}"""
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 class TestWebGpu(DeviceConformance):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,6 @@ def has_machine_code() -> bool:
         return choose_kernels("JIT", "CPU") == "JIT"
     except HeteroError:
         return False
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as core:
-        yield core
 
 
 @pytest.fixture(params=KINDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ IMAGES = (
     " c = Conv <kernel_shape = [1, 1]> (b, w1)  y = Conv <kernel_shape = [3, 3], group = 4> (c, w2) }"
 )
 IMAGE_SHAPES = {"w0": (128, 64, 3, 3), "w1": (128, 128, 1, 1), "w2": (64, 32, 3, 3)}
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as core:
-        yield core
 
 
 def make_model(text: str, shapes: dict[str, tuple[int, ...]]) -> onnx.ModelProto:

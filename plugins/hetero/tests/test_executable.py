@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -87,12 +87,6 @@ class Started(Executable):
 
     def close(self) -> None:
         self.is_closed = True
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def load(core: Core, text: str, places: str, config: Mapping[str, Any] | None = None, **devices: object) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -69,12 +69,6 @@ def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates four processors, as with a single processor no two stages may run at the same time."""
     for module in ("device", "metrics"):
         monkeypatch.setattr(f"hetero_core.devices.{module}.count_processors", lambda: 4)
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    with Core() as opened:
-        yield opened
 
 
 def load_branches(core: Core, first: Meeting, second: Meeting, **config: Any) -> Any:

@@ -40,12 +40,6 @@ def compute_diamond(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture
-def core() -> Any:
-    with Core() as opened:
-        yield opened
-
-
-@pytest.fixture
 def read(core: Core) -> Callable[[str], Network]:
     return lambda text: core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> {text}'))
 
