@@ -18,7 +18,7 @@ from hetero_core import Core, ExecutableNetwork, RunContext
 from hetero_core.testing.reference_session import open_reference_session
 from hetero_core.transforms.editing import edit
 
-pytest.importorskip("onnxruntime")
+ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")
 
 HEADS, DEPTH, LENGTH = 2, 64, 200
