@@ -73,10 +73,10 @@ def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> di
     announced: dict[str, list[Announcement]] = {}
     for entry_point in entry_points:
         name = entry_point.name.strip().upper()
-        provenance = Provenance(name, *read_identity(entry_point.dist), entry_point.value)
+        provenance = Provenance(name, partial(read_identity, entry_point.dist), entry_point.value)
         claims = announced.setdefault(name, [])
         # A distribution may be on the path twice, for example installed and in the working folder.
-        if all(claim.provenance != provenance for claim in claims):
+        if all((f"{claim.provenance}", claim.provenance.module) != (f"{provenance}", provenance.module) for claim in claims):
             claims.append(Announcement(provenance, Patience(provenance, timeout), entry_point=entry_point))
     return announced
 
@@ -421,7 +421,7 @@ class DeviceStatus:
 
 def describe_device(registry: Registry, name: str) -> DeviceStatus:
     """Returns the row of an announced device; creates it."""
-    provenance = Provenance(name, "", "", "")
+    provenance = Provenance(name, lambda: ("", ""), "")
     try:
         provenance = registry.announcement(name).provenance
         device = registry.device(name)

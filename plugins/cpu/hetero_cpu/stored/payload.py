@@ -32,12 +32,12 @@ from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
 from hetero_cpu.run.plans import PlanInUse
-from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, read_plan, write_plan
 from hetero_cpu.symbols.size_class import read_static_signature
 
 if TYPE_CHECKING:
     from hetero_cpu.operators.weights import LazyArray, PackedWeights
     from hetero_cpu.plan.open_plan import OpenPlan
+    from hetero_cpu.stored.plans import WrittenPlan
 
 
 Array = np.ndarray[Any, Any]
@@ -103,6 +103,8 @@ def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> Netwo
     written = find_written_plan(payload, workers, is_once=is_once)
     if written is None:
         return None
+    from hetero_cpu.stored.plans import read_plan  # a network that is not planned yet needs no modules of plans
+
     sections, index = align_sections(payload.sections), read_index(payload.sections)
     views = {name: view_section(sections, name) for name in (WEIGHTS, PACKED)}
 
@@ -228,6 +230,8 @@ def _store_plan(written: WrittenPlan, digests: Mapping[str, bytes], workers: int
 
 def _pack(source: NetworkSource, weights: PackedWeights, plan: OpenPlan) -> tuple[dict[str, memoryview], WrittenPlan] | None:
     """Returns the sections, and the plan with its memories in them; None if it cannot be written down."""
+    from hetero_cpu.stored.plans import Memories, NotStorableError, write_plan  # as above
+
     network = source.open()
     memories = Memories(network.initializers, weights)
     try:
