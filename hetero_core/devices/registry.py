@@ -26,7 +26,6 @@ from hetero_core.contract import DeviceName
 from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
-from hetero_core.devices.known_devices import advise_missing
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
 from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
@@ -224,6 +223,8 @@ class Registry:
         """
         claims = self._announced.get(name)
         if not claims:
+            from hetero_core.devices.known_devices import advise_missing  # only errors need the directory
+
             advice = advise_missing(name, self._announced)
             if name in self._left_out:
                 advice = f"{PLUGINS_VARIABLE}={self._plugins} leaves it out"

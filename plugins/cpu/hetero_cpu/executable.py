@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.plan.plan import ExecutionPlan
     from hetero_cpu.run.plans import Planning
+    from hetero_cpu.source import NetworkSource
     from hetero_cpu.stored.classes import StoredClasses
-    from hetero_cpu.stored.payload import NetworkSource
     from hetero_cpu.transforms.group_attention import EvenRows
 
 logger = logging.getLogger(__name__)

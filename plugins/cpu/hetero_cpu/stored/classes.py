@@ -18,7 +18,7 @@ from hetero_cpu.symbols.size_class import Signature, SizeClass
 if TYPE_CHECKING:
     from hetero_core.network.graph import Network
     from hetero_cpu.operators.weights import PackedWeights
-    from hetero_cpu.stored.payload import NetworkSource
+    from hetero_cpu.source import NetworkSource
     from hetero_cpu.stored.plans import WrittenPlan
 
 logger = logging.getLogger(__name__)

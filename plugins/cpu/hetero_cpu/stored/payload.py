@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -32,59 +31,20 @@ from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
 from hetero_cpu.run.plans import PlanInUse
+from hetero_cpu.source import NetworkSource
+from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, read_plan, write_plan
 from hetero_cpu.symbols.size_class import read_static_signature
 
 if TYPE_CHECKING:
     from hetero_cpu.operators.weights import LazyArray, PackedWeights
     from hetero_cpu.plan.open_plan import OpenPlan
-    from hetero_cpu.stored.plans import WrittenPlan
 
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(slots=True, eq=False)
-class NetworkSource:
-    """The network of an executable, loaded or imported, and the plan that it begins with. Safe for threads.
-
-    `read` returns the network after the passes that do not ask for sizes; it is called if the plan does not suffice.
-    """
-
-    inputs: tuple[ValueSpec, ...]
-    outputs: tuple[ValueSpec, ...]
-    read: Callable[[], Network]
-    name: str = ""
-    """Empty if the network is that of a blob which is not read yet: its index has no name."""
-    plan: PlanInUse | None = None
-    """The plan of one set of input shapes, made by another executable."""
-    payload: Payload | None = None
-    """The result of an export, if it is known already."""
-    packed: tuple[Array, ...] = ()
-    """Memory of packed weights that the plan reads."""
-    constants: tuple[Array, ...] = ()
-    """Memory of weights as they are in the model, which the plan and the network read."""
-    _network: Network | None = field(default=None, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-
-    def open(self) -> Network:
-        """Returns the network, read the first time."""
-        with self._lock:
-            if self._network is None:
-                self._network = self.read()
-                self.name = self._network.name
-            return self._network
-
-
-def load_source(network: Network) -> NetworkSource:
-    """Returns a network that was loaded, transformed."""
-    from hetero_cpu.plan.passes import transform_network  # an import of a blob does without
-
-    transformed = transform_network(network)
-    return NetworkSource(network.inputs, network.outputs, lambda: transformed, network.name)
-
-
 def _read_blob(sections: Mapping[str, Any]) -> Network:
-    from hetero_cpu.plan.passes import transform_network  # as above
+    from hetero_cpu.plan.passes import transform_network  # an import with a plan does without
 
     return transform_network(read_network(sections))
 
@@ -103,8 +63,6 @@ def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> Netwo
     written = find_written_plan(payload, workers, is_once=is_once)
     if written is None:
         return None
-    from hetero_cpu.stored.plans import read_plan  # a network that is not planned yet needs no modules of plans
-
     sections, index = align_sections(payload.sections), read_index(payload.sections)
     views = {name: view_section(sections, name) for name in (WEIGHTS, PACKED)}
 
@@ -230,8 +188,6 @@ def _store_plan(written: WrittenPlan, digests: Mapping[str, bytes], workers: int
 
 def _pack(source: NetworkSource, weights: PackedWeights, plan: OpenPlan) -> tuple[dict[str, memoryview], WrittenPlan] | None:
     """Returns the sections, and the plan with its memories in them; None if it cannot be written down."""
-    from hetero_cpu.stored.plans import Memories, NotStorableError, write_plan  # as above
-
     network = source.open()
     memories = Memories(network.initializers, weights)
     try:
