@@ -5,19 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from hetero_core.contract import Payload
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 
 if TYPE_CHECKING:
+    from hetero_cpu.operators.recipe import Array
     from hetero_cpu.run.plans import PlanInUse
-
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True, eq=False)
