@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import importlib_metadata
@@ -12,14 +12,28 @@ import importlib_metadata
 from hetero_core.errors import PluginError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Provenance:
     """The device name, the distribution that announces it, its version, and the module or object that implements it."""
 
     device: str
-    distribution: str
-    version: str
+    read: Callable[[], tuple[str, str]]
+    """Returns distribution and version; called on first use, because reading the metadata of a distribution takes a millisecond."""
     module: str
+
+    @cached_property
+    def _identity(self) -> tuple[str, str]:
+        return self.read()
+
+    @property
+    def distribution(self) -> str:
+        """The name of the distribution."""
+        return self._identity[0]
+
+    @property
+    def version(self) -> str:
+        """The version of the distribution; "" if it is unknown."""
+        return self._identity[1]
 
     def __str__(self) -> str:
         return f"plugin {self.device} ({self.distribution} {self.version})".replace(" )", ")")
@@ -30,14 +44,15 @@ def describe_object(name: str, plugin: object) -> Provenance:
     module = getattr(plugin, "__name__", None) or type(plugin).__module__
     top = str(module).partition(".")[0]
     distribution, version = find_distribution(top)
-    return Provenance(name, distribution or f"module {module}", version, str(module))
+    return Provenance(name, lambda: (distribution or f"module {module}", version), str(module))
 
 
 def read_identity(distribution: Any) -> tuple[str, str]:
     """Returns name and version of an installed distribution (an `importlib_metadata.Distribution`, or None if it is unknown)."""
     if distribution is None:
         return "an unknown distribution", ""
-    return distribution.name, distribution.version
+    metadata = distribution.metadata  # parsed anew by each access
+    return metadata["Name"], metadata["Version"]
 
 
 @cache

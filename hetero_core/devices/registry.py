@@ -26,7 +26,6 @@ from hetero_core.contract import DeviceName
 from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
-from hetero_core.devices.known_devices import advise_missing
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
 from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
@@ -73,10 +72,10 @@ def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> di
     announced: dict[str, list[Announcement]] = {}
     for entry_point in entry_points:
         name = entry_point.name.strip().upper()
-        provenance = Provenance(name, *read_identity(entry_point.dist), entry_point.value)
+        provenance = Provenance(name, partial(read_identity, entry_point.dist), entry_point.value)
         claims = announced.setdefault(name, [])
         # A distribution may be on the path twice, for example installed and in the working folder.
-        if all(claim.provenance != provenance for claim in claims):
+        if all((f"{claim.provenance}", claim.provenance.module) != (f"{provenance}", provenance.module) for claim in claims):
             claims.append(Announcement(provenance, Patience(provenance, timeout), entry_point=entry_point))
     return announced
 
@@ -224,6 +223,8 @@ class Registry:
         """
         claims = self._announced.get(name)
         if not claims:
+            from hetero_core.devices.known_devices import advise_missing  # only errors need the directory
+
             advice = advise_missing(name, self._announced)
             if name in self._left_out:
                 advice = f"{PLUGINS_VARIABLE}={self._plugins} leaves it out"
@@ -421,7 +422,7 @@ class DeviceStatus:
 
 def describe_device(registry: Registry, name: str) -> DeviceStatus:
     """Returns the row of an announced device; creates it."""
-    provenance = Provenance(name, "", "", "")
+    provenance = Provenance(name, lambda: ("", ""), "")
     try:
         provenance = registry.announcement(name).provenance
         device = registry.device(name)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hetero_core.devices.known_devices import known_devices
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import ConfigValueError, DeviceNameError, DeviceNotFoundError, enumerate_choices, suggest
 
@@ -39,7 +38,11 @@ class Switches:
 
         Raises: ConfigValueError for an empty entry, and for a name that is neither installed nor known.
         """
-        pieces = [piece.strip() for piece in self.plugins.upper().split(",")] if self.plugins else []
+        if not self.plugins:
+            return frozenset()
+        from hetero_core.devices.known_devices import known_devices  # most processes leave no plugin out
+
+        pieces = [piece.strip() for piece in self.plugins.upper().split(",")]
         excluded = {piece[1:].strip() for piece in pieces if piece.startswith("-")}
         chosen = {piece for piece in pieces if not piece.startswith("-")}
         known = {*devices, *(wrapper.upper() for wrapper in wrappers), *known_devices()}

@@ -171,21 +171,30 @@ class KernelRecord(Declaration):
 NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 
 
+_COMMON = ("elementwise", "layout", "linear", "normalization", "reductions", "indexing", "casts", "convolution")
+"""The files of `operators/` that most networks need; they are imported first."""
+
+
 @cache
-def _import_operators() -> None:
-    for module in iter_modules(operators.__path__):
-        importlib.import_module(f"{operators.__name__}.{module.name}")
+def _list_operator_files() -> tuple[str, ...]:
+    others = (module.name for module in iter_modules(operators.__path__) if module.name not in _COMMON)
+    return tuple(f"{operators.__name__}.{name}" for name in (*_COMMON, *others))
 
 
 class _Toolkit(KernelTable):
-    """The toolkit's table: the modules of `operators/` are imported on the first question."""
+    """The toolkit's table. A question imports the files of `operators/` one by one until the kernel is there."""
 
     def find(self, node: Node) -> KernelRecord | None:
-        _import_operators()
-        return super().find(node)
+        record = super().find(node)
+        for name in _list_operator_files() if record is None else ():
+            importlib.import_module(name)
+            if (record := super().find(node)) is not None:
+                break
+        return record
 
     def read(self) -> Mapping[Key, KernelRecord]:
-        _import_operators()
+        for name in _list_operator_files():
+            importlib.import_module(name)
         return super().read()
 
 

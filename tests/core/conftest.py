@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hetero_cpu.device import CpuDevice
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.stored.payload import load_source
+from hetero_cpu.source import load_source
 
 from hetero_core import Core, Executable, ExecutableNetwork, Network, Payload, QueryResult, RunContext, hookimpl
 from hetero_core.blobs import cache

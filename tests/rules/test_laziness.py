@@ -56,3 +56,19 @@ def test_importing_a_plugin_loads_only_its_first_file() -> None:
     assert find_plugins(loaded) == sorted(PLUGINS)
     assert find_heavy(loaded) == []
     assert sorted(module for module in loaded if module.startswith("hetero_core.kernels")) == []
+
+
+def test_first_run_on_cpu_loads_no_plan_and_few_operators() -> None:
+    code = """
+import numpy, onnx.parser
+from hetero_core import Core
+from hetero_cpu.machine import background
+background.LONGEST_GAP = background.LONGEST_DELAY = 60.0
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 14]> g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }')
+with Core() as core:
+    core.load_network(model, 'CPU').infer([numpy.ones((2, 3), 'float32')])"""
+    loaded = list_loaded(code)
+    assert not {"hetero_cpu.plan.plan", "hetero_cpu.run.instance", "hetero_cpu.stored.plans"} & loaded
+    assert [module for module in loaded if module.startswith("hetero_core.kernels.operators.")] == [
+        "hetero_core.kernels.operators.elementwise"
+    ]

@@ -30,7 +30,7 @@ from hetero_cpu.machine.availability import (
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.stored.payload import NetworkSource
+    from hetero_cpu.source import NetworkSource
 
 MODE_KEY, ACCURACY, PERFORMANCE = "EXECUTION_MODE_HINT", "ACCURACY", "PERFORMANCE"
 
@@ -107,7 +107,7 @@ class CpuDevice:
     ) -> CpuExecutable:
         """Compiles the network into bound kernels."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
-        from hetero_cpu.stored.payload import load_source  # only a network that runs needs this and the executable
+        from hetero_cpu.source import load_source  # only a network that runs needs this and the executable
         from hetero_cpu.transforms.blocks import multiply_blocks  # as above
         from hetero_cpu.transforms.precision import widen_halves  # as above
 

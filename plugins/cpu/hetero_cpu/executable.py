@@ -21,10 +21,17 @@ from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_cpu.machine.availability import AUTO, NUMPY
 from hetero_cpu.operators.weights import PackedWeights
-from hetero_cpu.plan.plan import ExecutionPlan, Foreign, count_constant_bytes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products, warn_of_slow_kernels
-from hetero_cpu.run.instance import ArenaTooLargeError, WrongTypeError, lay_input
-from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, load_plan, order_plan
+from hetero_cpu.run.plans import (
+    ArenaTooLargeError,
+    PlanInUse,
+    WrongTypeError,
+    compile_plan,
+    has_interpreters,
+    lay_input,
+    load_plan,
+    order_plan,
+)
 from hetero_cpu.run.verification import Verifier
 from hetero_cpu.symbols.size_class import Signature, read_static_signature
 from hetero_cpu.symbols.sizes import value_of
@@ -34,9 +41,10 @@ if TYPE_CHECKING:
     from hetero_core.limits import RunLimits
     from hetero_core.network.graph import Network
     from hetero_cpu.plan.open_plan import OpenPlan
+    from hetero_cpu.plan.plan import ExecutionPlan
     from hetero_cpu.run.plans import Planning
-    from hetero_cpu.stored.payload import NetworkSource
-    from hetero_cpu.stored.plans import StoredClasses
+    from hetero_cpu.source import NetworkSource
+    from hetero_cpu.stored.classes import StoredClasses
     from hetero_cpu.transforms.group_attention import EvenRows
 
 logger = logging.getLogger(__name__)
@@ -75,7 +83,7 @@ class Plans:
 
     def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
         """Has plans read from earlier processes, and stored for later ones; those of a network with many constants are read at once."""
-        from hetero_cpu.stored.plans import StoredClasses  # machine code
+        from hetero_cpu.stored.classes import StoredClasses  # machine code
 
         self.stored = StoredClasses(source, weights, workers)
         # A blob that brings a plan need not be read.
@@ -469,6 +477,13 @@ class CpuExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
+
+        def count_constants() -> int:
+            from hetero_cpu.plan.plan import count_constant_bytes  # a network without a plan does not need it
+
+            constants = (*self.source.constants, *self._list_toolkit_constants())
+            return count_constant_bytes(self._list_plans(), constants, packed=self.source.packed)
+
         return {
             "CPU_PLANS": lambda: (sum(own._plans.count for own in self._list_executables()), MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
@@ -476,9 +491,7 @@ class CpuExecutable(Executable):
                 sum(own.native_weights.nbytes for own in self._list_executables())
                 + sum(memory.nbytes for memory in self.source.packed)
             ),
-            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(
-                self._list_plans(), (*self.source.constants, *self._list_toolkit_constants()), packed=self.source.packed
-            ),
+            "CPU_CONSTANT_BYTES": count_constants,
             "CPU_KERNELS_READY": lambda: not any(own._is_ordered for own in self._list_executables()),
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
@@ -566,6 +579,8 @@ def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits) -> bo
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
     """Returns the steps of a plan in order. Layouts are those in the arena, a layout of four axes in channels last is "acdb"."""
+    from hetero_cpu.plan.plan import Foreign  # a network without a plan does not need it
+
     return tuple(
         ExecutedNode(
             step.node.name,

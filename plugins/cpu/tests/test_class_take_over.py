@@ -19,7 +19,7 @@ from hetero_cpu import executable
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.run.plans import compile_plan
-from hetero_cpu.stored.payload import load_source
+from hetero_cpu.source import load_source
 
 from hetero_core.contract import RunContext
 from hetero_core.network.reader import read_network

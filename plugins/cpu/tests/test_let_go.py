@@ -16,7 +16,7 @@ import pytest
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import strip_network
-from hetero_cpu.stored.payload import load_source
+from hetero_cpu.source import load_source
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_onnxruntime

@@ -15,8 +15,8 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 from hetero_cpu import executable
-from hetero_cpu.stored.payload import NetworkSource
-from hetero_cpu.stored.plans import KIND
+from hetero_cpu.source import NetworkSource
+from hetero_cpu.stored.classes import KIND
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.open_variants import make_gpt
 

@@ -193,7 +193,7 @@ class Whole:
     def load_network(self, device: DeviceName, network: Network) -> Any:
         assert not self.query_network(device, network).refused
         from hetero_cpu.executable import CpuExecutable
-        from hetero_cpu.stored.payload import load_source
+        from hetero_cpu.source import load_source
 
         return CpuExecutable(load_source(network), {})
 

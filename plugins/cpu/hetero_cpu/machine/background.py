@@ -22,7 +22,7 @@ class OrderDroppedError(Exception):
 logger = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
-LONGEST_DELAY = 1.0
+LONGEST_DELAY = 2.0
 """Seconds from an order until it begins beside a first run, which planning and LLVM take the interpreter lock and a processor from."""
 LONGEST_GAP = 0.1
 """Seconds after a first run in which that of another network may follow, as in an application that runs several in turn."""

@@ -86,7 +86,8 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
         ends[index] = offsets[index] + align(block.nbytes)
         below[index] = covered.union(nearest)
         placed.append(index)
-    return tuple(offsets), scope.find_largest([0, *ends])
+    highest = set(placed).difference(*below)
+    return tuple(offsets), scope.find_largest([0, *(ends[index] for index in placed if index in highest)])
 
 
 # Bytes; smaller constants stay, also for functions that read them when they are bound.

@@ -24,6 +24,7 @@ from hetero_cpu.machine.memory import OutputMemory, allocate_arena
 from hetero_cpu.operators.recipe import Array, Call
 from hetero_cpu.plan.open_plan import ArrayMark, Described, OpenPlan, OpenStep, map_action
 from hetero_cpu.plan.plan import Foreign
+from hetero_cpu.run.plans import ArenaTooLargeError, WrongTypeError, lay_input
 from hetero_cpu.symbols.evaluation import Products
 
 if TYPE_CHECKING:
@@ -164,14 +165,6 @@ def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return array.shape == shape and array.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable
 
 
-class ArenaTooLargeError(Exception):
-    """The machine has too little memory for the arena and the outputs of a run, which has no MEMORY_LIMIT; never leaves the device."""
-
-
-class WrongTypeError(Exception):
-    """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
-
-
 def make_silence() -> Context:
     """Returns an empty context in which NumPy's functions let infinities and NaN arise; 0.05 us to enter, `np.errstate` takes 0.8."""
     silence = Context()
@@ -199,11 +192,6 @@ def _copy_result(target: Array, result: Any, value: str) -> None:
     if result.shape != target.shape or result.dtype != target.dtype:
         raise WrongTypeError(f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}")
     np.copyto(target, result)
-
-
-def lay_input(array: Any) -> Any:
-    """Returns an input in C order; only caches that grow come in another order."""
-    return array if not isinstance(array, np.ndarray) or array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def own_value(value: Any, memory: Array) -> Any:

@@ -6,13 +6,28 @@ from collections.abc import Callable, Generator, Iterator
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.contract import RunContext
-from hetero_cpu.plan.open_plan import OpenPlan
-from hetero_cpu.run.instance import Instance
+import numpy as np
 
-if TYPE_CHECKING:  # a network that NumPy runs needs neither
+from hetero_core.contract import RunContext
+
+if TYPE_CHECKING:  # a run of the toolkit needs none of these
     from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.machine.program import TeamPool
+    from hetero_cpu.plan.open_plan import OpenPlan
+    from hetero_cpu.run.instance import Instance
+
+
+class ArenaTooLargeError(Exception):
+    """The machine has too little memory for the arena and the outputs of a run, which has no MEMORY_LIMIT; never leaves the device."""
+
+
+class WrongTypeError(Exception):
+    """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
+
+
+def lay_input(array: Any) -> Any:
+    """Returns an input in C order; only caches that grow come in another order."""
+    return array if not isinstance(array, np.ndarray) or array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 class PlanInUse:
@@ -51,6 +66,8 @@ class PlanInUse:
         try:
             instance = self._free.pop()
         except IndexError:
+            from hetero_cpu.run.instance import Instance  # imports the modules of plans
+
             instance = Instance(self.opened, self.appended)
         try:
             if teams is None or not self.plan.kernels:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_core.contract import RunContext
 from hetero_core.errors import RequestCancelledError, WrongPlanWarning
-from hetero_cpu.run.instance import WrongTypeError
+from hetero_cpu.run.plans import WrongTypeError
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program

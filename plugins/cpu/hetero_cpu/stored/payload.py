@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
 from hetero_cpu.run.plans import PlanInUse
+from hetero_cpu.source import NetworkSource
 from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, read_plan, write_plan
 from hetero_cpu.symbols.size_class import read_static_signature
 
@@ -43,48 +43,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(slots=True, eq=False)
-class NetworkSource:
-    """The network of an executable, loaded or imported, and the plan that it begins with. Safe for threads.
-
-    `read` returns the network after the passes that do not ask for sizes; it is called if the plan does not suffice.
-    """
-
-    inputs: tuple[ValueSpec, ...]
-    outputs: tuple[ValueSpec, ...]
-    read: Callable[[], Network]
-    name: str = ""
-    """Empty if the network is that of a blob which is not read yet: its index has no name."""
-    plan: PlanInUse | None = None
-    """The plan of one set of input shapes, made by another executable."""
-    payload: Payload | None = None
-    """The result of an export, if it is known already."""
-    packed: tuple[Array, ...] = ()
-    """Memory of packed weights that the plan reads."""
-    constants: tuple[Array, ...] = ()
-    """Memory of weights as they are in the model, which the plan and the network read."""
-    _network: Network | None = field(default=None, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-
-    def open(self) -> Network:
-        """Returns the network, read the first time."""
-        with self._lock:
-            if self._network is None:
-                self._network = self.read()
-                self.name = self._network.name
-            return self._network
-
-
-def load_source(network: Network) -> NetworkSource:
-    """Returns a network that was loaded, transformed."""
-    from hetero_cpu.plan.passes import transform_network  # an import of a blob does without
-
-    transformed = transform_network(network)
-    return NetworkSource(network.inputs, network.outputs, lambda: transformed, network.name)
-
-
 def _read_blob(sections: Mapping[str, Any]) -> Network:
-    from hetero_cpu.plan.passes import transform_network  # as above
+    from hetero_cpu.plan.passes import transform_network  # an import with a plan does without
 
     return transform_network(read_network(sections))
 

@@ -14,6 +14,7 @@ from typing import Any
 from hetero_cpu.machine.calls import Address
 from hetero_cpu.symbols.terms import (
     Atom,
+    Expansions,
     Key,
     NotOpenError,
     Terms,
@@ -53,6 +54,7 @@ class Scope:
     _numbers: dict[Atom, int] = field(default_factory=dict)
     _bases: set[int] = field(default_factory=set)
     _limits: dict[tuple[tuple[tuple[int, ...], int], ...], tuple[int, int]] = field(default_factory=dict)
+    _expansions: Expansions = field(default_factory=dict)
 
     def open_size(self, name: str, value: int) -> Size | int:
         """Returns the symbol of a size; 0 and 1 are no symbols, since they broadcast or are empty: each is a class of its own."""
@@ -112,7 +114,7 @@ class Scope:
         key = tuple(terms.items())
         limits = self._limits.get(key)
         if limits is None:
-            limits = self._limits[key] = bound_terms(self.bounds, terms)
+            limits = self._limits[key] = bound_terms(self.bounds, terms, self._expansions)
         return limits
 
     def has_base(self, terms: Terms) -> bool:
@@ -140,6 +142,7 @@ class Scope:
         if self.bounds[number] != (low, high):
             self.bounds[number] = low, high
             self._limits.clear()
+            self._expansions.clear()
 
 
 class Size:

@@ -110,23 +110,24 @@ def reduce_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> Terms:
     return terms
 
 
-def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, int]:
-    """Returns limits of a sum: `bounds` of each atom, which is its least value and something from zero on, in which the sum is written."""
+Expansions = dict[tuple[int, ...], Mapping[tuple[int, ...], int]]
+"""A product of atoms -> the same as a sum of products of what each atom has beyond its least value."""
+
+
+def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms, expansions: Expansions) -> tuple[int, int]:
+    """Returns limits of a sum: `bounds` of each atom, which is its least value and something from zero on, in which the sum is written.
+
+    `expansions` are those of these bounds so far; new ones are added.
+    """
     if all(len(product) < 2 for product in terms):
         return _bound_sum(bounds, terms)
     shifted: dict[tuple[int, ...], int] = {}
     for product, factor in terms.items():
-        parts: dict[tuple[int, ...], int] = {(): factor}
-        for number in product:
-            least = bounds[number][0]
-            grown: dict[tuple[int, ...], int] = {}
-            for others, amount in parts.items():
-                grown[(*others, number)] = grown.get((*others, number), 0) + amount
-                if least:
-                    grown[others] = grown.get(others, 0) + amount * least
-            parts = grown
+        parts = expansions.get(product)
+        if parts is None:
+            parts = expansions[product] = _expand(bounds, product)
         for key, amount in parts.items():
-            shifted[key] = shifted.get(key, 0) + amount
+            shifted[key] = shifted.get(key, 0) + factor * amount
     low = high = shifted.pop((), 0)
     for product, factor in shifted.items():
         span = factor
@@ -134,6 +135,19 @@ def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, i
             span *= bounds[number][1] - bounds[number][0]
         low, high = low + min(span, 0), high + max(span, 0)
     return low, high
+
+
+def _expand(bounds: Sequence[tuple[int, int]], product: tuple[int, ...]) -> Mapping[tuple[int, ...], int]:
+    parts: dict[tuple[int, ...], int] = {(): 1}
+    for number in product:
+        least = bounds[number][0]
+        grown: dict[tuple[int, ...], int] = {}
+        for others, amount in parts.items():
+            grown[(*others, number)] = grown.get((*others, number), 0) + amount
+            if least:
+                grown[others] = grown.get(others, 0) + amount * least
+        parts = grown
+    return parts
 
 
 def _bound_sum(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, int]:
