@@ -212,6 +212,7 @@ class AutoExecutable(PoolExecutable):
         self._lock, self._is_handed_over = threading.RLock(), False
         self._settled: Future[None] | None = None
         self._races: Races | None = None
+        self._actions: list[Callable[[], object]] = []
 
     @staticmethod
     def load(source: MemberSource, candidates: Candidates, way: Way, seconds_of_device: dict[str, float]) -> AutoExecutable:
@@ -249,7 +250,7 @@ class AutoExecutable(PoolExecutable):
             settled.add_done_callback(lambda _: None if (settling := reference()) is None else settling.hand_over())
             return settled
 
-        executable._begin = begin
+        executable._begin, executable.when_final = begin, executable._call_later
         # Open sizes are those of the first request, so the measurement waits for it.
         if not (way.measures and loader.is_open):
             executable._open_settling()
@@ -286,6 +287,15 @@ class AutoExecutable(PoolExecutable):
                     self._settled = self._begin()
             return self._settled
 
+    def _call_later(self, action: Callable[[], object]) -> Callable[[], None]:
+        """Has an action called when the choice is made; returns a function that waits for it, if there has been a request."""
+        with self._lock:
+            if not self._is_handed_over:
+                self._actions.append(action)
+                return lambda: self.wait_until_settled() if self.pool.has_entered.is_set() else None
+        action()
+        return lambda: None
+
     def wait_until_settled(self) -> None:
         """Returns when the chosen device is loaded, or cannot be."""
         settled = self._open_settling()
@@ -302,10 +312,13 @@ class AutoExecutable(PoolExecutable):
             if self._is_handed_over:
                 return
             self._is_handed_over = True
-        self._races, self._begin, self.pool.sample = None, None, None
-        members = self.pool.members
-        if len(members) == 1:
-            self.delegate = members[0].loaded
+            self._races, self._begin, self.pool.sample, self.when_final = None, None, None, None
+            members = self.pool.members
+            if len(members) == 1:
+                self.delegate = members[0].loaded
+            # Under the lock: a thread that waits for the choice returns after them.
+            while self._actions:
+                self._actions.pop()()
 
     def take_back(self, error: BaseException) -> bool:
         """True if the pool repeats a run that has failed: on the same device, then on the next devices."""
