@@ -274,6 +274,9 @@ def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph
         return False
     groups = int(node.attributes["num_groups"])
     value = node.inputs[0]
+    if 0 in shape:
+        corrector.add("Identity", value, output=node.outputs[0])
+        return True
     narrow = dtype == "float16"
     work = "float32" if narrow else dtype
     wide = corrector.add("Cast", value, to=onnx_of_dtype(work)) if narrow else value

@@ -123,6 +123,11 @@ def _is_of_sizes(value: str, graph: Graph, depth: int) -> bool:
     return node.op_type in _SIZE_OPERATORS and all(_is_of_sizes(source, graph, depth - 1) for source in sources)
 
 
+def _is_rounded_power(node: Node, graph: Graph) -> bool:
+    exponent = find_constant(node.inputs[1], graph)
+    return exponent is None or exponent.size != 1 or exponent.item() not in (0, 2, 3)
+
+
 def _sums_many(node: Node, graph: Graph) -> bool:
     shape = find_shape(node, graph)
     if not shape:
@@ -301,6 +306,8 @@ ERRORS = (
     _row("product of integers", "ReduceProd",
          both(has_dtype("int32", "int64"), lambda node, graph: not _is_of_sizes(node.inputs[0], graph, 16)),
          "ONNX Runtime multiplies integers in float64 and saturates, and this product may overflow", "onnxruntime#28743"),
+    _row("power of integers", "Pow", both(has_dtype("int32", "int64"), _is_rounded_power),
+         "ONNX Runtime computes powers of integers in float64 and saturates, unless a constant exponent is 0, 2 or 3"),
     _row("drawn numbers", "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
          lambda node, graph: node.attributes.get("scale", 1) <= 0 or node.attributes.get("low", 0) > node.attributes.get("high", 1),
          "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high",

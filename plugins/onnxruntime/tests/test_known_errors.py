@@ -76,6 +76,10 @@ EXAMPLES: dict[str, Example] = {
         "13 g (int64[3] x) => (y) { y = ReduceProd(x) }",
         "13 g (float[n,m,3] x) => (y) { s = Shape(x) y = ReduceProd(s) }",
     ),
+    "power of integers": (
+        "13 g (int64[3] x) => (y) <int64 e = {5}> { y = Pow(x, e) }",
+        "13 g (int64[3] x) => (y) <int64 e = {3}> { y = Pow(x, e) }",
+    ),
     "drawn numbers": (
         "13 g (float[2] x) => (y) { y = RandomNormalLike<scale = 0.0>(x) }",
         "13 g (float[2] x) => (y) { y = RandomNormalLike(x) }",

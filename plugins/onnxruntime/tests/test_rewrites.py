@@ -83,3 +83,18 @@ def test_float_weights_are_not_quantized(product: str) -> None:
         y = core.load_network(model, "ORT").infer({"x": x})["y"]
     products = (x * np.float64(np.float32(0.037))) @ weights.astype(float) + bias
     assert y.tolist() == np.clip(np.round(products / np.float64(np.float32(0.05))), 0, 255).tolist()
+
+
+@pytest.mark.parametrize("sizes", [("0", "3"), ("n", "3"), ("2", "0"), ("n", "m")])
+@pytest.mark.parametrize("opset", [18, 21])
+def test_groups_of_no_elements_are_no_elements(sizes: tuple[str, str], opset: int) -> None:
+    text = (
+        f'<ir_version: 8, opset_import: ["": {opset}]> g (float[{sizes[0]},4,{sizes[1]}] x) => (y) <float[{{}}] s = {{{{{{}}}}}}>'
+    )
+    count = 4 if opset == 21 else 2
+    model = onnx.parser.parse_model(
+        text.format(count, ", ".join("1" * count)) + " { y = GroupNormalization <num_groups = 2> (x, s, s) }"
+    )
+    x = np.zeros((2, 4, 0) if sizes[0] == "2" else (0, 4, 3), np.float32)
+    with Core() as core:
+        assert core.load_network(model, "ORT").infer({"x": x})["y"].shape == x.shape

@@ -12,6 +12,7 @@ import ctypes
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from threading import Lock, get_ident, main_thread
@@ -45,6 +46,7 @@ _SECOND_NAMES = "qQ"
 _CARRIED = "bfloat16"
 """The element type that NumPy lacks; uint16 carries its bytes to the engine and back."""
 _CURE = "NumPy computes such runs, slower; place the nodes that read the input on another device to avoid that"
+_ELSEWHERE = ". Run the node on another device"
 _SET_BEFORE: dict[int, Any] = {}
 """The argument of `infer`: all inputs stand in the engine's memory, or were set before."""
 
@@ -139,6 +141,7 @@ class OpenvinoExecutable(Executable):
         self._compile_measured = compile_measured
         self._measured: OpenvinoExecutable | None = None
         self._program: Program | None = None
+        self._has_warned = False
         self._lock = Lock()
         # Last, so that it is released after the compiled model and its requests.
         self._blob = blob
@@ -146,7 +149,7 @@ class OpenvinoExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
 
-        Integers beyond the engine's limits, and sizes that a `SizeLimit` excludes, are computed by NumPy's kernels.
+        NumPy's kernels compute integers beyond the engine's limits, sizes that a `SizeLimit` excludes, and runs in which the engine fails.
         """
         if (self._limited or self._size_limits) and (excess := self._find_excess(inputs)) is not None:
             return self._run_kernels(excess, inputs, context)
@@ -164,10 +167,10 @@ class OpenvinoExecutable(Executable):
             try:
                 self._run_engine(inputs, results, context.profile)
             except InferenceError as error:
-                if all(array.size for array in inputs):
-                    raise
-                # Some of the engine's kernels take no empty tensors.
-                return self._run_kernels(str(error), inputs, context)
+                # As of empty tensors, which some of the engine's kernels cannot compute. Bad input is an error of both.
+                with suppress(Exception):
+                    return self._run_kernels(str(error).removesuffix(_ELSEWHERE), inputs, context)
+                raise
         for index, source in self.ports.passed.items():
             results[index] = _copy(inputs[source], results[index])
         return tuple(results)
@@ -190,12 +193,14 @@ class OpenvinoExecutable(Executable):
         return None
 
     def _run_kernels(self, excess: str, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Computes with NumPy's kernels what the engine would compute wrongly; the first such run compiles them and warns."""
+        """Computes with NumPy's kernels what the engine would compute wrongly, or cannot compute; warns once."""
         with self._lock:
             if self._program is None:
-                logger.warning("network '%s': %s. %s", self.network.name, excess, _CURE)
                 self._program = compile_program(self.network)
         results = self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("network '%s': %s. %s", self.network.name, excess, _CURE)
         presets = context.outputs if context.outputs is not None else [None] * len(results)
         return tuple(_copy(result, preset) for result, preset in zip(results, presets, strict=True))
 
@@ -225,8 +230,7 @@ class OpenvinoExecutable(Executable):
         except RuntimeError as error:
             shapes = ", ".join(f"{spec.name}{list(array.shape)}" for spec, array in zip(self.inputs, inputs, strict=True))
             raise InferenceError(
-                f"OpenVINO cannot compute network '{self.network.name}' of {shapes}: {shorten_message(str(error))}. "
-                "Run the node on another device"
+                f"OpenVINO cannot compute network '{self.network.name}' of {shapes}: {shorten_message(str(error))}{_ELSEWHERE}"
             ) from error
         ended = perf_counter()
         for index, view in lane.outputs:

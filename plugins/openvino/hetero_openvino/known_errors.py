@@ -49,7 +49,7 @@ from hetero_core.engines.known_errors import (
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import Dimension, TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.engine import import_own_names
 
@@ -121,10 +121,19 @@ def _may_scan_nothing(node: Node, graph: Graph) -> bool:
     return not all(isinstance(size, int) and size > 0 for size in sizes)
 
 
+def _list_shapes(node: Node, graph: Graph) -> list[tuple[Dimension, ...]]:
+    """Returns the known shapes of the values that a node reads and writes."""
+    types = [graph.type_of(name) for name in (*node.reads, *node.writes)]
+    return [value.shape for value in types if isinstance(value, TensorType) and value.shape is not None]
+
+
+def _has_fixed_zero(node: Node, graph: Graph) -> bool:
+    return any(0 in shape for shape in _list_shapes(node, graph))
+
+
 def _forgets_sizes(node: Node, graph: Graph) -> bool:
     """Says whether a value of a node has an axis of length 0 and an open axis, which the engine makes 0, too."""
-    shapes = [value.shape for name in (*node.reads, *node.writes) if isinstance(value := graph.type_of(name), TensorType)]
-    return any(0 in shape and not all(isinstance(size, int) for size in shape) for shape in shapes if shape is not None)
+    return any(0 in shape and not all(isinstance(size, int) for size in shape) for shape in _list_shapes(node, graph))
 
 
 def _find_depth(node: Node, graph: Graph) -> int | str | None:
@@ -730,8 +739,13 @@ ROWS = (
     _row("contrib_product_of_batches", "com.microsoft.FusedMatMul",
          lambda node, graph: any(map(node.attributes.get, ("transBatchA", "transBatchB"))),
          "OpenVINO ignores transBatchA and transBatchB of FusedMatMul"),
-    _row("product_of_nothing", "Gemm MatMul", lambda node, graph: _find_depth(node, graph) == 0,
-         "OpenVINO is wrong about products over an axis of length 0"),
+    _row("product_of_nothing", "Gemm MatMul MatMulInteger QLinearMatMul com.microsoft.FusedMatMul", _has_fixed_zero,
+         "OpenVINO is wrong about products over an axis of length 0, and fails to load products of transposed operands of no elements"),
+    _row("topk_of_none", "TopK",
+         lambda node, graph: (k := find_constant(node.inputs[1], graph) if len(node.inputs) > 1 else None) is not None and k.sum() == 0,
+         "OpenVINO fails to load a TopK of no elements", kind="fails"),
+    _row("transpose_of_nothing", "Transpose", _has_fixed_zero,
+         "OpenVINO gives a Transpose of no elements another shape if it moves axes of length 1"),
     _row("empty_constant", "*", _reads_empty_constant, "OpenVINO forgets the shape of a constant of no elements"),
     _row("open_size_beside_0", "*", _forgets_sizes, "OpenVINO takes an open size for 0 if another size is 0"),
     _row("gather_of_nothing", "Gather", is_empty(1), "OpenVINO drops the axis that Gather takes nothing of"),

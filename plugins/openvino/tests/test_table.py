@@ -46,8 +46,16 @@ ROI = "g (float[1,1,4,4] x) => (y) <int64[1] b = {{0}}, float[1,4] r = {{0,0,2,2
 MASKED = "g (float[1,3,4] q, int32[1,3] m) => (y) {{ y = com.microsoft.MultiHeadAttention <num_heads = 2{}> (q, q, q, , m) }}"
 EXAMPLES: dict[str, Example] = {
     "product_of_nothing": (
-        "g (float[2,0] x, float[0,3] w) => (y) { y = MatMul (x, w) }",
-        "g (float[2,1] x, float[1,3] w) => (y) { y = MatMul (x, w) }",
+        "g (float[0,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
+        "g (float[n,2] x, float[3,2] w) => (y) { y = Gemm <transB = 1> (x, w) }",
+    ),
+    "topk_of_none": (
+        "g (float[2] x) => (y, i) <int64[1] k = {0}> { y, i = TopK (x, k) }",
+        "g (float[2] x) => (y, i) <int64[1] k = {1}> { y, i = TopK (x, k) }",
+    ),
+    "transpose_of_nothing": (
+        "g (float[1,0,1] x) => (y) { y = Transpose <perm = [0, 2, 1]> (x) }",
+        "g (float[1,n,1] x) => (y) { y = Transpose <perm = [0, 2, 1]> (x) }",
     ),
     "empty_constant": (
         "g (float[3,1] x) => (y) <float[3,0] c = {}> { y = Concat <axis = 1> (x, c) }",
