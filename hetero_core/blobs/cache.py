@@ -92,7 +92,8 @@ class NetworkCache:
     ) -> Loaded:
         """Returns the cached network, imported by `take`. On a miss, makes it, stores its `pack` and returns it.
 
-        A network that cannot be packed yet has a postponer: it gets the function that stores the network later. If several processes and threads load the same network, the first compiles it, and the rest wait for its entry.
+        A network that cannot be packed yet has a postponer: it gets the function that stores the network later. If several processes and
+        threads load the same network, the first compiles it, and the rest wait for its entry.
 
         Raises: errors of `make`.
         """

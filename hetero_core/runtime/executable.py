@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from threading import get_ident
+from threading import get_ident, main_thread
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 from weakref import ref
@@ -451,13 +451,18 @@ class ExecutableNetwork:
         reference = ref(self)
 
         def postpone(action: Callable[[ExecutableNetwork], None]) -> None:
-            self._await_action = when_final(lambda: None if (network := reference()) is None else action(network))
+            def call() -> None:
+                network = reference()
+                if network is not None and main_thread().is_alive():
+                    action(network)
+
+            self._await_action = when_final(call)
 
         return postpone
 
     def finish(self) -> None:
-        """Waits for the action that `find_postponer` has promised to call."""
-        if self._await_action is not None:
+        """Waits for the action that `find_postponer` has promised to call; not at the end of the process, when devices are at rest."""
+        if self._await_action is not None and main_thread().is_alive():
             self._await_action()
 
     def pack(self) -> tuple[BlobHeader, Payload]:

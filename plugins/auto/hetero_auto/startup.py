@@ -456,7 +456,7 @@ class _Loader:
         if self.pool.has_entered.wait(_UNASKED_SECONDS):
             FIRST_RUNS.expect(self.pool.has_answered)
         # The choice of a part is made within the choice of the whole.
-        turn = nullcontext() if self._is_part else _turn.take(lambda: self.pool.is_closed)
+        turn = nullcontext() if self._is_part else _turn.take(self._is_over)
         try:
             with turn:
                 self._await_first_runs(_MEASURE_SECONDS if self._way.measures and self._way.choice is None else _FIRST_SECONDS)
@@ -468,7 +468,12 @@ class _Loader:
             logger.warning("%s stays on %s, as its choice of a device failed: %s", self._source.owner, serving, error)
 
     def _await_first_runs(self, seconds: float) -> None:
-        FIRST_RUNS.wait(monotonic() + seconds, lambda: self.pool.is_closed)
+        FIRST_RUNS.wait(monotonic() + seconds, self._is_over)
+        if self._is_over():
+            raise ClosedError(f"{self._source.owner}: nothing needs the choice of a device any more")
+
+    def _is_over(self) -> bool:
+        return self.pool.is_closed or not threading.main_thread().is_alive()
 
     def settle(self) -> None:
         """Loads the chosen device, which takes over from the members that serve meanwhile; if no device can load, these stay.

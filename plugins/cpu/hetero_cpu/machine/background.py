@@ -84,7 +84,8 @@ class BackgroundCompiler:
                 self._compile(order)
             except Exception as raised:  # noqa: BLE001  # handed to the caller of `order`
                 error = raised
-            if self._is_over.is_set():
+            # Compiling fails at the end of the process, which starts no threads any more.
+            if self._is_over.is_set() or (error is not None and not threading.main_thread().is_alive()):
                 COMPILER.rest()
                 return
             try:
