@@ -43,12 +43,10 @@ class FirstRuns:
         ended = -LONGEST_GAP
         while (now := monotonic()) < latest and not is_over():
             with self._lock:
-                for end in list(self._ends):
-                    if end.is_set():
-                        self._ends.discard(end)
-                end, quiet = next(iter(self._ends), None), now - max(self._expected, ended)
-            if end is not None:
-                end.wait(min(LONGEST_GAP, latest - now))
+                self._ends = WeakSet(end for end in self._ends if not end.is_set())
+                pending, quiet = next(iter(self._ends), None), now - max(self._expected, ended)
+            if pending is not None:
+                pending.wait(min(LONGEST_GAP, latest - now))
                 ended = monotonic()
             elif quiet < LONGEST_GAP:
                 sleep(min(LONGEST_GAP - quiet, latest - now))
