@@ -322,6 +322,11 @@ class Executable:
         """Is told that a run on `delegate` failed; True if this executable computes the run instead."""
         return False
 
+    when_final: Callable[[Callable[[], object]], Callable[[], None]] | None = None
+    """Calls an action, from any thread, as soon as `export_network` need not wait any more, as that of AUTO does until the device is
+    chosen; returns a function that waits for the action if the network has been run. None: an export never waits.
+    """
+
     settable_keys: tuple[str, ...] = ()
     """The configuration keys that `set_config` takes."""
 

@@ -422,6 +422,8 @@ class Core:
         since networks and devices belong to the parent.
         """
         if not self._is_closed:
+            if self._process == os.getpid():
+                self._loader.finish()
             self._is_closed = True
             if self._process != os.getpid():
                 return

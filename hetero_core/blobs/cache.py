@@ -39,7 +39,7 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import describe_object
-from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError, HeteroError, UntrustedBlobError
+from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, ConfigValueError, HeteroError, UntrustedBlobError
 from hetero_core.network.graph import Network
 from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, require_owner
 
@@ -88,10 +88,12 @@ class NetworkCache:
         take: Callable[[BlobHeader, Payload], Loaded],
         make: Callable[[], Loaded],
         pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
+        find_postponer: Callable[[Loaded], Callable[[Callable[[Loaded], None]], None] | None] = lambda _: None,
     ) -> Loaded:
         """Returns the cached network, imported by `take`. On a miss, makes it, stores its `pack` and returns it.
 
-        If several processes and threads load the same network, the first compiles it, and the rest wait for its entry.
+        A network that cannot be packed yet has a postponer: it gets the function that stores the network later. If several processes and
+        threads load the same network, the first compiles it, and the rest wait for its entry.
 
         Raises: errors of `make`.
         """
@@ -103,7 +105,7 @@ class NetworkCache:
                 self._warn_of_folder(error)
                 return make()
             try:
-                return self._load_from(folder, identity, take, make, pack)
+                return self._load_from(folder, identity, take, make, pack, find_postponer)
             finally:
                 if self._path not in _tidied:
                     _tidied.add(self._path)
@@ -118,6 +120,7 @@ class NetworkCache:
         take: Callable[[BlobHeader, Payload], Loaded],
         make: Callable[[], Loaded],
         pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
+        find_postponer: Callable[[Loaded], Callable[[Callable[[Loaded], None]], None] | None],
     ) -> Loaded:
         key = hashlib.sha256(identity).hexdigest()
         with suppress(_UnusableEntryError):
@@ -135,9 +138,18 @@ class NetworkCache:
                     if loaded is not None:
                         return loaded
             compiled = make()
-            if is_held:
+            postpone = find_postponer(compiled)
+            if is_held and postpone is None:
                 self._store(folder, key, identity, lambda: pack(compiled))
-            return compiled
+
+        def store(network: Loaded) -> None:
+            with self._hold_lock(folder, key) as may_write:
+                if may_write:
+                    self._store(folder, key, identity, lambda: pack(network))
+
+        if is_held and postpone is not None:
+            postpone(store)
+        return compiled
 
     def _warn_of_folder(self, error: OSError) -> None:
         logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", self._path, error.strerror or error)
@@ -166,6 +178,8 @@ class NetworkCache:
         """Writes an entry; a failure leaves the folder unchanged and is a warning only, since the network is loaded anyway."""
         try:
             header, payload = pack()
+        except ClosedError:
+            return
         except Exception as error:  # noqa: BLE001  # a plugin that cannot export may raise anything
             self._warn(error)
             return

@@ -11,9 +11,10 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from threading import get_ident
+from threading import get_ident, main_thread
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
+from weakref import ref
 
 from hetero_core.contract import (
     Array,
@@ -156,6 +157,7 @@ class ExecutableNetwork:
         self._binding = binding
         self.provenance = binding.provenance
         self._is_closed = False
+        self._await_action: Callable[[], None] | None = None
         self.thread_of_run: dict[RunContext, int] = {}
         """The runs that the device has not ended, each with the thread that computes it; 0 if the device started it by itself."""
         self.process = os.getpid()
@@ -439,6 +441,30 @@ class ExecutableNetwork:
         values = order_inputs(inputs, specs, network=self.name, border=self.border)
         return {spec.name: value for spec, value in zip(specs, values, strict=True) if spec.name in inputs}
 
+    def find_postponer(self) -> Callable[[Callable[[ExecutableNetwork], None]], None] | None:
+        """Returns a function if an export would wait: it has an action called with this network as soon as it need not, at the latest
+        by `close`.
+        """
+        when_final = self.executable.when_final
+        if when_final is None:
+            return None
+        reference = ref(self)
+
+        def postpone(action: Callable[[ExecutableNetwork], None]) -> None:
+            def call() -> None:
+                network = reference()
+                if network is not None and main_thread().is_alive():
+                    action(network)
+
+            self._await_action = when_final(call)
+
+        return postpone
+
+    def finish(self) -> None:
+        """Waits for the action that `find_postponer` has promised to call; not at the end of the process, when devices are at rest."""
+        if self._await_action is not None and main_thread().is_alive():
+            self._await_action()
+
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns the header and the content of an exported blob. Raises: NotImplementedByDeviceError, ClosedError."""
         from hetero_core.blobs.container import BlobHeader  # only an export needs both
@@ -590,6 +616,8 @@ class ExecutableNetwork:
         """
         if self._is_closed:
             return
+        if self.process == os.getpid():
+            self.finish()
         self._is_closed = True
         if self.process != os.getpid():
             return

@@ -351,6 +351,7 @@ class Loader:
             take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
             make=make,
             pack=ExecutableNetwork.pack,
+            find_postponer=ExecutableNetwork.find_postponer,
         )
 
     def import_blob(self, header: BlobHeader, payload: Payload, target: CallTarget) -> ExecutableNetwork:
@@ -397,6 +398,11 @@ class Loader:
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
         return loaded
+
+    def finish(self) -> None:
+        """Waits for the choices of devices that a cache is to keep."""
+        for loaded in list(self._loaded):
+            loaded.finish()
 
     def close(self) -> None:
         """Closes every loaded network."""

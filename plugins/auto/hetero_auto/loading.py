@@ -58,7 +58,9 @@ class MemberSource:
         requests = self.processors if name in self.shared else entry.count
         threads = share_processors(self.core, name, self.config, own, sharers=self.sharers, requests=requests)
         try:
-            loaded = self.core.load_network(self.network, name, {**own, **threads}, query=self.answers.get(name))
+            # The cache entry of the whole has that of the chosen device.
+            cache = {"CACHE_DIR": ""} if self.config.get("CACHE_DIR") and "CACHE_DIR" in self.core.config_keys(name) else {}
+            loaded = self.core.load_network(self.network, name, {**own, **threads, **cache}, query=self.answers.get(name))
         except Exception as error:
             error.add_note(f"while {self.owner} loaded network '{self.network.name}' on {name}")
             raise

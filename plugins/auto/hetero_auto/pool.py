@@ -213,7 +213,7 @@ class Pool:
         self._members: tuple[Member, ...] = ()
         self._waiting: deque[PoolTicket] = deque()
         self._here = threading.local()
-        self._is_closed = False
+        self.is_closed = False
         self.served: dict[str, int] = {}
         self.has_entered, self.has_answered = threading.Event(), threading.Event()
         """Open when the first request has come, and when the first one has ended."""
@@ -244,7 +244,7 @@ class Pool:
             self._members = tuple(members)
             for member in members:
                 self.served.setdefault(member.name, 0)
-            is_late = self._is_closed
+            is_late = self.is_closed
             idle = [member for member in gone if self._leaves(member)]
         for member in idle:
             member.loaded.close()
@@ -267,7 +267,7 @@ class Pool:
     def enter(self, ticket: PoolTicket) -> None:
         """Takes a request; it is granted a member now or later. Raises: ClosedError."""
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 raise ClosedError(f"{self._title}: the network is closed; load it again")
             self._waiting.append(ticket)
         if not self.has_entered.is_set():
@@ -299,7 +299,7 @@ class Pool:
         self.has_entered.set()
         self.has_answered.set()
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             for member in self._members:
                 member.stays_open = False
             members, self._members = self._members, ()
@@ -313,7 +313,7 @@ class Pool:
     def _end(self, ticket: PoolTicket, member: Member, *, succeeded: bool, again: bool) -> bool:
         """Frees the member and closes what has ended with that; returns whether the request waits again."""
         with self._lock:
-            again = again and not self._is_closed
+            again = again and not self.is_closed
             broken = self._find_broken(ticket) if succeeded else []
             self._members = tuple(other for other in self._members if other not in broken)
             member.busy -= 1

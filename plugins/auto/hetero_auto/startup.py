@@ -19,10 +19,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain, takewhile
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, DeadlineExceededError, HeteroError, MemoryLimitError, RequestCancelledError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.executors import Executor
+from hetero_core.runtime.executors import Executor, call_in_child
+from hetero_core.runtime.first_runs import FIRST_RUNS
 from hetero_core.transforms.constants import RANDOM_OPERATORS
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
@@ -179,12 +180,43 @@ logger = logging.getLogger(__name__)
 
 MEASURE_KEY, RUNTIME_KEY = "AUTO_MEASURE", "ENABLE_RUNTIME_FALLBACK"
 CUMULATIVE = "CUMULATIVE_THROUGHPUT"
-_UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 1.0
-"""Seconds that the further devices wait for a first request, and for its answer."""
+_UNASKED_SECONDS, _FIRST_SECONDS, _MEASURE_SECONDS = 1.0, 1.0, 3.0
+"""Seconds that the further devices wait for a first request, and then for the first runs of the process; those that are measured wait
+longer, as that takes longer.
+"""
+_TURN_SECONDS, _POLL_SECONDS = 30.0, 0.1
+"""Seconds that a choice waits for the choices of other networks, and between two looks at its network, which may be closed."""
 _SIZE_RATIO = 4
 """A choice for open sizes holds for inputs of up to so many times more or fewer elements."""
 _MEMORY_SHARE = 4
 """A device is measured only if the constants of the network fit this many times into the free memory."""
+
+
+class _Turn:
+    """Lets the networks of a process be given a device one after another."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Starts anew, in a forked child, which has no thread that would give the turn back."""
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def take(self, is_over: Callable[[], bool]) -> Iterator[None]:
+        """Waits for the choice before this one, but not for one that is stuck."""
+        lock, latest = self._lock, monotonic() + _TURN_SECONDS
+        while not (is_held := lock.acquire(timeout=_POLL_SECONDS)) and monotonic() < latest and not is_over():
+            pass
+        try:
+            yield
+        finally:
+            if is_held:
+                lock.release()
+
+
+_turn = _Turn()
+call_in_child(_turn.forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +244,7 @@ class AutoExecutable(PoolExecutable):
         self._lock, self._is_handed_over = threading.RLock(), False
         self._settled: Future[None] | None = None
         self._races: Races | None = None
+        self._actions: list[Callable[[], object]] = []
 
     @staticmethod
     def load(source: MemberSource, candidates: Candidates, way: Way, seconds_of_device: dict[str, float]) -> AutoExecutable:
@@ -249,7 +282,7 @@ class AutoExecutable(PoolExecutable):
             settled.add_done_callback(lambda _: None if (settling := reference()) is None else settling.hand_over())
             return settled
 
-        executable._begin = begin
+        executable._begin, executable.when_final = begin, executable._call_later
         # Open sizes are those of the first request, so the measurement waits for it.
         if not (way.measures and loader.is_open):
             executable._open_settling()
@@ -286,6 +319,15 @@ class AutoExecutable(PoolExecutable):
                     self._settled = self._begin()
             return self._settled
 
+    def _call_later(self, action: Callable[[], object]) -> Callable[[], None]:
+        """Has an action called when the choice is made; returns a function that waits for it, if there has been a request."""
+        with self._lock:
+            if not self._is_handed_over:
+                self._actions.append(action)
+                return lambda: self.wait_until_settled() if self.pool.has_entered.is_set() else None
+        action()
+        return lambda: None
+
     def wait_until_settled(self) -> None:
         """Returns when the chosen device is loaded, or cannot be."""
         settled = self._open_settling()
@@ -302,10 +344,13 @@ class AutoExecutable(PoolExecutable):
             if self._is_handed_over:
                 return
             self._is_handed_over = True
-        self._races, self._begin, self.pool.sample = None, None, None
-        members = self.pool.members
-        if len(members) == 1:
-            self.delegate = members[0].loaded
+            self._races, self._begin, self.pool.sample, self.when_final = None, None, None, None
+            members = self.pool.members
+            if len(members) == 1:
+                self.delegate = members[0].loaded
+            # Under the lock: a thread that waits for the choice returns after them.
+            while self._actions:
+                self._actions.pop()()
 
     def take_back(self, error: BaseException) -> bool:
         """True if the pool repeats a run that has failed: on the same device, then on the next devices."""
@@ -350,6 +395,7 @@ class _Loader:
         self.is_open = any(not isinstance(size, int) for spec in source.network.inputs for size in spec.shape or (None,))
         self._lock = threading.RLock()
         self._used: set[str] = set()
+        self._is_part = is_candidate.get()
 
     def load_each(self, names: Iterable[str]) -> Iterator[Member]:
         """Yields a member on each of these devices that can load the network; failures are named in warnings.
@@ -405,17 +451,29 @@ class _Loader:
     def settle_meanwhile(self) -> None:
         """As `settle`, while requests run; if the choice fails, the device that serves stays, with a warning.
 
-        The first request comes first: a load beside it would take processors from it.
+        The first requests of all networks come first: a load beside them would take processors from them.
         """
         if self.pool.has_entered.wait(_UNASKED_SECONDS):
-            self.pool.has_answered.wait(_FIRST_SECONDS)
+            FIRST_RUNS.expect(self.pool.has_answered)
+        # The choice of a part is made within the choice of the whole.
+        turn = nullcontext() if self._is_part else _turn.take(self._is_over)
         try:
-            self.settle()
+            with turn:
+                self._await_first_runs(_MEASURE_SECONDS if self._way.measures and self._way.choice is None else _FIRST_SECONDS)
+                self.settle()
         except ClosedError:
             return
         except Exception as error:  # noqa: BLE001  # nobody waits for this thread: an unknown error would be lost, and the choice with it
             serving = ", ".join(member.name for member in self.pool.members)
             logger.warning("%s stays on %s, as its choice of a device failed: %s", self._source.owner, serving, error)
+
+    def _await_first_runs(self, seconds: float) -> None:
+        FIRST_RUNS.wait(monotonic() + seconds, self._is_over)
+        if self._is_over():
+            raise ClosedError(f"{self._source.owner}: nothing needs the choice of a device any more")
+
+    def _is_over(self) -> bool:
+        return self.pool.is_closed or not threading.main_thread().is_alive()
 
     def settle(self) -> None:
         """Loads the chosen device, which takes over from the members that serve meanwhile; if no device can load, these stay.
@@ -476,6 +534,8 @@ class _Loader:
                 if best is not None and not self._has_room():
                     logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
                     break
+                if best is not None:
+                    self._await_first_runs(_FIRST_SECONDS)
                 try:
                     challenger = self._find_present(name) or next(self.load_each([name]))
                 except ClosedError:

@@ -686,3 +686,51 @@ def test_slow_nodes_are_told_if_no_other_device_takes_them(
     loaded.infer(feed(2))
     loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
     assert ("A has no fast kernel for 'Add_0' (SLOW_NODES names all)" in caplog.text) is (not others)
+
+
+@pytest.mark.parametrize("end", ["export", "close"])
+def test_cache_entry_is_written_when_the_choice_is_made(
+    core: Core, add_device: Any, network: Network, feed: Feed, tmp_path: Path, end: str
+) -> None:
+    fast, slow = add_device("A"), add_device("B")
+    pause = threading.Event()
+    slow.work = lambda: pause.wait(0.02)
+    fast.load_gate.clear()
+    config = {"AUTO_MEASURE": True, "CACHE_DIR": str(tmp_path)}
+    loaded = core.load_network(network, "AUTO:A,B", config)
+    assert loaded.infer(feed(2))["y"].tolist() == [6]
+    assert not list(tmp_path.glob("*.blob"))
+    fast.load_gate.set()
+    if end == "export":
+        loaded.export_network(io.BytesIO())
+        assert len(list(tmp_path.glob("*.blob"))) == 1
+    loaded.close()
+    assert len(list(tmp_path.glob("*.blob"))) == 1
+    again = core.load_network(network, "AUTO:A,B", config)
+    assert again.get_metric("LOADED_FROM_CACHE")
+    assert again.get_metric("EXECUTION_DEVICES") == ("A",)
+    assert again.infer(feed(3))["y"].tolist() == [9]
+
+
+def test_network_that_never_ran_is_closed_without_a_choice(core: Core, add_device: Any, network: Network, tmp_path: Path) -> None:
+    slow = add_device("A")
+    add_device("B")
+    slow.load_gate.clear()
+    core.load_network(network, "AUTO:A,B", {"CACHE_DIR": str(tmp_path)}).close()
+    assert not list(tmp_path.glob("*.blob"))
+
+
+def test_choices_are_made_one_after_another_behind_first_runs(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    first, second, quick = add_device("A"), add_device("B"), add_device("C")
+    first.load_gate.clear()
+    one = core.load_network(network, "AUTO:A,C")
+    assert one.infer(feed(1))["y"].tolist() == [3]
+    assert first.load_entered.wait(LIMIT)
+    other = core.load_network(network, "AUTO:B,C")
+    assert other.infer(feed(2))["y"].tolist() == [6]
+    assert not second.load_entered.wait(0.4)
+    first.load_gate.set()
+    assert second.load_entered.wait(LIMIT)
+    for loaded in (one, other):
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert (first.loads, second.loads, quick.loads) == (1, 1, 2)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -262,6 +263,17 @@ def test_close_by_another_thread_during_runs_leaves_them_right() -> None:
         while closer.is_alive():
             counted.run(0, 30, team)
         closer.join()
+
+
+def test_team_is_closed_when_the_process_takes_itself_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Team(2)
+    (thread,) = team._threads
+    # As after the exit functions of weakref; a Core may be closed behind them.
+    monkeypatch.setattr(weakref.finalize, "_shutdown", True)
+    closer = threading.Thread(target=team.close, daemon=True)
+    closer.start()
+    closer.join(60)
+    assert not thread.is_alive()
 
 
 def test_collected_team_and_pool_end_their_threads() -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
+from hetero_core.runtime.first_runs import FIRST_RUNS, FirstRuns
 from hetero_cpu.machine.compiler import COMPILER, Kernel, give_back_memory
 
 
@@ -24,8 +25,6 @@ logger = logging.getLogger(__name__)
 Done = Callable[[BaseException | None], None]
 LONGEST_DELAY = 2.0
 """Seconds from an order until it begins beside a first run, which planning and LLVM take the interpreter lock and a processor from."""
-LONGEST_GAP = 0.1
-"""Seconds after a first run in which that of another network may follow, as in an application that runs several in turn."""
 LONGEST_PAUSE = 1.0
 """Seconds that a fork waits for a step of planning to end."""
 
@@ -45,13 +44,13 @@ class Order:
 class BackgroundCompiler:
     """Takes orders from any thread; its own thread starts with the first one, and ends with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_runs: FirstRuns | None = None) -> None:
+        """`first_runs`: those that orders wait for, None: of its own orders only."""
+        self._first_runs = first_runs or FirstRuns()
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_over = threading.Event()
-        self._first_runs: list[threading.Event] = []
-        self._is_ordered = threading.Event()
         # Held while a plan is made or takes over, which imports modules: a child forked meanwhile would wait for ever for the lock of
         # such a module.
         self._planning = threading.RLock()
@@ -67,14 +66,13 @@ class BackgroundCompiler:
         """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
 
         `is_wanted` is asked before each kernel; OrderDroppedError is the error if they are not wanted. `begin` is set when the first
-        run of a network ends: nothing is compiled before the first runs of all orders have ended, or LONGEST_DELAY seconds have passed
-        since the order. `kernels` is gone through in the compiling thread, and may take its time to find out which they are.
+        run of a network ends: nothing is compiled before the first runs of the process have ended, or LONGEST_DELAY seconds have
+        passed since the order. `kernels` is gone through in the compiling thread, and may take its time to find out which they are.
         """
+        if begin is not None:
+            self._first_runs.expect(begin)
         self._orders.put(Order(kernels, done, is_wanted, begin, monotonic() + LONGEST_DELAY))
         with self._lock:
-            if begin is not None:
-                self._first_runs.append(begin)
-            self._is_ordered.set()
             if self._thread is None and not self._is_over.is_set():
                 self._thread = threading.Thread(target=self._work, name="hetero-cpu-compiler", daemon=True)
                 self._thread.start()
@@ -86,7 +84,8 @@ class BackgroundCompiler:
                 self._compile(order)
             except Exception as raised:  # noqa: BLE001  # handed to the caller of `order`
                 error = raised
-            if self._is_over.is_set():
+            # Compiling fails at the end of the process, which starts no threads any more.
+            if self._is_over.is_set() or (error is not None and not threading.main_thread().is_alive()):
                 COMPILER.rest()
                 return
             try:
@@ -102,25 +101,13 @@ class BackgroundCompiler:
 
     def _compile(self, order: Order) -> None:
         if order.begin is not None:
-            self._await_first_runs(order.latest)
+            self._first_runs.wait(order.latest, self._is_over.is_set)
         self._require_wanted(order)
         with self._planning:
             COMPILER.expect()
         COMPILER.compile_all(self._plan(order.kernels), lambda: self._require_wanted(order))
         # The emitted texts are free memory now, and the packed weights come next.
         give_back_memory()
-
-    def _await_first_runs(self, latest: float) -> None:
-        """Waits until first runs have ended and none has begun since for LONGEST_GAP seconds, but not beyond a time."""
-        while (seconds := latest - monotonic()) > 0 and not self._is_over.is_set():
-            with self._lock:
-                self._is_ordered.clear()
-                self._first_runs = [begin for begin in self._first_runs if not begin.is_set()]
-                begin = next(iter(self._first_runs), None)
-            if begin is not None:
-                begin.wait(seconds)
-            elif not self._is_ordered.wait(min(LONGEST_GAP, seconds)):
-                return
 
     def _plan(self, kernels: Iterable[Kernel]) -> Iterator[Kernel]:
         """Yields the kernels; a fork waits while the next kernel is found."""
@@ -140,9 +127,6 @@ class BackgroundCompiler:
         """Ends the thread, after the kernel that it is at: LLVM must not be at work when the process takes itself apart."""
         self._is_over.set()
         self._orders.put(None)
-        with self._lock:
-            for begin in (*self._first_runs, self._is_ordered):
-                begin.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
@@ -158,10 +142,10 @@ class BackgroundCompiler:
     def forget_thread(self) -> None:
         """Makes a forked child start a thread of its own, for new orders only."""
         self._orders, self._lock, self._thread = queue.SimpleQueue(), threading.Lock(), None
-        self._first_runs, self._is_ordered, self._planning = [], threading.Event(), threading.RLock()
+        self._planning = threading.RLock()
 
 
-BACKGROUND = BackgroundCompiler()
+BACKGROUND = BackgroundCompiler(FIRST_RUNS)
 """The process-wide compiler; its thread starts with the first order."""
 
 atexit.register(BACKGROUND.close)

@@ -56,7 +56,9 @@ class Team:
 
     def close(self) -> None:
         """Ends the threads and waits for them; a run in progress goes on alone, and so do later ones."""
-        self._end()
+        # Not by the finalizer, which does nothing any more when the process takes itself apart: the threads would never end.
+        if self._end.detach() is not None:
+            _stop(self._memory, len(self._threads))
         _join(self._threads)
 
 
