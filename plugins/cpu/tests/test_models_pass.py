@@ -94,3 +94,22 @@ def test_feature_extractor_with_constant_places(places: list[Any], is_gather: bo
     x = np.arange(35).reshape((7, 5)).astype(dtype)
     (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
     np.testing.assert_array_equal(y, x[:, np.reshape(places, -1)])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 33])
+@pytest.mark.parametrize("columns", [1, 2, 4, 5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_product_of_few_columns_is_written_out(columns: int, rows: int, dtype: type) -> None:
+    element = "float" if dtype is np.float32 else "double"
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph ({element}[n, {columns}] x) => ({element}[n, 1] y) <int64[1] axes = {{1}}> {{ y = ReduceProd (x, axes) }}
+    """
+    model = onnx.parser.parse_model(text).SerializeToString()
+    operators = rewrite_models(Core().read_network(model)).op_types
+    assert ("ReduceProd" in operators) is (columns > 4)
+    x = np.random.default_rng(columns).choice([-np.inf, -1.5, 0.0, 0.1, 3.0, np.inf, np.nan], (rows, columns)).astype(dtype)
+    (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
+    with np.errstate(invalid="ignore"):
+        expected = np.prod(x.astype(np.float64), axis=1, keepdims=True)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)

@@ -7,6 +7,7 @@ SVM, linear                      ──> MatMul ── Add ──> decisions
 SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
 decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
 ArrayFeatureExtractor            ──> Gather
+ReduceProd of few columns        ──> Gather of each ── Mul
 Scan of rows: Sub, sum of squares ──> CDist
 ```
 
@@ -40,6 +41,8 @@ def rewrite_models(network: Network) -> Network:
     names, types = FreshNames(network), dict[str, ValueType]()
 
     def rewrite(node: Node) -> Replacement | None:
+        if node.op_type == "ReduceProd":
+            return _multiply_columns(network, names, types, node)
         if node.op_type == "Scan":
             return _measure_distances(network, names, node)
         if node.domain != "ai.onnx.ml":
@@ -65,6 +68,31 @@ def rewrite_models(network: Network) -> Network:
         return writer.finish() if writer.nodes else None
 
     return replace_nodes(network, rewrite)
+
+
+_MOST_FACTORS = 4
+"""Columns whose product is written out: features of polynomials have a column for each factor."""
+
+
+def _multiply_columns(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns the products of a few columns of a matrix of floats in the order of the columns."""
+    x = network.type_of(node.inputs[0])
+    axes = read_numbers(network.initializers, node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("axes")
+    if not isinstance(x, TensorType) or x.dtype not in ("float32", "float64") or not x.shape or len(x.shape) != 2:
+        return None
+    if (
+        tuple(axes or ()) not in ((1,), (-1,))
+        or not node.attributes.get("keepdims", 1)
+        or x.shape[1] not in range(1, _MOST_FACTORS + 1)
+    ):
+        return None
+    writer = NodeWriter(network, names, types, node.name)
+    columns = [writer.add("Gather", node.inputs[0], writer.add_constant(np.array([index])), axis=1) for index in range(x.shape[1])]
+    product = columns[0]
+    for column in columns[1:]:
+        product = writer.add("Mul", product, column)
+    writer.add("Identity", product, output=node.outputs[0])
+    return writer.finish()
 
 
 def _has_columns(network: Network, node: Node) -> bool:
