@@ -80,14 +80,13 @@ def _multiply_columns(network: Network, names: FreshNames, types: dict[str, Valu
     axes = read_numbers(network.initializers, node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("axes")
     if not isinstance(x, TensorType) or x.dtype not in ("float32", "float64") or not x.shape or len(x.shape) != 2:
         return None
-    if (
-        tuple(axes or ()) not in ((1,), (-1,))
-        or not node.attributes.get("keepdims", 1)
-        or x.shape[1] not in range(1, _MOST_FACTORS + 1)
-    ):
+    count = x.shape[1]
+    if not isinstance(count, int) or not 1 <= count <= _MOST_FACTORS:
+        return None
+    if tuple(axes or ()) not in ((1,), (-1,)) or not node.attributes.get("keepdims", 1):
         return None
     writer = NodeWriter(network, names, types, node.name)
-    columns = [writer.add("Gather", node.inputs[0], writer.add_constant(np.array([index])), axis=1) for index in range(x.shape[1])]
+    columns = [writer.add("Gather", node.inputs[0], writer.add_constant(np.array([index])), axis=1) for index in range(count)]
     product = columns[0]
     for column in columns[1:]:
         product = writer.add("Mul", product, column)
