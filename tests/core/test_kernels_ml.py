@@ -106,6 +106,8 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
                                     {"cats_int64s": [4, 5], "cats_strings": ["a", "c"], "default_int64": -7}),
     "category_mapper_to_texts": ("CategoryMapper", [np.array([4, 9])], {"cats_int64s": [4, 5], "cats_strings": ["a", "c"]}),
     "zip_map_of_texts": ("ZipMap", [X], {"classlabels_strings": ["a", "b", "c"]}),
+    "zip_map_of_two": ("ZipMap", [X[:, :2]], {"classlabels_strings": ["a", "b"]}),
+    "zip_map_of_four": ("ZipMap", [np.concatenate([X, X[:, :1]], axis=1)], {"classlabels_int64s": [4, 5, 7, 9]}),
     "zip_map_of_integers": ("ZipMap", [X[0]], {"classlabels_int64s": [4, 5, 7]}),
     "cast_map_dense": ("CastMap", [{3: 1.5, 1: -2.0}], {}),
     "cast_map_sparse_integers": ("CastMap", [{3: 1.5, 1: -2.0}], {"cast_to": "TO_INT64", "map_form": "SPARSE", "max_map": 5}),
@@ -166,6 +168,23 @@ def test_svm_classifier_agrees_with_onnxruntime(
     assert result[0].tolist() == expected[0].tolist()
     # Both iterations stop at an error of 0.005 / classes. ONNX Runtime iterates in float32 and may take a step more or less.
     assert_same(result[1], expected[1], rtol=1e-2 if has_probabilities and classes > 2 else 1e-4)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_svm_probabilities_of_a_row_and_of_many(classes: int) -> None:
+    random = np.random.default_rng(classes)
+    pairs = classes * (classes - 1) // 2
+    x = random.standard_normal((200, 3)).astype(np.float32)
+    attributes = {
+        "classlabels_ints": list(range(classes)), "coefficients": random.standard_normal((classes - 1) * classes).tolist(),
+        "support_vectors": random.standard_normal(classes * 3).tolist(), "vectors_per_class": [1] * classes,
+        "rho": random.standard_normal(pairs).tolist(), "kernel_type": "RBF", "kernel_params": [0.5, 0.0, 0.0],
+        "prob_a": (-4 * random.random(pairs)).tolist(), "prob_b": random.standard_normal(pairs).tolist(),
+    }  # fmt: skip
+    model = make_model("SVMClassifier", [X], outputs=2, **attributes)
+    _, together = run_kernels(model, [x])
+    alone = np.concatenate([run_kernels(model, [row])[1] for row in x[:, None]])
+    np.testing.assert_allclose(alone, together, rtol=1e-6)
 
 
 @DRAWS

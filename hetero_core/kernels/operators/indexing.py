@@ -254,10 +254,17 @@ def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: in
     return lay_out(xp, xp.moveaxis(xp.take(x, indices, axis=axis), axis + 1, -1))
 
 
+_MOST_DIFFERENCES = 1 << 17
+"""Numbers of a block of differences, which a cache holds."""
+
+
 @microsoft_kernel("CDist", dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")})
 def cdist(xp: Namespace, a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
-    """Returns the (squared) Euclidean distance of each row of a to each row of b."""
-    squares = xp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
+    """Returns the (squared) Euclidean distance of each row of a to each row of b, from the differences of a few rows of a at a time."""
+    step, ones = max(1, _MOST_DIFFERENCES // max(1, b.size)), xp.ones(b.shape[1], dtype=a.dtype)
+    # A product with ones sums short rows twice as fast as `sum`.
+    blocks = [xp.matmul((a[row : row + step, None, :] - b) ** 2, ones) for row in range(0, max(1, len(a)), step)]
+    squares = xp.concatenate(blocks, axis=0)
     return narrow(squares if metric == "sqeuclidean" else xp.sqrt(squares), a.dtype)
 
 

@@ -265,34 +265,32 @@ def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, int, boo
 Map = dict[Any, Any]
 
 
-ZipRows = Callable[[list[list[float]]], list[Map]]
-"""Returns a map for each row of numbers."""
+Keys = tuple[Any, ...]
 
 
 def _prepare_zip_map(
     xp: Namespace, input_types: InputTypes, *, classlabels_int64s: tuple[int, ...] = (), classlabels_strings: tuple[str, ...] = ()
-) -> tuple[int, ZipRows]:
+) -> Keys:
     if bool(classlabels_int64s) == bool(classlabels_strings):
         raise ValueError("needs its keys either as integers or as strings")
-    keys = classlabels_int64s or classlabels_strings
-    # Written out, maps take a third of the time of dict(zip(...)). The code holds nothing of the model but the number of keys.
-    targets, places = (
-        "".join(f"v{index}," for index in range(len(keys))),
-        "".join(f"k{index}: v{index}," for index in range(len(keys))),
-    )
-    names = {f"k{index}": key for index, key in enumerate(keys)}
-    zip_rows: ZipRows = eval(f"lambda rows: [{{{places}}} for {targets} in rows]", names)
-    return len(keys), zip_rows
+    return classlabels_int64s or classlabels_strings
 
 
 @ml_kernel("ZipMap", since=(1,), dtypes=FLOAT32, runs_on_host=True, prepare=_prepare_zip_map)
-def zip_map(xp: Namespace, x: Array, *, prepared: tuple[int, ZipRows]) -> list[Map]:
+def zip_map(xp: Namespace, x: Array, *, prepared: Keys) -> list[Map]:
     """Returns a map for each row of x, from the keys to its elements."""
-    count, zip_rows = prepared
     rows = x.reshape((1, -1)) if x.ndim == 1 else x
-    if rows.shape[1] != count:
-        raise ValueError(f"x has {rows.shape[1]} columns for {count} keys")
-    return zip_rows(rows.tolist())
+    if rows.shape[1] != len(prepared):
+        raise ValueError(f"x has {rows.shape[1]} columns for {len(prepared)} keys")
+    columns = rows.T.tolist()
+    # Written out, the maps of two and three classes take less than half of the time of dict(zip(...)).
+    if len(prepared) == 2:
+        first, second = prepared
+        return [{first: x0, second: x1} for x0, x1 in zip(*columns, strict=True)]
+    if len(prepared) == 3:
+        first, second, third = prepared
+        return [{first: x0, second: x1, third: x2} for x0, x1, x2 in zip(*columns, strict=True)]
+    return [dict(zip(prepared, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 _CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}

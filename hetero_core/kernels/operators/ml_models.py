@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import pi
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,9 @@ def refuse_transform(targets: int, post_transform: str) -> None:
     if targets == 1 and post_transform not in ("NONE", "PROBIT"):
         raise ValueError(f"transforms its one target by {post_transform}, which ONNX Runtime leaves out")
 
+
+_FEW_NUMBERS = 128
+"""Numbers of all rows and pairs up to which Python couples the pairs of a support vector machine faster than NumPy."""
 
 _CHOICES = {"post_transform": POST_TRANSFORMS}
 
@@ -193,6 +197,8 @@ class Similarity:
     """The function that compares rows with support vectors, (features, vectors) as an array of the device."""
 
     vectors: Array
+    squares: Array
+    """The sum of the squares of each vector."""
     kernel_type: str
     gamma: float
     coef0: float
@@ -231,7 +237,8 @@ def _prepare_similarity(
     if len(kernel_params) not in (0, 3):
         raise ValueError(f"has {len(kernel_params)} kernel_params; expected gamma, coef0 and degree")
     columns = np.asarray(vectors, dtype=np.float64).reshape((count, -1)).T.tolist()
-    return Similarity(xp.asarray(columns, dtype=np.float64), kernel_type, *(kernel_params or (0.0, 0.0, 0.0)))
+    table = xp.asarray(columns, dtype=np.float64)
+    return Similarity(table, xp.sum(table**2, axis=0), kernel_type, *(kernel_params or (0.0, 0.0, 0.0)))
 
 
 def _compare(xp: Namespace, similarity: Similarity, rows: Array) -> Array:
@@ -241,7 +248,7 @@ def _compare(xp: Namespace, similarity: Similarity, rows: Array) -> Array:
     if similarity.kernel_type == "LINEAR":
         return products
     if similarity.kernel_type == "RBF":
-        squares = xp.sum(x * x, axis=1, keepdims=True) + xp.sum(similarity.vectors**2, axis=0)
+        squares = xp.sum(x * x, axis=1, keepdims=True) + similarity.squares
         return xp.exp(-similarity.gamma * xp.maximum(squares - 2 * products, 0.0))
     affine = similarity.gamma * products + similarity.coef0
     return xp.tanh(affine) if similarity.kernel_type == "SIGMOID" else affine ** int(similarity.degree)
@@ -333,10 +340,32 @@ def _couple_pairs(decisions: Array, machine: Machine) -> Array:
         odds[:, second, first] = 1 - pairwise[:, index]
     q = -odds * odds.swapaxes(1, 2)
     q[:, range(classes), range(classes)] = (odds**2).sum(axis=1)
+    if q.size <= _FEW_NUMBERS:
+        return np.array([_couple_row(matrix, limit=max(100, classes)) for matrix in q.tolist()]).reshape((-1, classes))
     probabilities = np.full((len(decisions), classes), 1 / classes)
     for row in _list_unfinished(q, probabilities, limit=max(100, classes)):
         _improve(q[row], probabilities, row)
     return probabilities
+
+
+def _couple_row(q: list[list[float]], *, limit: int) -> list[float]:
+    """Returns the probabilities of one row of x by the steps of `_list_unfinished` and `_improve`, for which arrays are too small."""
+    classes = range(len(q))
+    p = [1 / len(q)] * len(q)
+    for _ in range(limit):
+        products = [sum(map(mul, row, p)) for row in q]
+        total = sum(map(mul, p, products))
+        if not max([abs(product - total) for product in products]) >= 0.005 / len(q):
+            break
+        for index in classes:
+            row = q[index]
+            step = (total - products[index]) / row[index]
+            scale = 1 / (1 + step)
+            p[index] += step
+            p = [value * scale for value in p]
+            products = [(product + step * weight) * scale for product, weight in zip(products, row, strict=True)]
+            total = sum(map(mul, p, products))
+    return p
 
 
 def _list_unfinished(q: Array, probabilities: Array, *, limit: int) -> Iterator[Array]:

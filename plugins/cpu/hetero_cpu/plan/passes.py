@@ -192,7 +192,11 @@ PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
     *PASSES_OF_QUERY,
-    OperatorPass(f"{_OWN}.models", "rewrite_models", "LinearClassifier SVMClassifier SVMRegressor Scaler TreeEnsembleClassifier"),
+    OperatorPass(
+        f"{_OWN}.models",
+        "rewrite_models",
+        "ArrayFeatureExtractor LinearClassifier ReduceProd SVMClassifier SVMRegressor Scaler Scan TreeEnsembleClassifier",
+    ),
     _fold,
     OperatorPass(
         f"{_OWN}.microsoft",

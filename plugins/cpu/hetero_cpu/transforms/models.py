@@ -6,6 +6,9 @@ classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gat
 SVM, linear                      ──> MatMul ── Add ──> decisions
 SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
 decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
+ArrayFeatureExtractor            ──> Gather
+ReduceProd of few columns        ──> Gather of each ── Mul
+Scan of rows: Sub, sum of squares ──> CDist
 ```
 
 The squared distance of the radial kernel is |x|^2 - 2 x v + |v|^2. Rows and vectors are centered before, so that the terms are not much
@@ -21,7 +24,9 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
+from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.inference import read_numbers
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
@@ -32,10 +37,14 @@ _SCALER = (("offset", 0.0), ("scale", 1.0))
 
 
 def rewrite_models(network: Network) -> Network:
-    """Returns the network with its Scalers of float32 as Sub and Mul, and the texts of its classifiers in a Gather."""
+    """Returns the network with its Scalers of float32 as Sub and Mul, the texts of its classifiers in a Gather, and distances as CDist."""
     names, types = FreshNames(network), dict[str, ValueType]()
 
     def rewrite(node: Node) -> Replacement | None:
+        if node.op_type == "ReduceProd":
+            return _multiply_columns(network, names, types, node)
+        if node.op_type == "Scan":
+            return _measure_distances(network, names, node)
         if node.domain != "ai.onnx.ml":
             return None
         writer, texts = NodeWriter(network, names, types, node.name), node.attributes.get("classlabels_strings")
@@ -50,6 +59,8 @@ def rewrite_models(network: Network) -> Network:
             attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
             writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
             writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
+        elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
+            writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
         elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, node):
             _write_machine(writer, node, network)
         else:
@@ -57,6 +68,84 @@ def rewrite_models(network: Network) -> Network:
         return writer.finish() if writer.nodes else None
 
     return replace_nodes(network, rewrite)
+
+
+_MOST_FACTORS = 4
+"""Columns whose product is written out: features of polynomials have a column for each factor."""
+
+
+def _multiply_columns(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns the products of a few columns of a matrix of floats in the order of the columns."""
+    x = network.type_of(node.inputs[0])
+    axes = read_numbers(network.initializers, node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("axes")
+    if not isinstance(x, TensorType) or x.dtype not in ("float32", "float64") or not x.shape or len(x.shape) != 2:
+        return None
+    count = x.shape[1]
+    if not isinstance(count, int) or not 1 <= count <= _MOST_FACTORS:
+        return None
+    if tuple(axes or ()) not in ((1,), (-1,)) or not node.attributes.get("keepdims", 1):
+        return None
+    writer = NodeWriter(network, names, types, node.name)
+    columns = [writer.add("Gather", node.inputs[0], writer.add_constant(np.array([index])), axis=1) for index in range(count)]
+    product = columns[0]
+    for column in columns[1:]:
+        product = writer.add("Mul", product, column)
+    writer.add("Identity", product, output=node.outputs[0])
+    return writer.finish()
+
+
+def _has_columns(network: Network, node: Node) -> bool:
+    """Says whether an ArrayFeatureExtractor reads a matrix of numbers at constant places, a list of them, that it has."""
+    x, places = network.type_of(node.inputs[0]), network.initializers.get(node.inputs[1])
+    if not isinstance(x, TensorType) or x.dtype == "string" or not x.shape or len(x.shape) != 2 or places is None:
+        return False
+    return len(places.shape) == 1 and type(x.shape[1]) is int and bool(((places.array >= 0) & (places.array < x.shape[1])).all())
+
+
+def _measure_distances(network: Network, names: FreshNames, node: Node) -> Replacement | None:
+    """Returns a CDist for a Scan over rows that takes each from all rows of its state, which stays, and sums the squares.
+
+    Neighbors and Gaussian processes of scikit-learn are exported so.
+    """
+    body, types = node.bodies["body"], [network.type_of(value) for value in node.inputs]
+    is_plain = len(types) == 2 and len(node.outputs) == 2 and not node.captures and node.opset >= 9
+    if not is_plain or any(value for name, value in node.attributes.items() if name.startswith("scan_") and any(value)):
+        return None
+    state, row = types
+    if not (isinstance(state, TensorType) and isinstance(row, TensorType) and state.dtype == row.dtype in ("float32", "float64")):
+        return None
+    if not (state.shape and row.shape and len(state.shape) == len(row.shape) == 2 and state.shape[1] == row.shape[1]):
+        return None
+    producers = {value: inner for inner in body.nodes for value in inner.writes}
+
+    def find_source(value: str) -> str:
+        while value in producers and producers[value].op_type == "Identity":
+            value = producers[value].inputs[0]
+        return value
+
+    (state_name, row_name), (kept_name, sums_name) = ([spec.name for spec in specs] for specs in (body.inputs, body.outputs))
+    sums = producers.get(find_source(sums_name))
+    if (
+        find_source(kept_name) != state_name
+        or sums is None
+        or sums.op_type != "ReduceSumSquare"
+        or sums.attributes.get("keepdims", 1)
+    ):
+        return None
+    axes = read_numbers(body.initializers, sums.inputs[1]) if len(sums.inputs) > 1 else sums.attributes.get("axes")
+    difference = producers.get(find_source(sums.inputs[0]))
+    if tuple(axes or ()) not in ((1,), (-1,)) or difference is None or difference.op_type != "Sub":
+        return None
+    if {find_source(value) for value in difference.inputs} != {state_name, row_name}:
+        return None
+    writer = NodeWriter(network, names, {}, node.name)
+    if node.outputs[0]:
+        writer.add("Identity", node.inputs[0], output=node.outputs[0])
+    metric = MappingProxyType({"metric": "sqeuclidean"})
+    writer.nodes.append(
+        Node(names.node(f"{node.name}/CDist"), "CDist", node.inputs[::-1], node.outputs[1:], MICROSOFT, 1, 0, metric)
+    )
+    return writer.finish()
 
 
 _LARGEST_EXPONENT = 256.0

@@ -1,0 +1,115 @@
+"""Exported nearest neighbors and picked columns: a Scan of distances is a CDist, an ArrayFeatureExtractor a Gather; results stay equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hetero_cpu.transforms.models import rewrite_models
+
+from hetero_core import Core
+
+SCAN = """
+<ir_version: 10, opset_import: ["" : 18]>
+agraph (TYPE[n, 5] x, TYPE[rows, 5] known) => (TYPE[n, 5] state, TYPE[rows, n] y) {
+    state, y = Scan <num_scan_inputs = 1, DIRECTION body = inner (TYPE[n, 5] before, TYPE[5] row) => (TYPE[n, 5] after, TYPE[n] sums) {
+        after = NEXT (before)
+        difference = Sub (SIDES)
+        axes = Constant <value_ints = [AXIS]> ()
+        squares = ReduceSumSquare <keepdims = 0> (difference, axes)
+        sums = Identity (squares)
+    }> (x, known)
+}
+"""
+PLAIN = {"TYPE": "float", "DIRECTION": "", "NEXT": "Identity", "SIDES": "before, row", "AXIS": "1"}
+
+
+def make_scan(**changes: str) -> bytes:
+    """Returns the model with its marks replaced by those of PLAIN, or by changes."""
+    text = SCAN
+    for mark, value in (PLAIN | changes).items():
+        text = text.replace(mark, value)
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+def check_scan(model: bytes, rows: int, known: int, expect: Any, dtype: type = np.float32) -> None:
+    """Compares the result for drawn rows with `expect(x, known)` in float64."""
+    random = np.random.default_rng(rows * 100 + known)
+    x, others = (random.standard_normal((count, 5)).astype(dtype) for count in (rows, known))
+    state, y = Core().load_network(model, "CPU").infer({"x": x, "known": others}).values()
+    expected_state, expected = expect(x.astype(np.float64), others.astype(np.float64))
+    np.testing.assert_allclose(state, expected_state, rtol=1e-6)
+    np.testing.assert_allclose(y, expected, rtol=1e-5 if dtype is np.float32 else 1e-13, atol=1e-12)
+
+
+def measure(x: Any, known: Any) -> tuple[Any, Any]:
+    """Returns x and the squared distances."""
+    return x, ((known[:, None] - x) ** 2).sum(-1)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 400), (700, 90), (27000, 3)])
+@pytest.mark.parametrize("changes", [{}, {"SIDES": "row, before"}, {"AXIS": "-1"}, {"TYPE": "double"}])
+def test_scan_of_distances_is_a_cdist(changes: dict[str, str], sizes: tuple[int, int]) -> None:
+    model = make_scan(**changes)
+    operators = rewrite_models(Core().read_network(model)).op_types
+    assert "CDist" in operators
+    assert "Scan" not in operators
+    check_scan(model, *sizes, measure, np.float64 if changes.get("TYPE") == "double" else np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expect"),
+    [
+        (
+            {"NEXT": "Neg"},
+            lambda x, known: (x * (-1) ** len(known), [((x * (-1) ** i - row) ** 2).sum(-1) for i, row in enumerate(known)]),
+        ),
+        ({"DIRECTION": "scan_input_directions = [1],"}, lambda x, known: measure(x, known[::-1])),
+        ({"DIRECTION": "scan_output_directions = [1],"}, lambda x, known: (x, measure(x, known)[1][::-1])),
+        ({"SIDES": "before, before"}, lambda x, known: (x, np.zeros((len(known), len(x))))),
+    ],
+)
+def test_scan_of_something_else_stays(changes: dict[str, str], expect: Any) -> None:
+    model = make_scan(**changes)
+    assert "CDist" not in rewrite_models(Core().read_network(model)).op_types
+    check_scan(model, 4, 7, expect)
+
+
+@pytest.mark.parametrize(("places", "is_gather"), [([0, 4, 2, 2], True), ([3], True), ([[1, 2]], False)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_feature_extractor_with_constant_places(places: list[Any], is_gather: bool, dtype: type) -> None:
+    helper, element = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [helper.make_node("ArrayFeatureExtractor", ["x", "places"], ["y"], domain="ai.onnx.ml")],
+        "columns",
+        [helper.make_tensor_value_info("x", element, ["n", 5])],
+        [helper.make_tensor_value_info("y", element, ["n", None])],
+        [onnx.numpy_helper.from_array(np.array(places), "places")],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    assert ("Gather" in rewrite_models(Core().read_network(model)).op_types) is is_gather
+    x = np.arange(35).reshape((7, 5)).astype(dtype)
+    (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
+    np.testing.assert_array_equal(y, x[:, np.reshape(places, -1)])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 33])
+@pytest.mark.parametrize("columns", [1, 2, 4, 5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_product_of_few_columns_is_written_out(columns: int, rows: int, dtype: type) -> None:
+    element = "float" if dtype is np.float32 else "double"
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph ({element}[n, {columns}] x) => ({element}[n, 1] y) <int64[1] axes = {{1}}> {{ y = ReduceProd (x, axes) }}
+    """
+    model = onnx.parser.parse_model(text).SerializeToString()
+    operators = rewrite_models(Core().read_network(model)).op_types
+    assert ("ReduceProd" in operators) is (columns > 4)
+    x = np.random.default_rng(columns).choice([-np.inf, -1.5, 0.0, 0.1, 3.0, np.inf, np.nan], (rows, columns)).astype(dtype)
+    (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
+    with np.errstate(invalid="ignore"):
+        expected = np.prod(x.astype(np.float64), axis=1, keepdims=True)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
