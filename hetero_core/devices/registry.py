@@ -26,7 +26,7 @@ from hetero_core.contract import DeviceName
 from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
-from hetero_core.devices.known_devices import advise_missing
+from hetero_core.devices.known_devices import advise_missing, suggest_device
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
 from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
@@ -227,7 +227,7 @@ class Registry:
             advice = advise_missing(name, self._announced)
             if name in self._left_out:
                 advice = f"{PLUGINS_VARIABLE}={self._plugins} leaves it out"
-            hint = f"; {advice};" if advice else suggest(name, self._announced) or ";"
+            hint = f"; {advice};" if advice else suggest_device(name, self._announced) or ";"
             if "," in name:
                 hint = f", did you mean 'HETERO:{name}'?"
             raise DeviceNotFoundError(
