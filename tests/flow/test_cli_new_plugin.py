@@ -64,7 +64,7 @@ def test_project_has_licence_urls_and_all_that_the_kit_needs(tmp_path: Path) -> 
     assert {"Repository", "Documentation", "Changelog", "Issues"} == set(project["urls"])
     core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = {text.partition(">")[0] for text in project["optional-dependencies"]["test"]}
-    assert requirements == {"hetero-core[test]", "hetero-hetero", "hetero-template", "mypy"}
+    assert requirements == {"hetero-core[test]", "mypy"}
     assert [row["name"] for row in make_rows(tmp_path / "pyproject.toml")] == ["MY_CHIP"]
     workflows = tmp_path / ".github" / "workflows"
     assert f'hetero: ["v{core["version"]}", "main"]' in (workflows / "test.yml").read_text()
