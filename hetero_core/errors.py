@@ -193,14 +193,16 @@ def word_missing(owner: str, kind: str, name: object, known: Iterable[str]) -> s
 
 def suggest(wrong: str, choices: Iterable[str]) -> str:
     """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text without a near choice."""
-    known = sorted(set(choices))
-    folded = {choice.casefold(): choice for choice in known}
+    near = [f"'{name}'" for name in find_near(wrong, choices)]
+    return f", did you mean {' or '.join(near)}?" if near else ""
+
+
+def find_near(wrong: str, choices: Iterable[str]) -> list[str]:
+    """Returns the at most three of `choices` that are most similar to a word, in any case, the nearest first."""
+    folded = {choice.casefold(): choice for choice in sorted(set(choices))}
     import difflib  # heavy beside the rest of this file, which everything imports
 
-    near = difflib.get_close_matches(wrong.casefold(), list(folded), n=3, cutoff=0.6)
-    if not near:
-        return ""
-    return ", did you mean " + " or ".join(f"'{folded[name]}'" for name in near) + "?"
+    return [folded[name] for name in difflib.get_close_matches(wrong.casefold(), list(folded), n=3, cutoff=0.6)]
 
 
 def enumerate_choices(choices: Iterable[str]) -> str:

@@ -66,8 +66,8 @@ def metrics(device: DeviceName) -> Mapping[str, Any]:
     DEVICE_ARCHITECTURE, CODE_FOLDER (the name of the private folder with compiled code, "" if unused),
     RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs of a network may be
     under way at once on the Core's threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once),
-    VALUE_DEVIATIONS (FLOAT64, INDICES, INFINITY, NAN: values that its engine computes otherwise than ONNX says). The core derives
-    SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT.
+    VALUE_DEVIATIONS (DENORMALS, FLOAT64, INDICES, INFINITY, NAN: values that its engine computes otherwise than ONNX says). The core
+    derives SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT.
     """
 
 

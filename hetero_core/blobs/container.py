@@ -102,8 +102,30 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
     return check_container(*_open_view(source))
 
 
+def read_undigested(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -> tuple[BlobHeader, Payload]:
+    """Returns header and sections as `read_blob` does, without a look into the sections, which costs the time of reading them all.
+
+    An import or a check of the same file has to come before a use of the sections. Raises: as `read_blob`.
+    """
+    header, _, payload, _ = _check_head(*_open_view(source))
+    return header, payload
+
+
 def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     """Returns header and sections of a container in memory; `name` is used in error messages. Raises: as `read_blob`."""
+    header, rows, payload, begin = _check_head(name, view)
+    digests = digest_sections(payload.sections)
+    for row in rows:
+        if row.digest != digests[row.name].hex():
+            raise BlobDamagedError(
+                f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
+            )
+    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
+    return header, replace(payload, digests=digests)
+
+
+def _check_head(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEntry], Payload, int]:
+    """Returns the header of a container, its table, its sections and their begin, after checking all bytes before the sections."""
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
             f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
@@ -122,15 +144,7 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     begin = _align(_HEAD.size + header_size)
     if sha256(view[: min(begin, len(view) - _DIGEST_SIZE)]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
-    header, rows, payload = _parse(name, view, header_size)
-    digests = digest_sections(payload.sections)
-    for row in rows:
-        if row.digest != digests[row.name].hex():
-            raise BlobDamagedError(
-                f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
-            )
-    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
-    return header, replace(payload, digests=digests)
+    return *_parse(name, view, header_size), begin
 
 
 def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:

@@ -9,7 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.blobs.container import MAGIC, read_blob
+from hetero_core.blobs.container import MAGIC, read_undigested
 from hetero_core.cli.answer import WRONG_RESULT, Answer, UsageError, follow
 from hetero_core.cli.measurement import wait_for_kernels
 from hetero_core.cli.options import (
@@ -143,10 +143,9 @@ def _inspect(options: argparse.Namespace) -> Answer:
     ]
     if excess:
         raise UsageError(f"--inspect reads one file and takes no {', '.join(excess)}")
-    header, payload = read_blob(options.inspect)
-    fields = _describe_blob(header, payload)
     with Core() as core:
         check = core.check_blob(options.inspect, options.device)
+    fields = _describe_blob(*read_undigested(options.inspect))  # checked by the line above
     text = "\n".join([*_format_blob(fields, ""), *_format_check(check, "")])
     return Answer(text, {"file": options.inspect, **fields, "check": dataclasses.asdict(check)})
 
@@ -168,7 +167,7 @@ def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:
 def _describe_section(name: str, view: Any, *, is_code: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {"name": name, "bytes": view.nbytes, "code": is_code}
     if bytes(view[: len(MAGIC)]) == MAGIC:
-        fields["blob"] = _describe_blob(*read_blob(view))
+        fields["blob"] = _describe_blob(*read_undigested(view))
     return fields
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hetero_core.blobs.container import read_blob
+from hetero_core.blobs.container import read_undigested
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow
 from hetero_core.cli.measurement import wait_for_kernels
 from hetero_core.cli.options import Parser, add_repeated, read_config, read_tolerance, whole_number
@@ -31,17 +31,18 @@ def answer(options: argparse.Namespace) -> Answer:
 
     Raises: UsageError for a blob without samples; errors of an import and of inputs.
     """
-    from hetero_core.blobs.samples import unpack_samples
+    from hetero_core.blobs.samples import PREFIX, unpack_samples
     from hetero_core.cli.outputs import compare_samples, format_comparison
 
-    samples, step = unpack_samples(read_blob(options.blob)[1].sections), follow(options)
-    if not samples:
+    sections, step = read_undigested(options.blob)[1].sections, follow(options)
+    if not any(name.startswith(PREFIX) for name in sections):
         raise UsageError(
             f"'{options.blob}' holds no samples; write it again with: hetero compile MODEL -d DEVICE --samples inputs.npz -o {options.blob}"
         )
     with Core() as core:
         with step(f"importing '{options.blob}'"):
             loaded = core.import_network(options.blob, options.device, read_config(options), trust=options.trust)
+        samples = unpack_samples(sections)  # the import has checked them
         with step(f"running the samples of network '{loaded.name}' on {loaded.device}"):
             rows = compare_samples(loaded, samples, rtol=options.rtol)
             for _ in range(options.runs - 1):

@@ -21,30 +21,14 @@ from hetero_core.conformance.contract_formulas import FORMULA_CHECKS
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
 _FILES = (
-    contract_device,
-    contract_networks,
-    contract_values,
-    contract_runs,
-    contract_resources,
-    contract_exporting,
+    *(contract_device, contract_networks, contract_values, contract_runs, contract_resources, contract_exporting),
     contract_versions,
 )
 # Traces come first, so that their check of process settings covers the first load of the device.
 SUBJECTS = (
     *("traces", "registry", "properties", "capabilities", "device_facts", "query", "load", "meaning", "tensors", "memory"),
-    *(
-        "values",
-        "formulas",
-        "dynamic_shapes",
-        "requests",
-        "callbacks",
-        "cancel",
-        "perf_counts",
-        "executed",
-        "extensions",
-        "lifetime",
-    ),
-    *("start", "threading", "exporting"),
+    *("values", "formulas", "dynamic_shapes", "requests", "callbacks", "cancel", "perf_counts", "executed", "extensions"),
+    *("lifetime", "start", "threading", "exporting"),
 )
 """The subjects of the contract files in the order of their checks."""
 STATIC_CHECKS: tuple[Check, ...] = tuple(

@@ -45,20 +45,20 @@ CAPABILITIES: Mapping[str, str] = {
 """Capability that a check may need -> the reason for a skip if a device does not have it."""
 
 
-class CheckFailed(AssertionError):
-    """A check found that the device violates the contract; `finding` holds details for reports."""
+class _Verdict(Exception):
+    """An end of a check with its reason; `finding` holds details for reports."""
 
     def __init__(self, message: str, finding: object = None) -> None:
         super().__init__(message)
         self.finding = finding
 
 
-class Skip(Exception):  # not an error: the check says that it does not apply
-    """A check does not apply to this device; the text says why. `finding` holds details for reports."""
+class CheckFailed(_Verdict, AssertionError):
+    """A check found that the device violates the contract."""
 
-    def __init__(self, message: str, finding: object = None) -> None:
-        super().__init__(message)
-        self.finding = finding
+
+class Skip(_Verdict):  # not an error: the check says that it does not apply
+    """A check does not apply to this device; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +240,13 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
         if not reasons or not all(part in reason for part in reasons):
             return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, reasons))}"
     return None
+
+
+def skip_declared(context: CheckContext, deviation: str) -> None:
+    """Raises: Skip if the device declares this deviation from ONNX."""
+    declared = context.get_metric("VALUE_DEVIATIONS")
+    if deviation in declared:
+        raise Skip(f"the device declares in the metric VALUE_DEVIATIONS that it deviates here: {', '.join(declared)}")
 
 
 def load_claimed(core: Core, network: Network, device: str) -> ExecutableNetwork:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, Skip, check, load_each, require, require_equal, require_error
+from hetero_core.conformance.check import CheckContext, Skip, check, load_each, require, require_equal, require_error, skip_declared
 from hetero_core.conformance.samples import load_sample, make_sample, make_samples, open_request, read_text
 from hetero_core.errors import HeteroError, InputNameError, InputShapeError, InputTypeError
 
@@ -233,13 +233,6 @@ def _shape_of_input(loaded: ExecutableNetwork, index: int) -> tuple[int, ...]:
     return tuple(int(size or 0) for size in loaded.inputs[index].shape or ())
 
 
-def _skip_declared(context: CheckContext, deviation: str) -> None:
-    """Raises: Skip if the device declares this deviation from ONNX."""
-    declared = context.get_metric("VALUE_DEVIATIONS")
-    if deviation in declared:
-        raise Skip(f"the device declares in the metric VALUE_DEVIATIONS that it deviates here: {', '.join(declared)}")
-
-
 def _skip_shortened(context: CheckContext) -> None:
     """Raises: Skip under a configuration that lets the device compute in a shorter type."""
     if context.rtol is not None:
@@ -304,7 +297,7 @@ def _describe_bits(bits: int) -> str:
 @check("values")
 def float64_keeps_its_precision(context: CheckContext) -> None:
     """A float64 that the device takes is computed in float64, not in float32, which has 24 bits of 53."""
-    _skip_declared(context, "FLOAT64")
+    skip_declared(context, "FLOAT64")
     x = 1 + 2.0 ** -np.arange(2, 50, dtype=np.float64)
     for operator, compute, loaded in _load_wide(context, "double[48]"):
         bits = _count_bits(loaded.infer({"x": x.copy()})["y"], compute(x), 53)
@@ -314,7 +307,7 @@ def float64_keeps_its_precision(context: CheckContext) -> None:
 @check("values")
 def infinity_is_not_lost(context: CheckContext) -> None:
     """Infinities stay infinite, and overflow in float32 gives an infinity, not the largest finite number."""
-    _skip_declared(context, "INFINITY")
+    skip_declared(context, "INFINITY")
     _skip_shortened(context)
     x = np.array([np.inf, -np.inf, 3e38, -3e38, 1], np.float32)
     for operator, compute, loaded in _load_wide(context, "float[5]"):
@@ -326,7 +319,7 @@ def infinity_is_not_lost(context: CheckContext) -> None:
 @check("values")
 def nan_is_not_lost(context: CheckContext) -> None:
     """Relu, Clip, Max, Min and pooling give NaN for NaN: a device that computes `x > 0 ? x : 0` hides that a model has gone wrong."""
-    _skip_declared(context, "NAN")
+    skip_declared(context, "NAN")
     x = np.array([1.5, np.nan, -2, 0.5, np.nan, np.nan], np.float32)
     for operator, loaded in _load_texts(context, NAN_NETWORKS):
         (value,) = loaded.infer({"x": x.reshape(_shape_of_input(loaded, 0)).copy()}).values()
@@ -352,7 +345,7 @@ def int64_keeps_its_width(context: CheckContext) -> None:
 @check("values")
 def index_outside_its_axis_is_an_error(context: CheckContext) -> None:
     """An index that the axis does not have is an error of the run, never the nearest element or zero."""
-    _skip_declared(context, "INDICES")
+    skip_declared(context, "INDICES")
     for operator, loaded in _load_texts(context, INDEX_NETWORKS):
         x = np.ones(_shape_of_input(loaded, 0), np.float32)
         for index in (3, -4, 2**31):

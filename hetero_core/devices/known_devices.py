@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hetero_core.errors import find_near
+
 HARDWARE_GROUP = "hetero_core.hardware"
 """Entry-point group in which a distribution announces hardware -> the device of its own that uses it, as `nvidia = "GPU"`."""
 _ENDING = "EXECUTIONPROVIDER"
@@ -84,6 +86,15 @@ def advise_missing(device: str, installed: Collection[str]) -> str:
     provider = (f"{_read_table()['provider_device']}.{device.removesuffix(_ENDING)}",) if is_provider else ()
     devices = {name.upper(): devices for name, devices in foreign_names().items()}.get(device, provider)
     return f"it is another project's name: use {' or '.join(_word(name, installed) for name in devices)}" if devices else ""
+
+
+def suggest_device(wrong: str, installed: Collection[str]) -> str:
+    """Returns ", did you mean 'X'?" for the nearest of the installed and the known devices, or an empty text without a near one.
+
+    It says how to install a device that is not installed.
+    """
+    near = [_word(name, installed) for name in find_near(wrong, {*installed, *known_devices()})]
+    return f", did you mean {' or '.join(near)}?" if near else ""
 
 
 def _word(device: str, installed: Collection[str]) -> str:

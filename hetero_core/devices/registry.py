@@ -223,12 +223,12 @@ class Registry:
         """
         claims = self._announced.get(name)
         if not claims:
-            from hetero_core.devices.known_devices import advise_missing  # only errors need the directory
+            from hetero_core.devices.known_devices import advise_missing, suggest_device  # only errors need the directory
 
             advice = advise_missing(name, self._announced)
             if name in self._left_out:
                 advice = f"{PLUGINS_VARIABLE}={self._plugins} leaves it out"
-            hint = f"; {advice};" if advice else suggest(name, self._announced) or ";"
+            hint = f"; {advice};" if advice else suggest_device(name, self._announced) or ";"
             if "," in name:
                 hint = f", did you mean 'HETERO:{name}'?"
             raise DeviceNotFoundError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from hetero_core import Core, Executable, Network, RunContext
 from hetero_core.conformance import catalogue, check, operators, report
-from hetero_core.conformance.operators import CaseOutcome, judge_case
+from hetero_core.conformance.operators import CaseOutcome, accept_half_steps, judge_case
 from hetero_core.conformance.oracles import run_evaluator
 from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.network.writer import network_to_proto
@@ -157,3 +158,41 @@ def test_only_cases_that_draw_are_judged_by_facts(core: Core) -> None:
         *(f"test_bernoulli{kind}{form}" for kind in ("", "_double", "_seed") for form in ("", "_expanded")),
         *(f"test_training_dropout{kind}" for kind in ("", "_default", "_default_mask", "_mask")),
     }
+
+
+def make_node(operator: str) -> Any:
+    """Returns a network of one node, as far as the kit looks at it."""
+    return SimpleNamespace(nodes=[SimpleNamespace(op_type=operator)])
+
+
+def _requantize(x: Any, scale: float, device: int) -> int:
+    """Returns the integer that the kit accepts of a QuantizeLinear of x, for which a device gave `device`."""
+
+    def run(inputs: Any) -> list[Any]:
+        return [np.rint(inputs[0].astype(np.float64) / inputs[1]).astype(np.int8)]
+
+    inputs = [np.array([x], np.float32), np.array(scale, np.float32)]
+    (accepted,) = accept_half_steps(make_node("QuantizeLinear"), inputs, [np.array([device], np.int8)], run(inputs), run)
+    return int(accepted[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "scale", "device", "accepted"),
+    [
+        (0.35, 0.1, 4, 4),  # 3.5 but for the rounding of both numbers
+        (0.35, 0.1, 3, 3),
+        (-0.35, 0.1, -4, -4),
+        (0.35, 0.1, 5, 3),
+        (0.351, 0.1, 3, 4),  # 3.51 is no half
+        (5.0, 2.0, 3, 2),  # 2.5 is exact, and rounded to even
+        (0.625, 0.25, 3, 2),
+    ],
+)
+def test_step_of_a_quantized_integer_is_accepted_at_a_half_alone(x: float, scale: float, device: int, accepted: int) -> None:
+    assert _requantize(x, scale, device) == accepted
+
+
+def test_only_quantizing_nodes_may_be_a_step_off() -> None:
+    inputs = [np.array([7], np.int32), np.array(0.1, np.float32)]
+    expected = [np.array([3], np.int8)]
+    assert accept_half_steps(make_node("Mul"), inputs, [np.array([4], np.int8)], expected, lambda _: expected) == expected

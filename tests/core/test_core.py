@@ -81,6 +81,13 @@ def test_unknown_device_lists_near_misses_and_installed_devices(core: Core) -> N
     assert f"installed are {', '.join(core.device_names)}" in str(caught.value)
 
 
+def test_near_device_that_is_not_installed_is_offered(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(core._registry._announced, "GPU", raising=False)
+    with pytest.raises(DeviceNotFoundError) as caught:
+        core.get_metric("GUP", "FULL_DEVICE_NAME")
+    assert "no plugin announces device 'GUP', did you mean 'GPU' ('pip install hetero-cupy')? installed are" in str(caught.value)
+
+
 def test_unknown_id_lists_the_ids(core: Core) -> None:
     core.register_plugin("BARE", Device())
     with pytest.raises(DeviceNotFoundError, match="device TEMPLATE has no id '7'; its ids are 0, 1"):

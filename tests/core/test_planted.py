@@ -1160,6 +1160,7 @@ PLANTS: dict[str, Plant] = {
     "int64 through int32": casting(np.int64, np.int32),
     "weights drift": running(drift),
     "halves rounded away from zero": formula("QuantizeLinear", lambda x: np.floor(x / 2 + 0.5) + 3),
+    "quantized integers a step off, in a case": each_output(lambda y: y ^ 1 if y.dtype == np.uint8 else y),
     "casts that round": formula("Cast", np.rint),
     "pads of both sides exchanged": toolkit(node=swap_pads),
     "products of depth 0 left out": formula("MatMul", lambda x, w: x @ w if x.shape[-1] else np.ones((len(x), w.shape[-1]))),

@@ -23,7 +23,7 @@ from hetero_cupy.namespace import ATOMIC_DTYPES, ATOMIC_REDUCTIONS, DTYPES, SMAL
 from hetero_cupy.precision import prepare_network
 from hetero_cupy.runtime import Card, Runtime
 
-PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
+PRECISION_KEY = "INFERENCE_PRECISION_HINT"
 
 VERSION = 3
 """Of blobs: the sections of `pack_network` with the prepared network, and `_IDENTITY`. Versions 1 and 2 are refused."""
@@ -52,13 +52,7 @@ class GpuDevice:
             "which it does if the environment variable CUPY_TF32 is 1.",
             choices=("bf16", "f16", "f32", "tf32"),
         )
-        mode = ConfigKey(
-            str,
-            "ACCURACY",
-            "PERFORMANCE allows tf32, ACCURACY does not ask for it. INFERENCE_PRECISION_HINT wins.",
-            choices=("ACCURACY", "PERFORMANCE"),
-        )
-        return {PRECISION_KEY: precision, MODE_KEY: mode}
+        return {PRECISION_KEY: precision}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from hetero_core.kernels.registry import read_table
 from hetero_core.network.types import TensorType
 from hetero_core.testing.models import light_inputs, light_model
 
-HINT, MODE = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
+HINT = "INFERENCE_PRECISION_HINT"
 LOWERED = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 SMALL = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 NAMES = {"f16": "float16", "bf16": "bfloat16"}
@@ -132,7 +132,6 @@ def test_weights_are_cast_before_they_are_written(core: Core, read: Callable[...
         ({HINT: "tf32"}, 1 + 2**-12),
         ({HINT: "f16"}, 1.0),
         ({HINT: "bf16"}, 1.0),
-        ({MODE: "PERFORMANCE"}, 1 + 2**-12),
     ],
 )
 def test_factors_are_rounded_to_16_bits_on_request_only(

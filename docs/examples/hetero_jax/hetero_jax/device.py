@@ -12,14 +12,18 @@ from hetero_core.kernels.registry import NOT_STRING, find_refusals
 from hetero_core.network.writer import pack_network, unpack_network
 
 jax.config.update("jax_enable_x64", True)  # ONNX has float64 and int64
+PAYLOAD_VERSION = 1
 
 
 class JaxDevice:
+    def __init__(self):
+        self.name = f"JAX {jax.__version__} on {jax.devices()[0]}"  # starts XLA
+
     @hookimpl
     def metrics(self):
         capabilities = ("FP32", "FP64", "FP16", "BF16", "INT8")
-        name = f"JAX {jax.__version__} on {jax.devices()[0]}"
-        return {"FULL_DEVICE_NAME": name, "OPTIMIZATION_CAPABILITIES": capabilities, **describe_host_memory()}
+        facts = {"FULL_DEVICE_NAME": self.name, "OPTIMIZATION_CAPABILITIES": capabilities, **describe_host_memory()}
+        return {**facts, "VALUE_DEVIATIONS": ("DENORMALS",)}  # XLA flushes them on processors, and no flag of it changes that
 
     @hookimpl
     def query_network(self, device, network) -> QueryResult:
@@ -33,10 +37,11 @@ class JaxDevice:
 
     @hookimpl
     def export_network(self, executable):
-        return Payload(pack_network(executable.network))
+        return Payload(pack_network(executable.network), PAYLOAD_VERSION)
 
     @hookimpl
     def import_network(self, device, payload):
+        payload.require_version(PAYLOAD_VERSION)
         return self.load_network(device, unpack_network(payload.sections))
 
 
