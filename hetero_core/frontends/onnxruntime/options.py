@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 
 FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 """The entry that names the folder of external weights."""
-COPY_WEIGHTS_ENTRY = "session.optimized_model_external_initializers_file_name"
-"""The entry that names the second file of `optimized_model_filepath`, which gets the constants of a size or more."""
-COPY_SIZE_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"
 _LIBRARY_VARIABLE = "ORT_CUSTOM_OPS_LIBRARY"
 _MISSED_ENTRIES = {
     "session.set_denormal_as_zero": "denormal numbers are kept",

@@ -20,14 +20,7 @@ import numpy as np
 
 from hetero_core.errors import HeteroError, InputShapeError, UnsupportedNodesError
 from hetero_core.frontends.onnxruntime.errors import convert_error, make_error, raise_as_onnxruntime
-from hetero_core.frontends.onnxruntime.options import (
-    COPY_SIZE_ENTRY,
-    COPY_WEIGHTS_ENTRY,
-    FOLDER_ENTRY,
-    RunOptions,
-    SessionOptions,
-    report_once,
-)
+from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions, report_once
 from hetero_core.frontends.onnxruntime.providers import find_splitter, get_all_providers, place_session, read_providers
 from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, OrtValue, describe_value, report_memory, view_memory
 from hetero_core.frontends.shared_core import find_core
@@ -496,13 +489,9 @@ def _copy_model(source: str | bytes, path: str, entries: Mapping[str, str]) -> N
 
     report_once("optimized_model_filepath gets the model as it is; each device optimizes it when it loads it")
     model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
-    second_file = entries.get(COPY_WEIGHTS_ENTRY)
+    prefix = "session.optimized_model_external_initializers"
+    second_file, threshold = entries.get(f"{prefix}_file_name"), int(entries.get(f"{prefix}_min_size_in_bytes", 1024))
     if second_file is not None:
         Path(path).with_name(second_file).unlink(missing_ok=True)  # the package appends to it
-    onnx.save(
-        model,
-        path,
-        save_as_external_data=second_file is not None,
-        location=second_file,
-        size_threshold=int(entries.get(COPY_SIZE_ENTRY, 1024)),
-    )
+    is_divided = second_file is not None
+    onnx.save(model, path, save_as_external_data=is_divided, location=second_file, size_threshold=threshold)

@@ -110,14 +110,6 @@ class Type(Enum):
         """Says whether the elements are neither floating-point numbers nor booleans."""
         return self.is_integral() and self is not Type.boolean
 
-    def is_dynamic(self) -> bool:
-        """Says whether the type is open."""
-        return self is Type.dynamic
-
-    def is_static(self) -> bool:
-        """Says whether the type is known."""
-        return self is not Type.dynamic
-
     def to_string(self) -> str:
         """Returns OpenVINO's name of the type: "f32"."""
         return self.name

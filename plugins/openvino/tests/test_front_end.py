@@ -388,7 +388,7 @@ def test_properties_have_the_keys_of_openvino() -> None:
 def test_types_and_sizes_answer_as_openvinos() -> None:
     for own in front.Type:
         other = getattr(openvino.Type, own.name)
-        for question in ("is_real", "is_integral", "is_integral_number", "is_dynamic", "is_static"):
+        for question in ("is_real", "is_integral", "is_integral_number"):
             assert getattr(own, question)() == getattr(other, question)(), (own, question)
         assert own.bitwidth == own.get_bitwidth() == (0 if own is front.Type.string else other.bitwidth), own
     texts = ("1..5", "3", "?", "6..", "..2")
