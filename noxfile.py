@@ -225,6 +225,7 @@ def real(session: nox.Session) -> None:
     needed = ["opencv-python-headless", "pillow", "pyclipper", "shapely", "six", "pyyaml", "tqdm", "python-dotenv", "click", TORCH]
     install_workspace(session, plugins, *needed, "optimum-onnx>=0.1,<0.2")
     session.install("--no-deps", "rapidocr-onnxruntime==1.4.4", "rapidocr-openvino==1.4.4", "silero-vad==6.2.3", "magika==1.0.3")
+    session.install("--no-deps", "nudenet==3.4.2", "onnx-asr==0.12.0")
     session.run("pytest", "tests/real", *session.posargs, env=isolate(session))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from hetero_core.cli.answer import Answer, UsageError, follow, format_table
 from hetero_core.cli.options import Parser, add_repeated, add_shape_option, read_config, read_model, read_shapes
 from hetero_core.core import Core
+from hetero_core.devices.names import parse_device_name
+from hetero_core.errors import DeviceMemoryError
+from hetero_core.network.graph import Network
 from hetero_core.plan import Plan
 from hetero_core.reports.fields import record_to_json
 
@@ -46,14 +50,14 @@ def answer(options: argparse.Namespace) -> Answer:
             used = [held.device for held in plan.memory]
             by_priority = core.query_network(network, device, own).plan if len(used) < len(plan.priorities) else None
             idle = {name: _explain_idle(plan, by_priority, name) for name in plan.priorities if name not in used}
+        # Keys of the user may name any device of the list.
+        listed = plan.priorities if own else used
+        device = f"{device.partition(':')[0]}:{','.join(listed)}" if len(listed) > 1 else listed[0]
+        config = {**config, _MEMORY: _fix_limits(core, network, device, config, plan)} if len(listed) > 1 else {}
         free = {
             name: core.get_metric(name, _FREE) if _FREE in core.get_metric(name, "SUPPORTED_METRICS") else None
             for name in plan.priorities
         }
-    # Keys of the user may name any device of the list.
-    if not own:
-        device = f"{device.partition(':')[0]}:{','.join(used)}" if len(used) > 1 else used[0]
-        config = config if len(used) > 1 else {}
     fields = {
         "network": network.name,
         "device": device,
@@ -64,6 +68,24 @@ def answer(options: argparse.Namespace) -> Answer:
         "plan_devices": dict(plan.device_of_node),
     }
     return Answer(_describe(plan, free, idle, options, device, config), fields)
+
+
+def _fix_limits(core: Core, network: Network, device: str, config: dict[str, Any], plan: Plan) -> dict[str, int] | str:
+    """Returns the bytes that each device may hold for the same parts, whatever is free later; AUTO if bytes cannot tell them.
+
+    Limits in bytes leave the workspace of engines out of the estimate, so a part may only stay as it is without this room.
+    """
+    listed = parse_device_name(device).arguments.split(",")
+    for has_workspace in (True, False):
+        limits: dict[str, int] = {name: 0 for name in listed if name not in [held.device for held in plan.memory]}
+        for held in plan.memory:
+            if held.limit is not None:
+                limits[held.device] = held.limit - (0 if has_workspace else held.workspace)
+        with contextlib.suppress(DeviceMemoryError):
+            same = core.query_network(network, device, {**config, _MEMORY: limits}).plan
+            if same is not None and same.device_of_node == plan.device_of_node:
+                return limits
+    return "AUTO"
 
 
 def _explain_idle(plan: Plan, by_priority: Plan | None, device: str) -> str:
@@ -111,7 +133,7 @@ def _describe(
             format_table(header, rows),
             *(f"{name} has no part: {reason}" for name, reason in idle.items()),
             "",
-            "To load it so, with the memory that is free then:",
+            "To load these parts" + (f"; {_MEMORY}=AUTO cuts anew by the memory that is free then:" if config else ":"),
             f"  hetero run {shlex.quote(model)} --random {' '.join(['-d', device, *keys, *shapes])}",
             f"  loaded = core.load_network({arguments})",
         ]

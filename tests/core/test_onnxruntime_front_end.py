@@ -26,6 +26,7 @@ from hetero_core import Core, Executable, QueryResult, hookimpl
 from hetero_core.errors import HeteroError, InputShapeError
 from hetero_core.frontends.onnxruntime import options as frontend_options
 from hetero_core.frontends.onnxruntime.errors import EXCEPTIONS, make_error
+from hetero_core.frontends.onnxruntime.providers import read_providers
 from hetero_core.frontends.shared_core import find_core, forget_core
 
 HETERO = "HeteroExecutionProvider"
@@ -477,10 +478,19 @@ def test_profile_and_model_are_written(tmp_path: Path, caplog: pytest.LogCapture
     options.optimized_model_filepath = str(tmp_path / "written.onnx")
     session = open_session(options=options)
     session.run(None, {"X": X})
-    assert any(event["name"] for event in json.loads(Path(session.end_profiling()).read_text())["traceEvents"])
+    assert any(event["name"] for event in json.loads(Path(session.end_profiling()).read_text()))
     assert session.get_profiling_start_time_ns() > 0
     assert ort.InferenceSession(tmp_path / "written.onnx", providers=CPU).run(None, {"X": X})[0].tolist() == Y.tolist()
     assert open_session().end_profiling() == ""
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "100")
+    model = onnx.load_from_string(make_model("g (float[50] X) => (float[50] Y) { Y = Mul(X, W) }"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(50, dtype=np.float32), "W"))
+    for _ in range(2):
+        ort.InferenceSession(model.SerializeToString(), options, providers=CPU)
+    assert (tmp_path / "weights.bin").stat().st_size == 200
+    (product,) = ort.InferenceSession(tmp_path / "written.onnx", providers=CPU).run(None, {"X": np.ones(50, np.float32)})
+    assert product.tolist() == list(range(50))
     assert "optimized_model_filepath gets the model as it is" in caplog.text
 
 
@@ -525,7 +535,24 @@ def test_page_lists_every_public_name_of_onnxruntime() -> None:
         assert here == "yes" or note, f"{name} has no reason"
 
 
+def test_enumerations_parts_and_version_are_as_onnxruntimes() -> None:
+    assert str(ort.GraphOptimizationLevel.ORT_ENABLE_ALL) == str(onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    session = open_session()
+    original = onnxruntime.InferenceSession(make_model(SQUARE), providers=["CPUExecutionProvider"])
+    assert read_providers("CPUExecutionProvider", None) == {"CPUExecutionProvider": {}}
+    assert session.get_modelmeta().version == original.get_modelmeta().version
+    assert session._sess.run(None, {"X": X}, None)[0].tolist() == Y.tolist()
+    assert ort.OrtValue.ortvalue_from_numpy(X)._ortvalue.numpy().tolist() == X.tolist()
+    assert session.io_binding()._iobinding.get_outputs() == []
+
+
 # Values and bindings
+
+
+def test_value_takes_a_capsule_of_dlpack() -> None:
+    value = ort.OrtValue.from_dlpack(X.__dlpack__())
+    assert value.data_ptr() == X.ctypes.data
+    assert value.numpy().tolist() == X.tolist()
 
 
 def test_value_answers_as_onnxruntimes() -> None:

@@ -64,6 +64,16 @@ def test_ir_is_refused_with_the_exporters_to_use(source: Any) -> None:
         ov.Core().read_model(source)
 
 
+def test_ports_answer_as_nodes_and_tensors() -> None:
+    model = ov.Core().read_model(MODEL)
+    port = model.inputs[0]
+    names = [port.node.friendly_name, port.get_node().get_friendly_name(), port.get_tensor().get_any_name()]
+    assert names == [port.any_name] * 3
+    assert [each.get_type_name() for each in (*model.get_parameters(), *model.results)] == 2 * ["Parameter"] + 2 * ["Result"]
+    model.set_rt_info("value", ["outer", "inner"])
+    assert model.get_rt_info(["outer", "inner"]).astype(str) == "value"
+
+
 def test_ports_tell_names_types_and_shapes() -> None:
     model = ov.Core().read_model(MODEL)
     port = model.input("x")

@@ -16,7 +16,10 @@ import pytest
 from hetero_tests.page_runner import run_page
 
 ROOT = Path(__file__).parents[2]
-PAGES_WITH_COMMANDS = (*("export-and-import.md", "folders-of-data.md", "isolate-a-device.md", "pin-nodes.md", "see-a-plan.md"),)
+PAGES_WITH_COMMANDS = (
+    *("export-and-import.md", "folders-of-data.md", "isolate-a-device.md", "model-larger-than-one-device.md", "pin-nodes.md"),
+    "see-a-plan.md",
+)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,35 @@ def find_speech(count: int, folder: Path) -> Iterator[Any]:
         yield [[interval["start"], interval["end"]] for interval in found]
 
 
+def find_parts(count: int, folder: Path) -> Iterator[Any]:
+    """Yields the boxes that nudenet finds on pages of noise, and a part of its network's output for two drawn images."""
+    from nudenet import NudeDetector
+
+    detector, generator = NudeDetector(), np.random.default_rng(1)
+    session = detector.onnx_session
+    for page in draw_pages(count):
+        yield detector.detect(np.clip(page + generator.integers(0, 200, page.shape), 0, 255).astype(np.uint8))
+        images = generator.random((2, 3, 320, 320), np.float32)
+        yield session.run(None, {session.get_inputs()[0].name: images})[0].ravel()[::97].tolist()
+
+
+def prepare_sounds(count: int, folder: Path) -> Iterator[Any]:
+    """Yields the outputs of the graphs that onnx-asr has for its recognizers: resampling, spectra and their lengths.
+
+    Graphs with STFT are left out: ONNX Runtime 1.32 misses the spectrum of float64 by 1e-4, CPU by 5e-7.
+    """
+    import onnx_asr
+    import onnxruntime
+
+    graphs = Path(onnx_asr.__file__).parent / "preprocessors" / "data"
+    for path in sorted([*graphs.glob("*_conv.onnx"), *graphs.glob("resample_*.onnx")]):
+        session = onnxruntime.InferenceSession(path)
+        for sound, _ in make_sounds(count):
+            values = {"tensor(float)": np.stack([sound[:20000], sound[5000:25000]]), "tensor(int64)": np.array([20000, 15000])}
+            outputs = session.run(None, {spec.name: values[spec.type] for spec in session.get_inputs()})
+            yield [path.name, *([list(each.shape), each.ravel()[::101].tolist()] for each in outputs)]
+
+
 def generate_tokens(count: int, folder: Path) -> Iterator[Any]:
     """Yields the tokens that optimum's models of random weights generate: a decoder with a cache, and an encoder with a decoder."""
     import torch
@@ -79,6 +108,8 @@ APPLICATIONS = {
     "rapidocr": read_pages,
     "magika": name_kinds,
     "silero": find_speech,
+    "nudenet": find_parts,
+    "onnx-asr": prepare_sounds,
     "tokens": generate_tokens,
     "scores": score_texts,
 }

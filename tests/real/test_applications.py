@@ -14,11 +14,13 @@ from sessions import TIMES
 
 HERE = Path(__file__).parent
 DEVICES = ("CPU", "HETERO:ORT,CPU", "AUTO")
-COUNTS = {"rapidocr": 50, "magika": 50, "silero": 50, "tokens": 4, "scores": 10}
+COUNTS = {"rapidocr": 50, "magika": 50, "silero": 50, "nudenet": 10, "onnx-asr": 2, "tokens": 4, "scores": 10}
 PACKAGES = {
     "rapidocr": "rapidocr_onnxruntime",
     "magika": "magika",
     "silero": "silero_vad",
+    "nudenet": "nudenet",
+    "onnx-asr": "onnx_asr",
     "tokens": "optimum",
     "scores": "optimum",
 }
@@ -62,6 +64,8 @@ def assert_same(answer: Any, expected: Any, where: str) -> None:
         assert len(answer) == len(expected), f"{where}: {answer} instead of {expected}"
         for item, other in zip(answer, expected, strict=True):
             assert_same(item, other, where)
+    elif isinstance(expected, dict):
+        assert_same([*answer.items()], [*expected.items()], where)
     elif isinstance(expected, float):
         assert answer == pytest.approx(expected, rel=1e-3, abs=1e-4), where
     else:

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.frontends.onnxruntime.errors import make_error
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
-"""The entry that names the folder of external weights; no other entry has an effect."""
+"""The entry that names the folder of external weights."""
 _LIBRARY_VARIABLE = "ORT_CUSTOM_OPS_LIBRARY"
 _MISSED_ENTRIES = {
     "session.set_denormal_as_zero": "denormal numbers are kept",
@@ -39,7 +39,13 @@ def report_once(text: str) -> None:
         logger.warning("hetero's onnxruntime: %s", text)
 
 
-class GraphOptimizationLevel(IntEnum):
+class _Choice(IntEnum):
+    """An enumeration of ONNX Runtime, which writes a member with its class."""
+
+    __str__ = Enum.__str__
+
+
+class GraphOptimizationLevel(_Choice):
     """How far ONNX Runtime rewrites a graph; devices decide this here."""
 
     ORT_DISABLE_ALL = 0
@@ -49,14 +55,14 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(IntEnum):
+class ExecutionMode(_Choice):
     """Whether ONNX Runtime runs independent nodes at the same time; devices decide this here."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(IntEnum):
+class ExecutionOrder(_Choice):
     """The order in which ONNX Runtime runs nodes; devices decide this here."""
 
     DEFAULT = 0
@@ -93,7 +99,7 @@ class SessionOptions:
     providers: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Stores an entry."""
+        """Stores an entry; of those that change answers or files, the entries for external weights have an effect."""
         if key in _MISSED_ENTRIES and value not in ("0", "ONNX"):
             report_once(f"the session entry {key}={value} has no effect: {_MISSED_ENTRIES[key]}")
         self.entries[key] = value

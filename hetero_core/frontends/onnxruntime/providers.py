@@ -141,7 +141,9 @@ def read_providers(providers: Any, provider_options: Any) -> dict[str, dict[str,
     """Returns each provider once with its options as texts. Raises: ValueError."""
     if providers is None:
         return {}
-    if not isinstance(providers, Sequence) or isinstance(providers, str):
+    if isinstance(providers, str):  # ONNX Runtime goes through its letters, warns, and takes the CPU
+        providers = [providers]
+    if not isinstance(providers, Sequence):
         raise ValueError(f"'providers' should be a sequence, got {providers!r}.")  # noqa: TRY004  # as ONNX Runtime
     pairs = [(each, {}) if isinstance(each, str) else each for each in providers]
     if provider_options is not None:

@@ -7,6 +7,7 @@ names are comments, hetero compiles with them.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import deque
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 Feed = Mapping[str, Any] | Sequence[Any]
 Names = Sequence[str | int] | None
+_NO_VERSION = 2**63 - 1
+"""ONNX Runtime's version of a model whose file has none."""
 
 
 class InferenceSession:
@@ -67,7 +70,7 @@ class InferenceSession:
         self._has_open_sizes = False
         self._place(providers, provider_options)
         if self._sess_options.optimized_model_filepath:
-            _copy_model(self._source, self._sess_options.optimized_model_filepath)
+            _copy_model(self._source, self._sess_options.optimized_model_filepath, getattr(self._sess_options, "entries", {}))
 
     # Loading
 
@@ -137,10 +140,14 @@ class InferenceSession:
 
         self._inputs_meta, self._outputs_meta = describe(network.inputs), describe(network.outputs)
         self._overridable_initializers = describe(network.replaceable if proto.ir_version >= 4 else ())
-        descriptions = proto.doc_string, graph.doc_string, proto.model_version, dict(network.metadata)
+        version = proto.model_version if proto.HasField("model_version") else _NO_VERSION
+        descriptions = proto.doc_string, graph.doc_string, version, dict(network.metadata)
         self._model_meta = ModelMetadata(proto.producer_name, graph.name, proto.domain, *descriptions)
 
     # Descriptions
+
+    # The compiled class that a session wraps in ONNX Runtime.
+    _sess = property(lambda self: self)
 
     def get_session_options(self) -> SessionOptions:
         """Returns the options of the session."""
@@ -305,11 +312,15 @@ class InferenceSession:
     # Profiling
 
     def end_profiling(self) -> str:
-        """Writes a trace of the last runs for Chrome or Perfetto, and returns its path; "" without `enable_profiling`."""
+        """Writes a trace of the last runs for Chrome or Perfetto, and returns its path; "" without `enable_profiling`.
+
+        As ONNX Runtime's, the file is a list with an event in each line.
+        """
         if not self._sess_options.enable_profiling:
             return ""
         path = f"{self._sess_options.profile_file_prefix}{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
-        Path(path).write_text(profiles_to_trace(tuple(self._profiles)), encoding="utf-8")
+        events = json.loads(profiles_to_trace(tuple(self._profiles)))["traceEvents"]
+        Path(path).write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8")
         return path
 
     def get_profiling_start_time_ns(self) -> int:
@@ -329,6 +340,9 @@ class IOBinding:
         # The request of the last run, with the network and the arrays that it writes to.
         self._request: Any = None
         self._written: tuple[Any, ...] = ()
+
+    # The compiled class that a binding wraps in ONNX Runtime.
+    _iobinding = property(lambda self: self)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Binds an input to an array."""
@@ -469,8 +483,15 @@ def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> on
     return model
 
 
-def _copy_model(source: str | bytes, path: str) -> None:
+def _copy_model(source: str | bytes, path: str, entries: Mapping[str, str]) -> None:
+    """Writes the model to a path, its constants to a second file if an entry names that."""
     import onnx
 
     report_once("optimized_model_filepath gets the model as it is; each device optimizes it when it loads it")
-    onnx.save(onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source), path)
+    model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
+    prefix = "session.optimized_model_external_initializers"
+    second_file, threshold = entries.get(f"{prefix}_file_name"), int(entries.get(f"{prefix}_min_size_in_bytes", 1024))
+    if second_file is not None:
+        Path(path).with_name(second_file).unlink(missing_ok=True)  # the package appends to it
+    is_divided = second_file is not None
+    onnx.save(model, path, save_as_external_data=is_divided, location=second_file, size_threshold=threshold)

@@ -102,6 +102,19 @@ def report_memory(device_type: str) -> None:
         report_once(f"a value for memory of '{device_type}' stays in the host's memory; the device copies it")
 
 
+class _Capsule:
+    """A capsule of DLPack as NumPy takes it: as an object with methods. NumPy itself refuses memory of another device."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # kDLCPU
+
+
 class OrtValue:
     """A tensor, a list of tensors or maps, or an absent optional. A tensor shares the memory of its array."""
 
@@ -130,8 +143,11 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """Returns a value over a tensor of another library."""
-        return cls(np.from_dlpack(data))
+        """Returns a value over a tensor of another library, or over a capsule that its `__dlpack__` has returned."""
+        return cls(np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data)))
+
+    # The compiled class that a value wraps in ONNX Runtime; libraries pass it on.
+    _ortvalue = property(lambda self: self)
 
     @property
     def tensor(self) -> np.ndarray[Any, Any]:

@@ -159,9 +159,15 @@ def compile_model(model: Any, device_name: str | None = "AUTO", config: Any = No
     return Core().compile_model(model, device_name, config)
 
 
-def convert_model(input_model: Any) -> Model:
-    """Returns the model of an ONNX file, its bytes or a ModelProto. Raises: RuntimeError for anything else."""
-    return Core().read_model(input_model)
+def convert_model(input_model: Any, input: Any = None) -> Model:  # noqa: A002  # OpenVINO's name
+    """Returns the model of an ONNX file, its bytes or a ModelProto, with the shapes of `input` as `Model.reshape` takes them.
+
+    Raises: RuntimeError for anything else.
+    """
+    model = Core().read_model(input_model)
+    if input is not None:
+        model.reshape(input)
+    return model
 
 
 @translated

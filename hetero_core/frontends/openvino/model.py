@@ -36,7 +36,7 @@ class Node:
         return f"<{self.type_name}: '{self.name}'>"
 
 
-@with_getters("name", "friendly_name", "ordered_ops")
+@with_getters("name", "friendly_name", "ordered_ops", "parameters", "results")
 class Model:
     """A model that `read_model` has read. As in OpenVINO, `reshape` and a PrePostProcessor change it in place."""
 
@@ -68,6 +68,8 @@ class Model:
         """The outputs in order."""
         bounds = self.network.border.bounds
         return [Output(spec, index, bounds, is_input=False) for index, spec in enumerate(self.network.outputs)]
+
+    parameters, results = inputs, outputs
 
     def input(self, key: Any = None) -> ConstOutput:
         """Returns an input by name or index; the only one without. Raises: RuntimeError."""
@@ -126,6 +128,14 @@ class Model:
                 raise RuntimeError(f"the model has no metadata {path!r}; at '{key}' there are {sorted(entry)}")
             entry = entry[key]
         return entry if path is None or isinstance(entry, OVAny) else OVAny(entry)
+
+    def set_rt_info(self, value: Any, path: str | Sequence[str]) -> None:
+        """Sets the entry of a path of keys; a file that is written has the metadata that were read."""
+        *outer, last = [path] if isinstance(path, str) else path
+        entry = self.rt_info
+        for key in outer:
+            entry = entry.setdefault(key, {})
+        entry[last] = OVAny(value)
 
     def has_rt_info(self, path: str | Sequence[str]) -> bool:
         """Says whether metadata has an entry."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from hetero_core.frontends.openvino.shapes import Shape, find_shape, find_type, with_getters
@@ -10,8 +11,12 @@ from hetero_core.network.types import ValueSpec
 
 
 @with_getters("any_name", "names", "index", "shape", "partial_shape", "element_type")
+@with_getters("node", "tensor", "friendly_name", "name", "type_name")
 class ConstOutput:
-    """An input or output: its name, element type and shape. Ports of the same side, index and name are equal."""
+    """An input or output: its name, element type and shape. Ports of the same side, index and name are equal.
+
+    OpenVINO keeps a node and a tensor apart from the port; here all three are the port, which has the name of the value.
+    """
 
     def __init__(self, spec: ValueSpec, index: int, bounds: Mapping[str, tuple[int, int]], *, is_input: bool) -> None:
         self._identity = (is_input, index, spec.name)
@@ -27,6 +32,14 @@ class ConstOutput:
         """The shape. Raises: RuntimeError if a size is open."""
         return self.partial_shape.to_shape()
 
+    node = tensor = property(lambda self: self)
+    friendly_name = name = property(attrgetter("any_name"))
+
+    @property
+    def type_name(self) -> str:
+        """OpenVINO's operator of an input or output."""
+        return "Parameter" if self._identity[0] else "Result"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConstOutput) and self._identity == other._identity
 
@@ -34,7 +47,7 @@ class ConstOutput:
         return hash(self._identity)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: names[{self.any_name}] shape{self.partial_shape} type: {self.element_type}>"
+        return f"<{type(self).__name__}: names[{self.any_name}] shape{self.partial_shape} type: {self.element_type.to_string()}>"
 
 
 class Output(ConstOutput):

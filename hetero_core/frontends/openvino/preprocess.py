@@ -140,7 +140,9 @@ class InputInfo(OutputInfo):
     def convert_element_type(self, type: Any = Type.f32) -> InputInfo:  # noqa: A002  # as above
         """Does nothing: the steps compute in f32 and end in the model's type. Raises: RuntimeError for a type that would round."""
         if Type(type).value not in (self.port.spec.dtype, "float32"):
-            raise self._refuse(f"convert_element_type({Type(type)}) would round between the steps, which compute in f32")
+            raise self._refuse(
+                f"convert_element_type({Type(type).to_string()}) would round between the steps, which compute in f32"
+            )
         return self
 
     def convert_layout(self, dst_layout: Any = None) -> InputInfo:

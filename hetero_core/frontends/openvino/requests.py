@@ -152,6 +152,9 @@ class CompiledModel:
             stream.seek(0)
         return stream
 
+    def release_memory(self) -> None:
+        """Has no effect: a request frees its memory when it is freed."""
+
     @translated
     def get_property(self, property: str) -> Any:  # noqa: A002  # OpenVINO's name
         """Returns a metric or the value of a key. Raises: RuntimeError with the near misses."""

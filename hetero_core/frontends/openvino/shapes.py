@@ -61,7 +61,7 @@ class Written:
         return f"<{type(self).__name__}: {self}>"
 
 
-@with_getters("size")
+@with_getters("size", "bitwidth")
 class Type(Enum):
     """An element type; the value is its name in ONNX, None for `dynamic`. OpenVINO's u1, u3, u6 and nf4 have no type in ONNX."""
 
@@ -91,17 +91,36 @@ class Type(Enum):
     @property
     def size(self) -> int:
         """The bytes of an element in a file, rounded up; 0 for texts and `dynamic`."""
-        return 0 if self.value is None else -(-(bits_of_dtype(self.value) or 0) // 8)
+        return -(-self.bitwidth // 8)
+
+    @property
+    def bitwidth(self) -> int:
+        """The bits of an element; 0 for texts and `dynamic`."""
+        return 0 if self.value is None else bits_of_dtype(self.value) or 0
+
+    def is_real(self) -> bool:
+        """Says whether the elements are floating-point numbers."""
+        return self.name.startswith(("f", "bf"))
+
+    def is_integral(self) -> bool:
+        """Says whether the elements are no floating-point numbers."""
+        return not self.is_real()
+
+    def is_integral_number(self) -> bool:
+        """Says whether the elements are neither floating-point numbers nor booleans."""
+        return self.is_integral() and self is not Type.boolean
 
     def to_string(self) -> str:
         """Returns OpenVINO's name of the type: "f32"."""
         return self.name
 
-    __str__ = get_type_name = to_string
+    get_type_name = to_string
     type_name = property(to_string)
 
     def __repr__(self) -> str:
         return f"<Type: '{self.value or self.name}'>"
+
+    __str__ = __repr__
 
 
 def find_type(dtype: str | None) -> Type:
@@ -119,6 +138,16 @@ class Dimension(Written):
         self.max_length = high  # -1 without a bound
         self.is_static = self.min_length == high
         self.is_dynamic = not self.is_static
+
+    @staticmethod
+    def dynamic() -> Dimension:
+        """Returns any size."""
+        return Dimension()
+
+    def compatible(self, other: Any) -> bool:
+        """Says whether a size may satisfy both."""
+        lows, highs = zip(_read_bounds(self), _read_bounds(Dimension(other)), strict=True)
+        return max(lows) <= min(_LARGEST if high < 0 else high for high in highs)
 
     def get_length(self) -> int:
         """Returns the size. Raises: RuntimeError if it is open."""
@@ -225,6 +254,17 @@ class PartialShape(Written):
     def get_min_shape(self) -> Shape:
         """Returns the lowest sizes."""
         return Shape(size.min_length for size in self.require_sizes())
+
+    def get_max_shape(self) -> Shape:
+        """Returns the largest sizes; that of an open size is the largest int64."""
+        return Shape(size.max_length if size.max_length >= 0 else 2**63 - 1 for size in self.require_sizes())
+
+    def compatible(self, other: Any) -> bool:
+        """Says whether a shape may satisfy both."""
+        second = PartialShape(other).sizes
+        if self.sizes is None or second is None:
+            return True
+        return len(self.sizes) == len(second) and all(map(Dimension.compatible, self.sizes, second))
 
     def __len__(self) -> int:
         return len(self.require_sizes())

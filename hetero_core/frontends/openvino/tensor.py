@@ -66,6 +66,10 @@ class Tensor:
         """The element type."""
         return find_type(dtype_of_numpy(self.data.dtype))
 
+    def is_continuous(self) -> bool:
+        """Says whether the elements lie in memory without gaps; those of a region may not."""
+        return bool(self.data.flags.c_contiguous)
+
     def copy_from(self, source: Any) -> None:
         """Copies a tensor or an array into this tensor, which takes its shape."""
         values = np.asarray(read_array(source))
@@ -77,7 +81,7 @@ class Tensor:
         target.copy_from(self)
 
     def __repr__(self) -> str:
-        return f"<Tensor: shape{self.shape} type: {self.element_type}>"
+        return f"<Tensor: shape{self.shape} type: {self.element_type.to_string()}>"
 
 
 def _hold(source: Any, *, shared: bool) -> np.ndarray[Any, Any]:

@@ -18,6 +18,7 @@ from hetero_hetero.placement import memory
 from hetero_hetero.placement.memory import read_limits
 
 from hetero_core import Core, ExecutableNetwork, Network, hookimpl
+from hetero_core.cli.fit import _fix_limits
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import ConfigValueError, DeviceMemoryError
 from hetero_core.network.graph import Node
@@ -268,6 +269,19 @@ def test_devices_in_one_memory_share_what_is_free(core: Core, monkeypatch: pytes
     plan = core.query_network(read_chain(core), DEVICES, {"HETERO_MEMORY": "AUTO"}).plan
     assert plan is not None
     assert [(held.device, held.total, held.limit) for held in plan.memory] == [("ONE", 864, 1080), ("THREE", 864, 9000)]
+
+
+def test_bytes_that_fit_prints_give_the_same_parts(core: Core) -> None:
+    network, list_of_devices = read_chain(core), "HETERO:ONE,TWO"
+    core.register_plugin("ONE", RoomyDevice(960))
+    core.register_plugin("TWO", RoomyDevice(100_000))
+    plan = core.query_network(network, list_of_devices, {"HETERO_MEMORY": "AUTO"}).plan
+    assert plan is not None
+    assert count_nodes(plan) == {"ONE": 2, "TWO": 2}
+    limits = _fix_limits(core, network, list_of_devices, {}, plan)
+    fixed = core.query_network(network, list_of_devices, {"HETERO_MEMORY": limits}).plan
+    assert fixed is not None
+    assert fixed.device_of_node == plan.device_of_node
 
 
 def test_decoder_that_no_device_holds_loads_by_free_memory(core: Core, add_device: Callable[..., object]) -> None:

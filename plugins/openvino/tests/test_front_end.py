@@ -383,3 +383,25 @@ def test_properties_have_the_keys_of_openvino() -> None:
         ours, theirs = attrgetter(group)(front), attrgetter(group)(openvino)
         keys = {name: key for name, key in vars(ours).items() if isinstance(key, str) and not name.startswith("_")}
         assert keys == {name: str(getattr(theirs, name)) for name in keys}
+
+
+def test_types_and_sizes_answer_as_openvinos() -> None:
+    for own in front.Type:
+        other = getattr(openvino.Type, own.name)
+        for question in ("is_real", "is_integral", "is_integral_number"):
+            assert getattr(own, question)() == getattr(other, question)(), (own, question)
+        assert own.bitwidth == own.get_bitwidth() == (0 if own is front.Type.string else other.bitwidth), own
+    texts = ("1..5", "3", "?", "6..", "..2")
+    for first in texts:
+        for second in texts:
+            sizes = [module.Dimension(first).compatible(module.Dimension(second)) for module in (front, openvino)]
+            shapes = [
+                module.PartialShape(f"[1,{first}]").compatible(module.PartialShape(f"[?,{second}]")) for module in (front, openvino)
+            ]
+            assert sizes[0] == sizes[1], (first, second)
+            assert shapes[0] == shapes[1], (first, second)
+    assert not front.PartialShape([1]).compatible(front.PartialShape([1, 1]))
+    assert front.PartialShape.dynamic().compatible(front.PartialShape([1]))
+    assert front.PartialShape("?,3").get_max_shape() == list(openvino.PartialShape("?,3").get_max_shape())
+    assert front.Dimension.dynamic() == front.Dimension(-1)
+    assert front.Tensor(np.ones(3)).is_continuous()
