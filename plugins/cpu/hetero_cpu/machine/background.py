@@ -23,7 +23,7 @@ class OrderDroppedError(Exception):
 logger = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
-LONGEST_DELAY = 2.0
+LONGEST_DELAY = 1.0
 """Seconds from an order until it begins beside a first run, which planning and LLVM take the interpreter lock and a processor from."""
 LONGEST_PAUSE = 1.0
 """Seconds that a fork waits for a step of planning to end."""
