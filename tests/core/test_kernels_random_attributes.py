@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 
+from hetero_core.kernels.operators.indexing import top_k
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.reader import read_network
 from hetero_core.testing.compare import assert_same
@@ -237,6 +238,24 @@ def test_top_k(data: st.DataObject, seed: int) -> None:
     x = np.random.default_rng(seed).integers(0, 4, shape).astype(np.float32)
     k = np.array([data.draw(st.integers(0, shape[axis]))])
     check("TopK", 11, [x, k], {"axis": axis, "largest": data.draw(st.integers(0, 1))}, outputs=2)
+
+
+@DRAWS
+@given(st.data(), SEEDS, st.sampled_from(("float16", "float32", "float64", "int8", "int64", "uint64")), st.integers(0, 1))
+def test_top_k_of_long_rows(data: st.DataObject, seed: int, dtype: str, largest: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, data.draw(st.sampled_from((3, 100))), (2, 60, 40)).astype(dtype)
+    if x.dtype.kind == "f":
+        for special in (np.nan, np.inf, -np.inf, -0.0):
+            x[rng.random(x.shape) < data.draw(st.sampled_from((0, 0.01, 0.3)))] = special
+    axis, k = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 15))
+    k = min(k, x.shape[axis])
+    # NaN is the largest element; the stable sort of the reversed axis, read backwards, has the lower position first.
+    order = np.argsort(np.flip(x, axis) if largest else x, axis=axis, stable=True)
+    order = np.take(x.shape[axis] - 1 - np.flip(order, axis) if largest else order, range(k), axis=axis)
+    values, positions = top_k(np, x, np.array([k]), axis=axis, largest=largest)
+    np.testing.assert_array_equal(positions, order, strict=True)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=axis), strict=True)
 
 
 @DRAWS
