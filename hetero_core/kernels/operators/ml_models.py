@@ -98,6 +98,8 @@ def refuse_transform(targets: int, post_transform: str) -> None:
         raise ValueError(f"transforms its one target by {post_transform}, which ONNX Runtime leaves out")
 
 
+_BLOCK = 32768
+"""About so many similarities, 256 KiB, are computed together, so that they stay in the processor's cache."""
 _FEW_NUMBERS = 128
 """Numbers of all rows and pairs up to which Python couples the pairs of a support vector machine faster than NumPy."""
 
@@ -313,7 +315,9 @@ def svm_classifier(xp: Namespace, x: Array, *, prepared: Machine) -> tuple[Array
 
     A positive score is a vote for the first class of the pair. Two classes have -s and s. Source: ONNX SVMClassifier-1, libsvm.
     """
-    decisions = _compare(xp, prepared.similarity, as_rows(xp, x)) @ prepared.pair_weights + prepared.rho
+    rows, block = as_rows(xp, x), max(1, _BLOCK // len(prepared.pair_weights))
+    blocks = [rows[start : start + block] for start in range(0, max(1, len(rows)), block)]
+    decisions = np.concatenate([_compare(xp, prepared.similarity, part) @ prepared.pair_weights + prepared.rho for part in blocks])
     votes = np.zeros((len(decisions), len(prepared.labels)), dtype=np.int64)
     for index, (first, second) in enumerate(prepared.pairs):
         votes[:, first] += decisions[:, index] > 0
