@@ -113,3 +113,24 @@ def test_product_of_few_columns_is_written_out(columns: int, rows: int, dtype: t
     with np.errstate(invalid="ignore"):
         expected = np.prod(x.astype(np.float64), axis=1, keepdims=True)
     np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 33])
+def test_products_of_a_degree_are_joined(rows: int) -> None:
+    terms = [(0,), (2,), (0, 1), (1, 1), (2, 0), (1,), (2, 2, 2)]
+    columns = [f"c{i} = ai.onnx.ml.ArrayFeatureExtractor (x, p{i}) p{i}_ = ReduceProd (c{i}, axes)" for i in range(len(terms))]
+    places = ", ".join(f"int64[{len(term)}] p{i} = {{{', '.join(map(str, term))}}}" for i, term in enumerate(terms))
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 1]>
+        agraph (float[n, 3] x) => (float[n, 7] y) <int64[1] axes = {{1}}, {places}>
+        {{ {" ".join(columns)} y = Concat <axis = 1> ({", ".join(f"p{i}_" for i in range(len(terms)))}) }}
+    """
+    model = onnx.parser.parse_model(text).SerializeToString()
+    concat = rewrite_models(Core().read_network(model)).find_producer("y")
+    assert concat is not None
+    assert len(concat.inputs) == 4
+    x = np.random.default_rng(rows).choice([-np.inf, -1.5, 0.0, 0.1, 3.0, np.nan], (rows, 3)).astype(np.float32)
+    (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
+    with np.errstate(invalid="ignore"):
+        expected = np.stack([np.prod(x[:, term].astype(np.float64), axis=1) for term in terms], axis=1)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)

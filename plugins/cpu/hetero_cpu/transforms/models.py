@@ -8,6 +8,7 @@ SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp
 decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
 ArrayFeatureExtractor            ──> Gather
 ReduceProd of few columns        ──> Gather of each ── Mul
+Concat of such products          ──> Gather of all first columns, of all second ... ── Mul
 Scan of rows: Sub, sum of squares ──> CDist
 ```
 
@@ -18,6 +19,7 @@ larger than a distance that counts.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +45,8 @@ def rewrite_models(network: Network) -> Network:
     def rewrite(node: Node) -> Replacement | None:
         if node.op_type == "ReduceProd":
             return _multiply_columns(network, names, types, node)
+        if node.op_type == "Concat":
+            return _join_products(network, names, types, node)
         if node.op_type == "Scan":
             return _measure_distances(network, names, node)
         if node.domain != "ai.onnx.ml":
@@ -76,22 +80,64 @@ _MOST_FACTORS = 4
 
 def _multiply_columns(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
     """Returns the products of a few columns of a matrix of floats in the order of the columns."""
+    count = _count_factors(network, node)
+    if not count:
+        return None
+    writer = NodeWriter(network, names, types, node.name)
+    _write_product(writer, node.inputs[0], np.arange(count)[:, None], output=node.outputs[0])
+    return writer.finish()
+
+
+def _write_product(writer: NodeWriter, x: str, places: Any, output: str = "") -> str:
+    """Adds the product of columns of x, and returns it: `places` (factors, columns) are positions in x."""
+    factors = [writer.add("Gather", x, writer.add_constant(positions), axis=1) for positions in places]
+    product = factors[0]
+    for factor in factors[1:]:
+        product = writer.add("Mul", product, factor)
+    return writer.add("Identity", product, output=output) if output else product
+
+
+def _join_products(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns a Concat of features of a polynomial with all neighbours of the same degree computed together."""
+    if node.attributes.get("axis") not in (1, -1):
+        return None
+    writer, inputs = NodeWriter(network, names, types, node.name), list[str]()
+    factors = {value: _find_factors(network, value) for value in node.inputs}
+    for source, group in groupby(node.inputs, lambda value: factors[value] and (factors[value][0], len(factors[value][1]))):
+        values = tuple(group)
+        if source is None or len(values) == 1:
+            inputs += values
+        else:
+            inputs.append(_write_product(writer, source[0], np.array([factors[value][1] for value in values]).T))
+    if not writer.nodes:
+        return None
+    writer.add("Concat", *inputs, axis=1, output=node.outputs[0])
+    return writer.finish()
+
+
+def _find_factors(network: Network, value: str) -> Any:
+    """Returns the matrix and the columns of which a value is the product; None if it is no product of columns."""
+    product = network.find_producer(value)
+    if product is None or product.op_type != "ReduceProd" or not _count_factors(network, product):
+        return None
+    columns = network.find_producer(product.inputs[0])
+    if columns is None or columns.op_type != "ArrayFeatureExtractor" or not _has_columns(network, columns):
+        return None
+    return columns.inputs[0], network.initializers[columns.inputs[1]].array.tolist()
+
+
+def _count_factors(network: Network, node: Node) -> int:
+    """Returns the number of columns that a ReduceProd multiplies if it is written out, otherwise 0."""
     x = network.type_of(node.inputs[0])
     axes = read_numbers(network.initializers, node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("axes")
     if not isinstance(x, TensorType) or x.dtype not in ("float32", "float64") or not x.shape or len(x.shape) != 2:
-        return None
+        return 0
     count = x.shape[1]
     if not isinstance(count, int) or not 1 <= count <= _MOST_FACTORS:
-        return None
+        return 0
     if tuple(axes or ()) not in ((1,), (-1,)) or not node.attributes.get("keepdims", 1):
-        return None
-    writer = NodeWriter(network, names, types, node.name)
-    columns = [writer.add("Gather", node.inputs[0], writer.add_constant(np.array([index])), axis=1) for index in range(count)]
-    product = columns[0]
-    for column in columns[1:]:
-        product = writer.add("Mul", product, column)
-    writer.add("Identity", product, output=node.outputs[0])
-    return writer.finish()
+        return 0
+    return count
 
 
 def _has_columns(network: Network, node: Node) -> bool:
