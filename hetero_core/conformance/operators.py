@@ -188,21 +188,29 @@ def accept_half_steps(
     expected: Sequence[Any],
     run: Callable[[Sequence[Any]], Sequence[Any]],
 ) -> Sequence[Any]:
-    """Returns the expected outputs, those of a single quantizing node with the device's integer in each place where rounding noise of
-    the real value decides between the two.
+    """Returns the expected outputs, those of a quantizing network with the device's integer in each place where rounding noise of the
+    real value decides between the two.
 
-    The limits are the integers that `run` computes with a scale that is smaller and one that is larger by STEP_NOISE; a device's integer
-    is one step off at most. Powers of two as scales leave no noise: a half is a half, and is rounded to even.
+    A network quantizes if it is a single such node, or ONNX's function of DynamicQuantizeLinear. The limits are the integers that `run`
+    computes with a value that is smaller and one that is larger by STEP_NOISE: the scale, or the input of a dynamic scale apart from its
+    ends, which make the scale. A device's integer is one step off at most. Powers of two as scales leave no noise: a half is a half, and
+    is rounded to even.
     """
-    floats = [index for index, array in enumerate(inputs) if index and isinstance(array, np.ndarray) and array.dtype == np.float32]
-    is_exact = all((np.frexp(inputs[index])[0] == 0.5).all() for index in floats)
-    is_quantizing = len(network.nodes) == 1 and network.nodes[0].op_type.startswith("Q")
+    operator = network.nodes[0].op_type if len(network.nodes) == 1 else ""
+    is_dynamic = operator == "DynamicQuantizeLinear" or network.name.startswith("test_dynamicquantizelinear")
+    floats = [index for index, array in enumerate(inputs) if isinstance(array, np.ndarray) and array.dtype == np.float32]
+    scales = [expected[1]] if is_dynamic else [inputs[index] for index in floats if index]
+    is_exact = all((np.frexp(scale)[0] == 0.5).all() for scale in scales)
+    is_quantizing = is_dynamic or operator.startswith("Q")
     if not is_quantizing or is_exact or describe_mismatch(list(outputs), list(expected)) is None:
         return expected
+    place = 0 if is_dynamic else next(index for index in floats if index)
+    value = inputs[place]
+    is_end = np.isin(value, (value.min(), value.max())) if is_dynamic else False
     limits = []
     for factor in (1 - STEP_NOISE, 1 + STEP_NOISE):
         scaled = list(inputs)
-        scaled[floats[0]] = np.asarray(scaled[floats[0]] * np.float32(factor))
+        scaled[place] = np.where(is_end, value, value * np.float32(factor))
         limits.append(run(scaled))
     return [_accept(*arrays) for arrays in zip(outputs, expected, *limits, strict=True)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,7 +162,7 @@ def test_only_cases_that_draw_are_judged_by_facts(core: Core) -> None:
 
 def make_node(operator: str) -> Any:
     """Returns a network of one node, as far as the kit looks at it."""
-    return SimpleNamespace(nodes=[SimpleNamespace(op_type=operator)])
+    return SimpleNamespace(name="", nodes=[SimpleNamespace(op_type=operator)])
 
 
 def _requantize(x: Any, scale: float, device: int) -> int:
@@ -190,6 +190,21 @@ def _requantize(x: Any, scale: float, device: int) -> int:
 )
 def test_step_of_a_quantized_integer_is_accepted_at_a_half_alone(x: float, scale: float, device: int, accepted: int) -> None:
     assert _requantize(x, scale, device) == accepted
+
+
+@pytest.mark.parametrize(("place", "accepted"), [(3, 25), (4, 221)])
+def test_step_of_a_dynamic_scale_is_accepted_at_a_half_alone(place: int, accepted: int) -> None:
+    """The scale is 5 / 255 in float32: -2.5 is a half but for its rounding, 1.34 is none."""
+    (case,) = iterate_backend_cases("^test_dynamicquantizelinear$", kinds=("node",))
+    (((x,), expected),) = case.runs
+    device = expected[0].copy()
+    device[place] -= 1
+
+    def run(inputs: Sequence[Any]) -> list[Any]:
+        return run_evaluator(case.model, {"x": inputs[0]})
+
+    outputs = [device, *expected[1:]]
+    assert accept_half_steps(make_node("DynamicQuantizeLinear"), [x], outputs, expected, run)[0][place] == accepted
 
 
 def test_only_quantizing_nodes_may_be_a_step_off() -> None:
