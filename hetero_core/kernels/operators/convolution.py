@@ -263,11 +263,16 @@ def max_pool(
 
 
 def _find_largest(xp: Namespace, padded: Array, windows: Windows) -> Array:
-    largest = None
-    for _, picked in windows.slices():
-        elements = padded[(*_ALL, *picked)]
-        largest = elements if largest is None else xp.maximum(largest, elements)
-    return largest
+    """Returns the largest element of each window, along one axis after another: a window of 60 x 80 takes 140 steps, not 4,800."""
+    geometry = zip(windows.kernel, windows.strides, windows.dilations, windows.outputs, strict=True)
+    for axis, (kernel_size, stride, dilation, output) in enumerate(geometry):
+        before = (slice(None),) * (axis + 2)
+        largest = None
+        for first in range(0, kernel_size * dilation, dilation):
+            elements = padded[(*before, slice(first, first + (output - 1) * stride + 1, stride))]
+            largest = elements if largest is None else xp.maximum(largest, elements)
+        padded = largest
+    return padded
 
 
 def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storage_order: int) -> tuple[Array, Array]:
