@@ -126,9 +126,12 @@ def test_products_of_a_degree_are_joined(rows: int) -> None:
         {{ {" ".join(columns)} y = Concat <axis = 1> ({", ".join(f"p{i}_" for i in range(len(terms)))}) }}
     """
     model = onnx.parser.parse_model(text).SerializeToString()
-    concat = rewrite_models(Core().read_network(model)).find_producer("y")
+    rewritten = rewrite_models(Core().read_network(model))
+    concat = rewritten.find_producer("y")
     assert concat is not None
     assert len(concat.inputs) == 4
+    read = {"y", *(value for node in rewritten.nodes for value in node.reads)}
+    assert all(value in read for node in rewritten.nodes for value in node.writes)
     x = np.random.default_rng(rows).choice([-np.inf, -1.5, 0.0, 0.1, 3.0, np.nan], (rows, 3)).astype(np.float32)
     (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
     with np.errstate(invalid="ignore"):

@@ -45,7 +45,7 @@ class BackgroundCompiler:
     """Takes orders from any thread; its own thread starts with the first one, and ends with the process."""
 
     def __init__(self, first_runs: FirstRuns | None = None) -> None:
-        """`first_runs`: those that orders wait for, None: of its own orders only."""
+        """`first_runs`: orders wait for them; without it, for the first runs of this object's own orders."""
         self._first_runs = first_runs or FirstRuns()
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._lock = threading.Lock()

@@ -31,6 +31,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import read_numbers
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
+from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cpu.transforms.microsoft import NodeWriter
 
@@ -71,7 +72,8 @@ def rewrite_models(network: Network) -> Network:
             return None
         return writer.finish() if writer.nodes else None
 
-    return replace_nodes(network, rewrite)
+    # Nothing reads the single products any more that a Concat has joined.
+    return drop_unread(replace_nodes(network, rewrite))
 
 
 _MOST_FACTORS = 4
