@@ -12,7 +12,6 @@ import ctypes
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from threading import Lock, get_ident, main_thread
@@ -25,7 +24,7 @@ import numpy as np
 from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
-from hetero_core.errors import ClosedError, InferenceError
+from hetero_core.errors import ClosedError, DeadlineExceededError, InferenceError, MemoryLimitError, RequestCancelledError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
@@ -168,9 +167,12 @@ class OpenvinoExecutable(Executable):
                 self._run_engine(inputs, results, context.profile)
             except InferenceError as error:
                 # As of empty tensors, which some of the engine's kernels cannot compute. Bad input is an error of both.
-                with suppress(Exception):
+                try:
                     return self._run_kernels(str(error).removesuffix(_ELSEWHERE), inputs, context)
-                raise
+                except (MemoryLimitError, RequestCancelledError, DeadlineExceededError):
+                    raise
+                except Exception:  # noqa: BLE001  # a kernel raises any error for bad input
+                    raise error from error.__cause__
         for index, source in self.ports.passed.items():
             results[index] = _copy(inputs[source], results[index])
         return tuple(results)
