@@ -182,7 +182,7 @@ def _list_operator_files() -> tuple[str, ...]:
 
 
 class _Toolkit(KernelTable):
-    """The toolkit's table. A question imports the files of `operators/` one by one until the kernel is there."""
+    """The toolkit's table. `find` imports the files of `operators/` in turn until one has the kernel."""
 
     def find(self, node: Node) -> KernelRecord | None:
         record = super().find(node)

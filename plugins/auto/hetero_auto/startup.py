@@ -204,7 +204,7 @@ class _Turn:
 
     @contextmanager
     def take(self, is_over: Callable[[], bool]) -> Iterator[None]:
-        """Waits for the choice before this one, but not for one that is stuck."""
+        """Waits until the choice before this one is made, at most _TURN_SECONDS seconds."""
         lock, latest = self._lock, monotonic() + _TURN_SECONDS
         while not (is_held := lock.acquire(timeout=_POLL_SECONDS)) and monotonic() < latest and not is_over():
             pass
