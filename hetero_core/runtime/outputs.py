@@ -72,15 +72,21 @@ class ShapeWatch:
         self._hints = tuple(hints)
         self._where = where
         self._is_strict = is_strict
+        # The last shape of each output that fitted.
+        self._fitting: list[Any] = [None] * len(self._hints)
 
     def check(self, outputs: Sequence[Any]) -> None:
         """Warns of an output whose shape differs from the declared shape: NetworkDeclarationWarning, once for each value.
 
         Raises: InferenceError instead if STRICT_DECLARATIONS is set.
         """
-        for position, hint in self._hints:
+        for index, (position, hint) in enumerate(self._hints):
             shape = getattr(outputs[position], "shape", None)
-            if shape is not None and hint.declared.shape is not None and not fits_shape(tuple(shape), hint.declared.shape):
+            if shape is None or shape == self._fitting[index]:
+                continue
+            if hint.declared.shape is None or fits_shape(tuple(shape), hint.declared.shape):
+                self._fitting[index] = shape
+            else:
                 self._report(hint, tuple(shape))
 
     def _report(self, hint: Hint, shape: tuple[int, ...]) -> None:

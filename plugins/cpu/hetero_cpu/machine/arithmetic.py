@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf, isinf, log, nan, pi, sqrt
+from math import factorial, inf, isinf, log, nan, pi, sqrt
 
 from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.terms import Floats
@@ -27,9 +27,9 @@ _SMALLEST_NORMAL = 1.1754943508222875e-38
 
 def emit_polynomial(code: Code, x: Floats, coefficients: tuple[float, ...]) -> Floats:
     """Returns the polynomial with these coefficients, that of the highest power first."""
-    total = code.constant(coefficients[0], x.width)
+    total = x.constant(coefficients[0])
     for coefficient in coefficients[1:]:
-        total = code.multiply_add(total, x, code.constant(coefficient, x.width))
+        total = code.multiply_add(total, x, x.constant(coefficient))
     return total
 
 
@@ -52,6 +52,29 @@ def emit_exponential(code: Code, x: Floats) -> Floats:
     power = is_low.choose(code.constant(0.0, x.width), power)
     power = (x > high).choose(code.constant(inf, x.width), power)
     return x.is_nan().choose(x, power)
+
+
+_LN2_OF_DOUBLE = (0.6931471803691238, 1.9082149292705877e-10)
+_SERIES_OF_EXPONENTIAL = tuple(1 / factorial(power) for power in range(13, -1, -1))
+_SERIES_OF_LOGARITHM = tuple(2 / power for power in range(21, 0, -2))
+
+
+def emit_double_exponential(code: Code, x: Floats) -> Floats:
+    """Returns e**x of float64 by its series: 0 below -745.13, infinity above 709.78; error 1, also if it is subnormal. NaN stays NaN."""
+    inside = x.at_least(-746.0).at_most(710.0)
+    n = code.call_intrinsic("rint", inside * (1 / log(2)))
+    r = inside
+    for part in _LN2_OF_DOUBLE:
+        r = code.multiply_add(n, x.constant(-part), r)
+    return code.scale_by_power(emit_polynomial(code, r, _SERIES_OF_EXPONENTIAL), n)
+
+
+def emit_double_logarithm(code: Code, x: Floats) -> Floats:
+    """Returns log(x) of a positive float64 that is not subnormal, by the series of (m - 1) / (m + 1); error 2. NaN stays NaN."""
+    m, n = code.split_exponent(x)
+    f = (m - 1.0) / (m + 1.0)
+    high, low = (n * part for part in _LN2_OF_DOUBLE)
+    return x.is_nan().choose(x, high + (low + f * emit_polynomial(code, f * f, _SERIES_OF_LOGARITHM)))
 
 
 def emit_exponential_of_negative(code: Code, x: Floats) -> Floats:

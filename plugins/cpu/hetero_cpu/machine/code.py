@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine import llvm as ir
-from hetero_cpu.machine.terms import Floats, Mask, Number, Term, Truth
+from hetero_cpu.machine.terms import Floats, Mask, Number, Term, Truth, lanes_of
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 ELEMENTS = {"bool": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8), "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8)}
@@ -158,38 +158,47 @@ class Code:
         """Returns a float64 as float32, rounded to nearest, ties to even."""
         return Floats(self, self.builder.convert("fptrunc", value.value, ir.FLOAT))
 
-    def load_element(self, address: Number, dtype: str) -> Number | Floats:
-        """Returns an element of a type of `ELEMENTS`: a float as it is, a whole number or truth value as int64."""
+    def load_element(self, address: Number, dtype: str, lanes: int = 1) -> Number | Floats:
+        """Returns an element, or a vector, of a type of `ELEMENTS`: a float as it is, a whole number or truth value as int64."""
         kind, nbytes = ELEMENTS[dtype]
-        value = self.builder.load(self._point(address, 0), kind, nbytes)
+        value = self.builder.load(self._point(address, 0), _lanes(kind, lanes), nbytes)
         if "float" in dtype:
             return Floats(self, value)
-        return Number(self, value if kind is ir.I64 else self.builder.convert("sext", value, ir.I64))
+        return Number(self, value if kind is ir.I64 else self.builder.convert("sext", value, _lanes(ir.I64, lanes)))
 
     def store_element(self, address: Number, term: Number | Floats, dtype: str) -> None:
         """Writes an element as `load_element` returns it; a whole number loses its upper bits."""
-        kind, nbytes = ELEMENTS[dtype]
-        value = term.value if term.value.type is kind else self.builder.convert("trunc", term.value, kind)
+        (kind, lanes), (target, nbytes) = lanes_of(term.value.type), ELEMENTS[dtype]
+        value = term.value if kind is target else self.builder.convert("trunc", term.value, _lanes(target, lanes))
         self.builder.store(value, self._point(address, 0), nbytes)
+
+    def repeat_element(self, term: Number | Floats, lanes: int) -> Number | Floats:
+        """Returns a vector with the same element in each lane; the element itself for a single lane."""
+        return term if lanes == 1 else type(term)(self, self.builder.spread(term.value, lanes))
+
+    def number_of(self, condition: Truth | Mask) -> Number:
+        """Returns 1 if a condition holds, else 0; of vectors a vector."""
+        kind = _lanes(ir.I64, lanes_of(condition.value.type)[1])
+        return Number(self, self.builder.convert("zext", condition.value, kind))
 
     def convert_element(self, term: Number | Floats, dtype: str) -> Number | Floats:
         """Returns an element as another type; a float that the type does not hold becomes the least whole number, as in NumPy."""
-        kind, is_float = term.value.type, isinstance(term, Floats)
+        kind, lanes = lanes_of(term.value.type)
         if dtype == "bool":
-            zero = ir.Value(kind, "0.0") if is_float else ir.write_integer(kind, 0)
-            truth = self.builder.compare("fcmp une" if is_float else "icmp ne", term.value, zero)
-            return Number(self, self.builder.convert("zext", truth, ir.I64))
+            if isinstance(term, Number):
+                return 1 - self.number_of(term.equals(0))
+            return self.number_of(Mask(self, self.builder.compare("fcmp une", term.value, term.constant(0.0).value)))
         target = ELEMENTS[dtype][0]
         if "float" in dtype:
             if kind is target:
                 return term
-            name = "sitofp" if not is_float else "fpext" if target is ir.DOUBLE else "fptrunc"
-            return Floats(self, self.builder.convert(name, term.value, target))
+            name = "sitofp" if isinstance(term, Number) else "fpext" if target is ir.DOUBLE else "fptrunc"
+            return Floats(self, self.builder.convert(name, term.value, _lanes(target, lanes)))
         if not isinstance(term, Floats):
             return term
-        number, least = Number(self, self.builder.convert("fptosi", term.value, ir.I64)), -(1 << 31)
+        number, least = Number(self, self.builder.convert("fptosi", term.value, _lanes(ir.I64, lanes))), -(1 << 31)
         fits = (number >= least) & (number < -least)
-        return number if dtype == "int64" else fits.choose(number, self.number(least))
+        return number if dtype == "int64" else fits.choose(number, number * 0 + least)
 
     def load_row(self, row: Number, names: Sequence[str]) -> dict[str, Number]:
         """Returns the numbers of a row by their names, in the order in which they stand there."""
@@ -300,15 +309,16 @@ class Code:
         return Floats(self, self.builder.call(self._declare(f"llvm.{name}.{_name_kind(kind)}", kind, [kind]), [value.value]))
 
     def exponent_power(self, exponent: Floats) -> Floats:
-        """Returns 2**n for whole float32 n of -126 to 127."""
-        kind = exponent.value.type
-        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
-        whole = self.builder.convert("fptosi", exponent.value, bits)
-        biased = self.builder.compute("add", whole, ir.write_integer(bits, 127))
-        return Floats(self, self.builder.convert("bitcast", self.builder.compute("shl", biased, ir.write_integer(bits, 23)), kind))
+        """Returns 2**n for whole n of -126 to 127; of float64, -1022 to 1023."""
+        element, lanes = lanes_of(exponent.value.type)
+        bits, bias, shift = (ir.I64, 1023, 52) if element is ir.DOUBLE else (ir.I32, 127, 23)
+        kind = _lanes(bits, lanes)
+        biased = self.builder.compute("add", self.builder.convert("fptosi", exponent.value, kind), ir.write_integer(kind, bias))
+        power = self.builder.compute("shl", biased, ir.write_integer(kind, shift))
+        return Floats(self, self.builder.convert("bitcast", power, exponent.value.type))
 
     def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
-        """Returns value * 2**n for whole float32 n of -252 to 254, rounded once if the result is subnormal."""
+        """Returns value * 2**n for whole n of -252 to 254 (float64: -2044 to 2046), rounded once if the result is subnormal."""
         if value.width == 16:
             kind = value.value.type
             name = "llvm.x86.avx512.mask.scalef.ps.512"
@@ -329,11 +339,13 @@ class Code:
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
         kind = value.value.type
-        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
-        root, shift = (ir.write_integer(bits, number) for number in (0x3F3504F3, 23))
-        whole = self.builder.convert("bitcast", value.value, bits)
-        exponent = self.builder.compute("ashr", self.builder.compute("sub", whole, root), shift)
-        mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, shift))
+        element, lanes = lanes_of(kind)
+        bits, root, shift = (ir.I64, 0x3FE6A09E667F3BCD, 52) if element is ir.DOUBLE else (ir.I32, 0x3F3504F3, 23)
+        whole_kind = _lanes(bits, lanes)
+        whole = self.builder.convert("bitcast", value.value, whole_kind)
+        above = self.builder.compute("sub", whole, ir.write_integer(whole_kind, root))
+        exponent = self.builder.compute("ashr", above, ir.write_integer(whole_kind, shift))
+        mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, ir.write_integer(whole_kind, shift)))
         return Floats(self, self.builder.convert("bitcast", mantissa, kind)), Floats(
             self, self.builder.convert("sitofp", exponent, kind)
         )
@@ -452,4 +464,5 @@ def _lanes(kind: ir.Type, width: int) -> ir.Type:
 
 
 def _name_kind(kind: Any) -> str:
-    return f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+    element, lanes = lanes_of(kind)
+    return f"v{lanes}" * (lanes > 1) + ("f64" if element is ir.DOUBLE else "f32")

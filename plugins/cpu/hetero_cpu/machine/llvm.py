@@ -58,19 +58,19 @@ def write_integers(kind: Type, values: Sequence[int]) -> Value:
     return Value(VectorType(kind, len(values)), f"<{listed}>")
 
 
-def write_float(value: float, lanes: int) -> Value:
-    """Returns a float32 constant, or a vector of it for several lanes; the value is a float32."""
+def write_float(value: float, lanes: int, kind: Type = FLOAT) -> Value:
+    """Returns a constant of float32, or of float64, or a vector of it for several lanes; the value is one of its type."""
     # By its bytes: zeros of either sign are equal.
-    return _write_bytes(struct.pack(">d", value), lanes)
+    return _write_bytes(struct.pack(">d", value), lanes, kind)
 
 
 @cache
-def _write_bytes(content: bytes, lanes: int) -> Value:
+def _write_bytes(content: bytes, lanes: int, kind: Type) -> Value:
     # LLVM reads a float32 by the bits of the float64 that is equal to it.
     text = f"0x{content.hex()}"
     if lanes == 1:
-        return Value(FLOAT, text)
-    return Value(VectorType(FLOAT, lanes), f"splat (float {text})")
+        return Value(kind, text)
+    return Value(VectorType(kind, lanes), f"splat ({kind.text} {text})")
 
 
 class Module:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from hetero_cpu.machine.code import Code
 
 
+def lanes_of(kind: ir.Type) -> tuple[ir.Type, int]:
+    """Returns the type of the elements of a type, and their number."""
+    return (kind.element, kind.count) if isinstance(kind, ir.VectorType) else (kind, 1)
+
+
 class Term:
     """A value of the function under construction. `code` emits the instructions of operators."""
 
@@ -24,12 +29,15 @@ class Term:
 
 
 class Number(Term):
-    """An integer of 64 bits: a size, a count, an address."""
+    """An integer of 64 bits: a size, a count, an address; or a vector of elements."""
 
     __slots__ = ()
 
+    def _like(self, other: Number | int) -> Number:
+        return other if isinstance(other, Number) else Number(self.code, ir.write_integer(self.value.type, int(other)))
+
     def _emit(self, name: str, other: Number | int, *, turned: bool = False) -> Number:
-        left, right = self.value, self.code.number(other).value
+        left, right = self.value, self._like(other).value
         if turned:
             left, right = right, left
         return Number(self.code, self.code.builder.compute(name, left, right))
@@ -59,7 +67,7 @@ class Number(Term):
         return self._emit("urem", other)
 
     def _compare(self, sign: str, other: Number | int) -> Truth:
-        return Truth(self.code, self.code.builder.compare(f"icmp {sign}", self.value, self.code.number(other).value))
+        return Truth(self.code, self.code.builder.compare(f"icmp {sign}", self.value, self._like(other).value))
 
     def __lt__(self, other: Number | int) -> Truth:
         return self._compare("slt", other)
@@ -79,12 +87,12 @@ class Number(Term):
 
     def at_most(self, other: Number | int) -> Number:
         """Returns the smaller of both."""
-        chosen: Number = (self < other).choose(self, self.code.number(other))
+        chosen: Number = (self < other).choose(self, self._like(other))
         return chosen
 
     def at_least(self, other: Number | int) -> Number:
         """Returns the larger of both."""
-        chosen: Number = (self > other).choose(self, self.code.number(other))
+        chosen: Number = (self > other).choose(self, self._like(other))
         return chosen
 
 
@@ -118,17 +126,22 @@ class Mask(Term):
 
 
 class Floats(Term):
-    """A float32 or a vector of them; both operands of an operator have the same width, or the second is a Python number."""
+    """A float32 or a vector of them, or of float64; both operands of an operator have the same width, or the second is a Python number."""
 
     __slots__ = ()
 
     @property
     def width(self) -> int:
         """The number of elements; 1 for a scalar."""
-        return self.value.type.count if isinstance(self.value.type, ir.VectorType) else 1
+        return lanes_of(self.value.type)[1]
 
     def _like(self, other: Floats | float) -> Any:
-        return other.value if isinstance(other, Floats) else self.code.constant(other, self.width).value
+        return other.value if isinstance(other, Floats) else self.constant(other).value
+
+    def constant(self, value: float) -> Floats:
+        """Returns a constant of the same type."""
+        is_double = lanes_of(self.value.type)[0] is ir.DOUBLE
+        return Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE)) if is_double else self.code.constant(value, self.width)
 
     def _emit(self, name: str, other: Floats | float, *, turned: bool = False) -> Floats:
         left, right = self.value, self._like(other)
@@ -193,7 +206,7 @@ class Floats(Term):
         return self._limit("ogt", high)
 
     def _limit(self, sign: str, bound: Floats | float) -> Floats:
-        limit = bound if isinstance(bound, Floats) else self.code.constant(bound, self.width)
+        limit = bound if isinstance(bound, Floats) else self.constant(bound)
         return Mask(self.code, self.code.builder.compare(f"fcmp {sign}", self.value, limit.value)).choose(limit, self)
 
     def element(self, position: int) -> Floats:

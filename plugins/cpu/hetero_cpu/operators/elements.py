@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
+from hetero_cpu.machine.arithmetic import emit_double_exponential, emit_double_logarithm
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -29,31 +30,33 @@ Element = Number | Floats
 _WHOLE = ("int32", "int64")
 _LONGEST_ROW = 64
 """Elements of a row up to which its sum and extremes are computed here."""
-_MOST_ELEMENTS = 1 << 16
-"""Elements up to which floats are compared here: NumPy's vectors are faster for more."""
-
-
-def _as_number(code: Code, condition: Any) -> Number:
-    number: Number = condition.choose(code.number(1), code.number(0))
-    return number
+_LANES = 4
+"""Elements that are computed together: rows are often as short as a model has features."""
 
 
 _FUNCTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Element]]] = {
+    "Abs": (("float64",), lambda code, a: code.call_intrinsic("fabs", a)),
     "Add": ((*_WHOLE, "float64"), lambda code, a, b: a + b),
     "And": (("bool",), lambda code, a, b: a.at_most(b)),
     "Div": (("float64",), lambda code, a, b: a / b),
-    "Equal": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a.equals(b))),
-    "Greater": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a > b)),
-    "GreaterOrEqual": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a >= b)),
-    "Less": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a < b)),
-    "LessOrEqual": (tuple(ELEMENTS), lambda code, a, b: _as_number(code, a <= b)),
+    "Equal": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a.equals(b))),
+    "Exp": (("float64",), lambda code, a: emit_double_exponential(code, a)),
+    "Greater": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a > b)),
+    "GreaterOrEqual": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a >= b)),
+    "IsNaN": (("float32", "float64"), lambda code, a: code.number_of(a.is_nan())),
+    "Less": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a < b)),
+    "LessOrEqual": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a <= b)),
     "Mul": ((*_WHOLE, "float64"), lambda code, a, b: a * b),
-    "Neg": (_WHOLE, lambda code, a: 0 - a),
+    "Neg": ((*_WHOLE, "float64"), lambda code, a: -a if isinstance(a, Floats) else 0 - a),
     "Not": (("bool",), lambda code, a: 1 - a),
     "Or": (("bool",), lambda code, a, b: a.at_least(b)),
+    "Reciprocal": (("float64",), lambda code, a: 1.0 / a),
+    "Relu": (("float64",), lambda code, a: a.at_least(0.0)),
+    "Sigmoid": (("float64",), lambda code, a: 1.0 / (1.0 + emit_double_exponential(code, -a))),
+    "Sqrt": (("float64",), lambda code, a: code.call_intrinsic("sqrt", a)),
     "Sub": ((*_WHOLE, "float64"), lambda code, a, b: a - b),
     "Where": (tuple(ELEMENTS), lambda code, condition, a, b: condition.equals(0).choose(b, a)),
-    "Xor": (("bool",), lambda code, a, b: 1 - _as_number(code, a.equals(b))),
+    "Xor": (("bool",), lambda code, a, b: 1 - code.number_of(a.equals(b))),
 }
 """Operator -> the types of its last input, and its function of elements."""
 
@@ -65,9 +68,6 @@ def plan_elements(site: Site) -> Recipe | None:
     target = _find_target(site)
     types, function = _FUNCTIONS.get(operator, (tuple(ELEMENTS), lambda code, x: code.convert_element(x, target)))
     if names[-1] not in types or "" in names:
-        return None
-    is_comparison = target == "bool" and "float" in names[0] and operator != "Cast"
-    if is_comparison and value_of(prod(site.output_shape())) > _MOST_ELEMENTS:
         return None
     return _plan_walk(site, f"{operator.lower()}_{'_'.join(names)}_{target}", function)
 
@@ -125,12 +125,24 @@ def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables:
         walk = RowWalk(code, len(arrays) + 1)
         own = [walk.own_number(position) for position in range(len(tables) + 1)] if tables else []
         moving = [0, *(index + 1 for index, kind in enumerate(kinds) if kind != "s")]
-        with walk.visit(moving) as (addresses, length), code.loop(0, length) as element:
-            elements = []
-            for index, (kind, dtype) in enumerate(zip(kinds, types, strict=True)):
-                begin = walk.address(index + 1) if kind == "s" else addresses[index + 1]
-                elements.append(code.load_element(begin + element * ELEMENTS[dtype][1] if kind == "v" else begin, dtype))
-            code.store_element(addresses[0] + element * ELEMENTS[target][1], function(code, *elements, *own), target)
+        with walk.visit(moving) as (addresses, length):
+
+            def compute(element: Number, lanes: int) -> None:
+                elements = []
+                for index, (kind, dtype) in enumerate(zip(kinds, types, strict=True)):
+                    begin = walk.address(index + 1) if kind == "s" else addresses[index + 1]  # called inside the walk
+                    place = begin + element * ELEMENTS[dtype][1] if kind == "v" else begin
+                    term = code.load_element(place, dtype, lanes if kind == "v" else 1)
+                    elements.append(term if kind == "v" else code.repeat_element(term, lanes))
+                y = addresses[0] + element * ELEMENTS[target][1]  # called inside the walk
+                code.store_element(y, function(code, *elements, *own), target)
+
+            full = code.number(0) if tables else length - length % _LANES
+            if not tables:
+                with code.loop(0, full, _LANES) as element:
+                    compute(element, _LANES)
+            with code.loop(full, length) as element:
+                compute(element, 1)
         return code.finish()
 
     kernel = Kernel(f"elements_{name}_{''.join(map(str, kinds))}", emit)
@@ -148,21 +160,31 @@ def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables:
 _ROW_PARAMETERS = ("x", "length", "y", "rows")
 
 
-def plan_rows(site: Site) -> Recipe | None:
-    """Returns the recipe of ArgMax, ArgMin and short sums along the last axis. Sources: ONNX ArgMax-13, ArgMin-13, ReduceSum-13.
+_REDUCTIONS = ("ReduceLogSumExp", "ReduceSum", "ReduceSumSquare")
 
-    The first NaN is the extreme, as in NumPy; sums are rounded once.
+
+def plan_rows(site: Site) -> Recipe | None:
+    """Returns the recipe of extremes, short sums and softmaxes along the last axis.
+
+    The first NaN is the extreme, as in NumPy; sums and exponentials are float64 and rounded once. Sources: ONNX ArgMax-13, ArgMin-13,
+    LogSoftmax-13, ReduceLogSumExp-18, ReduceSum-13, Softmax-13.
     """
     node, value = site.node, site.node.inputs[0]
     operator, x = node.op_type, site.prototypes[value]
-    axes = site.constant(1) if operator == "ReduceSum" else np.array(node.attributes.get("axis", 0))
+    if operator in _REDUCTIONS:
+        axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
+    else:
+        axes = node.attributes.get("axis", 0 if operator.startswith("Arg") else -1 if node.since_version >= 13 else 1)
     name, is_last = x.dtype.name, bool(node.attributes.get("select_last_index", 0))
-    if axes is None or axes.size != 1 or int(axes.reshape(-1)[0]) not in (-1, x.ndim - 1) or site.group.epilogue:
+    if axes is None or np.size(axes) != 1 or int(np.reshape(axes, -1)[0]) not in (-1, x.ndim - 1) or site.group.epilogue:
         return None
     if name not in ELEMENTS or name == "bool" or not x.flags.c_contiguous or 0 in x.shape:
         return None
     length, rows = x.shape[-1], prod(x.shape[:-1])
-    if is_open(length) or length > _LONGEST_ROW or (operator == "ReduceSum" and name in _WHOLE):
+    if is_open(length) or length > _LONGEST_ROW or (not operator.startswith("Arg") and name in _WHOLE):
+        return None
+    # Softmaxes of float32 have vectors.
+    if operator.endswith("Softmax") and name != "float64":
         return None
     kernel = _make_rows(operator, name, is_last)
 
@@ -181,16 +203,48 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
         code, p, chunk, _ = begin_kernel(name, width, _ROW_PARAMETERS)
         with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
             line = p["x"] + row * (p["length"] * nbytes)
-            if operator == "ReduceSum":
-                total = code.variable(code.convert_element(code.load_element(line, dtype), "float64"))
-                with code.loop(1, p["length"]) as column:
-                    total.set(total.get() + code.convert_element(code.load_element(line + column * nbytes, dtype), "float64"))
-                code.store_element(p["y"] + row * nbytes, code.convert_element(total.get(), dtype), dtype)
-            else:
+
+            def load(column: Number | int) -> Any:
+                return code.convert_element(code.load_element(line + column * nbytes, dtype), "float64")  # called inside the loop
+
+            def store(place: Number, result: Element) -> None:
+                code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
+
+            if operator.startswith("Arg"):
                 code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last))
+            elif operator in ("ReduceSum", "ReduceSumSquare"):
+                total = code.variable(load(0).constant(0.0))
+                with code.loop(0, p["length"]) as column:
+                    x = load(column)
+                    total.set(total.get() + (x if operator == "ReduceSum" else x * x))
+                store(row, total.get())
+            else:
+                peak, total = _sum_exponentials(code, p["length"], load)
+                if operator == "ReduceLogSumExp":
+                    # An infinite peak, or NaN, is the result.
+                    is_finite = (peak - peak).equals(0.0)
+                    store(row, is_finite.choose(peak + emit_double_logarithm(code, total), peak))
+                else:
+                    shift = emit_double_logarithm(code, total)
+                    with code.loop(0, p["length"]) as column:
+                        x = load(column) - peak
+                        y = x - shift if operator == "LogSoftmax" else emit_double_exponential(code, x) / total
+                        store(row * p["length"] + column, y)
         return code.finish()
 
     return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+
+
+def _sum_exponentials(code: Code, length: Number, load: Callable[[Number | int], Any]) -> tuple[Any, Any]:
+    """Returns the greatest element of a row, NaN if there is one, and the sum of the exponentials of the differences from it."""
+    peak, total = code.variable(load(0)), code.variable(load(0).constant(0.0))
+    with code.loop(1, length) as column:
+        x = load(column)
+        peak.set(x.is_nan().choose(x, peak.get().at_least(x)))
+    edge = peak.get()
+    with code.loop(0, length) as column:
+        total.set(total.get() + emit_double_exponential(code, load(column) - edge))
+    return edge, total.get()
 
 
 def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator: str, is_last: bool) -> Number:
@@ -200,7 +254,7 @@ def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator
         x: Any = code.load_element(line + column * ELEMENTS[dtype][1], dtype)
         before, place = best.get(), position.get()
         left, right = (x, before) if operator == "ArgMax" else (before, x)
-        is_ahead = _as_number(code, left >= right if is_last else left > right)
+        is_ahead = code.number_of(left >= right if is_last else left > right)
         if isinstance(x, Floats):
             first = code.number(1) if is_last else before.is_nan().choose(code.number(0), code.number(1))
             is_ahead = x.is_nan().choose(first, is_ahead)
@@ -234,12 +288,18 @@ def plan_product(site: Site) -> Recipe | None:
 
 def _emit_product(name: str, width: int) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, _PRODUCT_PARAMETERS)
-    with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row, code.loop(0, p["columns"]) as column:
-        total = code.variable(code.widen(code.constant(0.0, 1)))
+    begin = chunk * ROWS_OF_CHUNK
+    end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
+    # Four sums at once, as a single sum would wait for itself; beyond the last row the last is computed again.
+    with code.loop(begin, end, _LANES) as first, code.loop(0, p["columns"]) as column:
+        rows = [(first + lane).at_most(end - 1) for lane in range(_LANES)]
+        totals = [code.variable(code.widen(code.constant(0.0, 1))) for _ in rows]
         with code.loop(0, p["depth"]) as step:
-            x = code.load_double(p["x"] + (row * p["depth"] + step) * 8)
-            total.set(total.get() + x * code.load_double(p["w"] + (step * p["columns"] + column) * 8))
-        code.store_double(p["y"] + (row * p["columns"] + column) * 8, total.get())
+            weight = code.load_double(p["w"] + (step * p["columns"] + column) * 8)
+            for row, total in zip(rows, totals, strict=True):
+                total.set(total.get() + code.load_double(p["x"] + (row * p["depth"] + step) * 8) * weight)
+        for row, total in zip(rows, totals, strict=True):
+            code.store_double(p["y"] + (row * p["columns"] + column) * 8, total.get())
     return code.finish()
 
 

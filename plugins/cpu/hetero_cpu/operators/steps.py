@@ -25,10 +25,11 @@ NATIVE_STEPS = (
     (
         "elements",
         "plan_elements",
-        "Add And Cast Div Equal Greater GreaterOrEqual Less LessOrEqual Mul Neg Not Or Sub Where Xor",
+        "Abs Add And Cast Div Equal Exp Greater GreaterOrEqual IsNaN Less LessOrEqual Mul Neg Not Or Reciprocal Relu Sigmoid Sqrt Sub "
+        "Where Xor",
     ),
     ("elements", "plan_lookup", "LabelEncoder"),
-    ("elements", "plan_rows", "ArgMax ArgMin ReduceSum"),
+    ("elements", "plan_rows", "ArgMax ArgMin ReduceLogSumExp ReduceSum ReduceSumSquare"),
     ("elements", "plan_product", "MatMul"),
     ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     # Asked before the copies of layout.
@@ -44,6 +45,7 @@ NATIVE_STEPS = (
     ("product", "plan_native_mat_mul", "MatMul"),
     ("product", "plan_native_gemm", "Gemm"),
     ("normalization", "plan_native_softmax", "Softmax LogSoftmax"),
+    ("elements", "plan_rows", "Softmax LogSoftmax"),
     ("normalization", "plan_native_layer_norm", "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
     ("normalization", "plan_native_instance_norm", "InstanceNormalization"),
     ("normalization", "plan_native_neighbour_norm", "LRN"),

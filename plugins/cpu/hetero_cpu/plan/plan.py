@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from hetero_cpu.machine.compiler import Kernel
 
 
-_WITHOUT_PRODUCTS = frozenset({"Cast", "Gather", "Identity", "LabelEncoder", "Reshape", "Softmax", "ZipMap"})
+_WITHOUT_PRODUCTS = frozenset(
+    {
+        "ArrayFeatureExtractor", "Cast", "Concat", "Gather", "Identity", "LabelEncoder", "Normalizer", "OneHotEncoder", "Pow",
+        "ReduceMean", "Reshape", "Scaler", "Softmax", "StringNormalizer", "TfIdfVectorizer", "Tokenizer", "TopK", "ZipMap",
+    }
+)  # fmt: skip
 """Operators behind classifiers that the toolkit computes without products of matrices."""
 
 

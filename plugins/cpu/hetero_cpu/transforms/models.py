@@ -2,6 +2,7 @@
 
 ```text
 Scaler                           ──> Sub ── Mul
+Imputer                          ──> IsNaN or Equal ── Where
 classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gather from the texts
 SVM, linear                      ──> MatMul ── Add ──> decisions
 SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
@@ -66,6 +67,8 @@ def rewrite_models(network: Network) -> Network:
             writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
         elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
             writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
+        elif node.op_type == "Imputer":
+            _replace_missing(writer, node, network)
         elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, node):
             _write_machine(writer, node, network)
         else:
@@ -74,6 +77,29 @@ def rewrite_models(network: Network) -> Network:
 
     # Nothing reads the single products any more that a Concat has joined.
     return drop_unread(replace_nodes(network, rewrite))
+
+
+def _prepare(node: Node, network: Network) -> Any:
+    """Returns a node's attributes as the toolkit's kernel prepares them. Raises: ValueError for those that the kernel refuses."""
+    record = TOOLKIT.find(node)
+    assert record is not None
+    return prepare_node(node, record, (network.type_of(node.inputs[0]),))
+
+
+def _replace_missing(writer: NodeWriter, node: Node, network: Network) -> None:
+    """Adds the nodes of an Imputer; none for values that do not fit its input, which the toolkit's kernel refuses."""
+    x = network.type_of(node.inputs[0])
+    if not isinstance(x, TensorType) or not x.dtype or not x.shape:
+        return
+    try:
+        values, missing = _prepare(node, network)
+    except ValueError:
+        return
+    if len(values) not in (1, x.shape[-1]):
+        return
+    imputed, replaced = (writer.add_constant(np.array(numbers, x.dtype)) for numbers in (values, missing))
+    is_missing = writer.add("IsNaN", node.inputs[0]) if np.isnan(missing) else writer.add("Equal", node.inputs[0], replaced)
+    writer.add("Where", is_missing, imputed, node.inputs[0], output=node.outputs[0])
 
 
 _MOST_FACTORS = 4
@@ -205,10 +231,8 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
 
     Source: ONNX-ML SVMClassifier-1, SVMRegressor-1, libsvm.
     """
-    record = TOOLKIT.find(node)
-    assert record is not None
     try:
-        machine = prepare_node(node, record, (network.type_of(node.inputs[0]),))
+        machine = _prepare(node, network)
     except ValueError:  # which the toolkit's kernel raises, too
         return
     is_classifier = node.op_type == "SVMClassifier"
