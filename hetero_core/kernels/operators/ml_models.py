@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from math import pi
 from operator import mul
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, widen
-from hetero_core.kernels.registry import Dtypes, ml_kernel
+from hetero_core.kernels.registry import FLOAT32, Dtypes, kernel, ml_kernel
 from hetero_core.network.types import ValueType
 
 NUMERIC: Dtypes = frozenset({"float32", "float64", "int32", "int64"})
@@ -276,7 +277,7 @@ def _prepare_svm_classifier(
     classes, count = len(labels), sum(vectors_per_class)
     if min(vectors_per_class, default=0) < 1 or len(vectors_per_class) != classes or classes < 2:
         raise ValueError(f"has vectors_per_class {list(vectors_per_class)} for {classes} classes; it needs vectors of two and more")
-    pairs = tuple((first, second) for first in range(classes) for second in range(first + 1, classes))
+    pairs = tuple(combinations(range(classes), 2))
     if len(rho) != len(pairs) or len(coefficients) != (classes - 1) * count or not len(prob_a) == len(prob_b) in (0, len(pairs)):
         raise ValueError(f"has {len(rho)} rho, {len(prob_a)} prob_a and {len(coefficients)} coefficients for {len(pairs)} pairs")
     if classes == 2 and not prob_a and post_transform not in ("NONE", "LOGISTIC"):
@@ -324,29 +325,34 @@ def svm_classifier(xp: Namespace, x: Array, *, prepared: Machine) -> tuple[Array
         votes[:, second] += decisions[:, index] <= 0
     scores = decisions
     if len(prepared.prob_a):
-        scores = _couple_pairs(decisions, prepared)
+        scores = _couple_pairs(decisions * prepared.prob_a + prepared.prob_b, len(prepared.labels))
     elif len(prepared.labels) == 2:
         scores = np.concatenate([-decisions, decisions], axis=1)
     transformed = transform_scores(xp, scores, prepared.post_transform)
     return prepared.labels[votes.argmax(axis=1)], transformed.astype(np.float32)
 
 
-def _couple_pairs(decisions: Array, machine: Machine) -> Array:
+@kernel("CouplePairs", since=(0,), dtypes=FLOAT32)
+def couple_pairs(xp: Namespace, exponents: Array, *, classes: int) -> Array:
+    """Returns the probabilities of the classes as SVMClassifier does; no operator of ONNX, but a node that a pass makes."""
+    return _couple_pairs(exponents.astype(np.float64), classes).astype(np.float32)
+
+
+def _couple_pairs(exponents: Array, classes: int) -> Array:
     """Returns probabilities of the classes from those of the pairs, 1 / (1 + exp(a d + b)), limited to 1e-7 from 0 and 1.
 
     Iterates for each row as libsvm does, up to its error of 0.005 / classes. Source: Wu, Lin & Weng 2004, algorithm 2.
     """
-    classes = len(machine.labels)
-    pairwise = np.clip(1 / (1 + np.exp(decisions * machine.prob_a + machine.prob_b)), 1e-7, 1 - 1e-7)
-    odds = np.zeros((len(decisions), classes, classes))
-    for index, (first, second) in enumerate(machine.pairs):
+    pairwise = np.clip(1 / (1 + np.exp(exponents)), 1e-7, 1 - 1e-7)
+    odds = np.zeros((len(exponents), classes, classes))
+    for index, (first, second) in enumerate(combinations(range(classes), 2)):
         odds[:, first, second] = pairwise[:, index]
         odds[:, second, first] = 1 - pairwise[:, index]
     q = -odds * odds.swapaxes(1, 2)
     q[:, range(classes), range(classes)] = (odds**2).sum(axis=1)
     if q.size <= _FEW_NUMBERS:
         return np.array([_couple_row(matrix, limit=max(100, classes)) for matrix in q.tolist()]).reshape((-1, classes))
-    probabilities = np.full((len(decisions), classes), 1 / classes)
+    probabilities = np.full((len(exponents), classes), 1 / classes)
     for row in _list_unfinished(q, probabilities, limit=max(100, classes)):
         _improve(q[row], probabilities, row)
     return probabilities

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
-from hetero_cpu.machine.arithmetic import EMITTERS, emit_exponential_of_negative
+from hetero_cpu.machine.arithmetic import EMITTERS, emit_double_exponential, emit_exponential_of_negative
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -220,3 +220,89 @@ def _make_normalizer(norm: str) -> Kernel:
         return code.finish()
 
     return Kernel(f"normalize_rows_{norm.lower()}", emit)
+
+
+_MOST_CLASSES = 32
+"""Of coupled pairs: their matrix lies on the stack."""
+
+
+def plan_coupling(site: Site) -> Recipe | None:
+    """Returns the recipe of a support vector machine's probabilities. Source: Wu, Lin & Weng 2004, algorithm 2, as in libsvm."""
+    value, classes = site.node.inputs[0], int(site.node.attributes["classes"])
+    x = site.prototypes[value]
+    if classes > _MOST_CLASSES or not x.flags.c_contiguous or site.group.epilogue:
+        return None
+    kernel, rows = _make_coupling(classes), x.shape[0]
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), address_of(writes[0]), rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_coupling(classes: int) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "rows"))
+        q, shares, products = (code.reserve(count) for count in (classes * classes, classes, classes))
+        zero = code.widen(code.constant(0.0, 1))
+        pairs, diagonal = classes * (classes - 1) // 2, (classes + 1) * DOUBLE_BYTES
+
+        def sum_up(left: Number, right: Number) -> Any:
+            total = code.variable(zero)
+            with code.loop(0, classes) as place:
+                total.set(total.get() + code.load_double(left + place * 8) * code.load_double(right + place * 8))
+            return total.get()
+
+        def add(place: Number, number: Any) -> None:
+            code.store_double(place, code.load_double(place) + number)
+
+        def fill(row: Number) -> None:
+            with code.loop(0, classes) as first:
+                code.store_double(q + first * diagonal, zero)
+                code.store_double(shares + first * 8, zero.constant(1 / classes))
+            pair = code.variable(p["x"] + row * (pairs * FLOAT_BYTES))
+            with code.loop(0, classes) as first, code.loop(first + 1, classes) as second:
+                odds = 1.0 / (1.0 + emit_double_exponential(code, code.widen(code.load_scalar(pair.get()))))
+                odds = odds.at_least(1e-7).at_most(1 - 1e-7)
+                others = 1.0 - odds
+                for place in (first * classes + second, second * classes + first):
+                    code.store_double(q + place * 8, -odds * others)
+                add(q + first * diagonal, others * others)
+                add(q + second * diagonal, odds * odds)
+                pair.set(pair.get() + FLOAT_BYTES)
+
+        def improve(index: Number, total: Any) -> None:
+            share, line = shares + index * 8, q + index * (classes * 8)
+            step = (total.get() - code.load_double(products + index * 8)) / code.load_double(q + index * diagonal)
+            scale = 1.0 / (1.0 + step)
+            add(share, step)
+            with code.loop(0, classes) as place:
+                own, product = shares + place * 8, products + place * 8
+                code.store_double(own, code.load_double(own) * scale)
+                code.store_double(product, (code.load_double(product) + step * code.load_double(line + place * 8)) * scale)
+            total.set(sum_up(shares, products))
+
+        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
+            fill(row)
+            trips, total, error = code.variable(code.number(0)), code.variable(zero), code.variable(zero)
+            with code.repeat() as leave_if:
+                with code.loop(0, classes) as index:
+                    code.store_double(products + index * 8, sum_up(q + index * (classes * 8), shares))
+                total.set(sum_up(shares, products))
+                error.set(zero)
+                with code.loop(0, classes) as index:
+                    gap = code.call_intrinsic("fabs", code.load_double(products + index * 8) - total.get())
+                    error.set(error.get().at_least(gap))
+                leave_if(code.number_of(error.get() >= 0.005 / classes).equals(0))
+                leave_if(trips.get() >= max(100, classes))
+                trips.set(trips.get() + 1)
+                with code.loop(0, classes) as index:
+                    improve(index, total)
+            with code.loop(0, classes) as index:
+                place = p["y"] + (row * classes + index) * FLOAT_BYTES
+                code.store(place, code.narrow(code.load_double(shares + index * 8)))
+        return code.finish()
+
+    return Kernel(f"couple_pairs_{classes}", emit)

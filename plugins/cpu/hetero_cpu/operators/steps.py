@@ -29,7 +29,7 @@ NATIVE_STEPS = (
         "Where Xor",
     ),
     ("elements", "plan_lookup", "LabelEncoder"),
-    ("elements", "plan_rows", "ArgMax ArgMin ReduceLogSumExp ReduceSum ReduceSumSquare"),
+    ("elements", "plan_rows", "ArgMax ArgMin LogSoftmax ReduceLogSumExp ReduceSum ReduceSumSquare Softmax"),
     ("elements", "plan_product", "MatMul"),
     ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     # Asked before the copies of layout.
@@ -45,7 +45,6 @@ NATIVE_STEPS = (
     ("product", "plan_native_mat_mul", "MatMul"),
     ("product", "plan_native_gemm", "Gemm"),
     ("normalization", "plan_native_softmax", "Softmax LogSoftmax"),
-    ("elements", "plan_rows", "Softmax LogSoftmax"),
     ("normalization", "plan_native_layer_norm", "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
     ("normalization", "plan_native_instance_norm", "InstanceNormalization"),
     ("normalization", "plan_native_neighbour_norm", "LRN"),
@@ -58,6 +57,7 @@ NATIVE_STEPS = (
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
     ("scores", "plan_normalizer", "Normalizer"),
+    ("scores", "plan_coupling", "CouplePairs"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
 those of another domain are written `domain:operator`.

@@ -195,7 +195,7 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "ArrayFeatureExtractor LinearClassifier ReduceProd SVMClassifier SVMRegressor Scaler Scan TreeEnsembleClassifier",
+        "ArrayFeatureExtractor Gemm Imputer LinearClassifier ReduceProd SVMClassifier SVMRegressor Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
     OperatorPass(

@@ -7,9 +7,11 @@ classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gat
 SVM, linear                      ──> MatMul ── Add ──> decisions
 SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
 decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
+                                 └─> Mul ── Add ── CouplePairs ──> probabilities
 ArrayFeatureExtractor            ──> Gather
 ReduceProd of few columns        ──> Gather of each ── Mul
 Concat of such products          ──> Gather of all first columns, of all second ... ── Mul
+Gemm with a computed summand     ──> Gemm ── Add
 Scan of rows: Sub, sum of squares ──> CDist
 ```
 
@@ -49,6 +51,8 @@ def rewrite_models(network: Network) -> Network:
             return _multiply_columns(network, names, types, node)
         if node.op_type == "Concat":
             return _join_products(network, names, types, node)
+        if node.op_type == "Gemm":
+            return _add_apart(network, names, types, node)
         if node.op_type == "Scan":
             return _measure_distances(network, names, node)
         if node.domain != "ai.onnx.ml":
@@ -143,6 +147,26 @@ def _join_products(network: Network, names: FreshNames, types: dict[str, ValueTy
     return writer.finish()
 
 
+_SMALL_WEIGHTS = 1 << 16
+"""Bytes up to which weights are multiplied when a network is loaded."""
+
+
+def _add_apart(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns a Gemm of few weights and a computed summand as a Gemm without summand and factor, and an Add."""
+    summand, weights = node.inputs[2] if len(node.inputs) > 2 else "", network.initializers.get(node.inputs[1])
+    if not summand or summand in network.initializers or weights is None or weights.nbytes > _SMALL_WEIGHTS:
+        return None
+    if node.since_version < 7 or weights.dtype != "float32" or node.attributes.get("beta", 1.0) != 1.0:
+        return None
+    product, writer = names.value(f"{node.outputs[0]}/product"), NodeWriter(network, names, types, node.name)
+    scaled = writer.add_constant(weights.array * np.float32(node.attributes.get("alpha", 1.0)))
+    attributes = MappingProxyType({name: node.attributes[name] for name in ("transA", "transB") if name in node.attributes})
+    types[product] = network.types[node.outputs[0]]
+    writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled), outputs=(product,), attributes=attributes))
+    writer.add("Add", product, summand, output=node.outputs[0])
+    return writer.finish()
+
+
 def _find_factors(network: Network, value: str) -> Any:
     """Returns the matrix and the columns of which a value is the product; None if it is no product of columns."""
     product = network.find_producer(value)
@@ -227,7 +251,7 @@ _LARGEST_EXPONENT = 256.0
 
 
 def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
-    """Adds the nodes of a support vector machine that is linear or radial and has no probabilities; none for other machines.
+    """Adds the nodes of a support vector machine that is linear or radial; none for other machines.
 
     Source: ONNX-ML SVMClassifier-1, SVMRegressor-1, libsvm.
     """
@@ -237,7 +261,7 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         return
     is_classifier = node.op_type == "SVMClassifier"
     weights = machine.pair_weights if is_classifier else machine.weights
-    if is_classifier and (len(machine.prob_a) or machine.post_transform != "NONE"):
+    if is_classifier and machine.post_transform != "NONE":
         return
     x, similarity = node.inputs[0], machine.similarity
     if similarity is None or similarity.kernel_type == "LINEAR":
@@ -268,7 +292,7 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
 
 
 def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any) -> None:
-    """Adds the label with most votes of the pairs, and the scores."""
+    """Adds the label with most votes of the pairs, and the scores or probabilities."""
     label, scores = (*node.outputs, "")[:2]
     if label:
         sides = np.zeros((2, len(machine.pairs), len(machine.labels)))
@@ -281,7 +305,11 @@ def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any) -
         ]
         place = writer.add("ArgMax", writer.add("Add", *votes), axis=1, keepdims=0)
         writer.add("Gather", writer.add_constant(machine.labels), place, output=label)
-    if scores and len(machine.labels) == 2:
+    if scores and len(machine.prob_a):
+        exponents = writer.add("Mul", decisions, _add_floats(writer, machine.prob_a))
+        exponents = writer.add("Add", exponents, _add_floats(writer, machine.prob_b))
+        writer.add("CouplePairs", exponents, output=scores, classes=len(machine.labels))
+    elif scores and len(machine.labels) == 2:
         writer.add("Concat", writer.add("Neg", decisions), decisions, axis=1, output=scores)
     elif scores:
         writer.add("Identity", decisions, output=scores)
