@@ -15,14 +15,19 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_cpu.machine.arithmetic import emit_double_exponential, emit_double_logarithm
+from hetero_cpu.machine.arithmetic import (
+    emit_double_exponential,
+    emit_double_logarithm,
+    emit_exponential_of_negative,
+    emit_logarithm,
+)
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
-from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
+from hetero_cpu.operators.scores import ROWS_AT_ONCE, ROWS_OF_CHUNK, list_rows_at_once, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_open, value_of
 
@@ -160,18 +165,22 @@ def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables:
 _ROW_PARAMETERS = ("x", "length", "y", "rows")
 
 
-_REDUCTIONS = ("ReduceLogSumExp", "ReduceSum", "ReduceSumSquare")
+_SUMS = ("ReduceSum", "ReduceSumSquare")
+_EMITTERS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "float32": (emit_exponential_of_negative, emit_logarithm),
+    "float64": (emit_double_exponential, emit_double_logarithm),
+}
 
 
 def plan_rows(site: Site) -> Recipe | None:
     """Returns the recipe of extremes, short sums and softmaxes along the last axis.
 
-    The first NaN is the extreme, as in NumPy; sums and exponentials are float64 and rounded once. Sources: ONNX ArgMax-13, ArgMin-13,
+    The first NaN is the extreme, as in NumPy; sums are float64 and rounded once. Sources: ONNX ArgMax-13, ArgMin-13,
     LogSoftmax-13, ReduceLogSumExp-18, ReduceSum-13, Softmax-13.
     """
     node, value = site.node, site.node.inputs[0]
     operator, x = node.op_type, site.prototypes[value]
-    if operator in _REDUCTIONS:
+    if operator.startswith("Reduce"):
         axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
     else:
         axes = node.attributes.get("axis", 0 if operator.startswith("Arg") else -1 if node.since_version >= 13 else 1)
@@ -205,46 +214,48 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
             line = p["x"] + row * (p["length"] * nbytes)
 
             def load(column: Number | int) -> Any:
-                return code.convert_element(code.load_element(line + column * nbytes, dtype), "float64")  # called inside the loop
+                x = code.load_element(line + column * nbytes, dtype)  # called inside the loop
+                return code.convert_element(x, "float64") if operator in _SUMS else x
 
             def store(place: Number, result: Element) -> None:
                 code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
 
             if operator.startswith("Arg"):
                 code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last))
-            elif operator in ("ReduceSum", "ReduceSumSquare"):
+            elif operator in _SUMS:
                 total = code.variable(load(0).constant(0.0))
                 with code.loop(0, p["length"]) as column:
                     x = load(column)
                     total.set(total.get() + (x if operator == "ReduceSum" else x * x))
                 store(row, total.get())
             else:
-                peak, total = _sum_exponentials(code, p["length"], load)
+                emit_exponential, emit_logarithm = _EMITTERS[dtype]
+                parts = row * p["length"]
+                peak = code.variable(load(0))
+                with code.loop(1, p["length"]) as column:
+                    x = load(column)
+                    peak.set(x.is_nan().choose(x, peak.get().at_least(x)))
+                edge, total = peak.get(), code.variable(load(0).constant(0.0))
+                with code.loop(0, p["length"]) as column:
+                    part = emit_exponential(code, load(column) - edge)
+                    total.set(total.get() + part)
+                    if operator == "Softmax":
+                        store(parts + column, part)
+                whole = total.get()
                 if operator == "ReduceLogSumExp":
                     # An infinite peak, or NaN, is the result.
-                    is_finite = (peak - peak).equals(0.0)
-                    store(row, is_finite.choose(peak + emit_double_logarithm(code, total), peak))
-                else:
-                    shift = emit_double_logarithm(code, total)
+                    store(row, (edge - edge).equals(0.0).choose(edge + emit_logarithm(code, whole), edge))
+                elif operator == "LogSoftmax":
+                    shift = emit_logarithm(code, whole)
                     with code.loop(0, p["length"]) as column:
-                        x = load(column) - peak
-                        y = x - shift if operator == "LogSoftmax" else emit_double_exponential(code, x) / total
-                        store(row * p["length"] + column, y)
+                        store(parts + column, load(column) - edge - shift)
+                else:
+                    with code.loop(0, p["length"]) as column:
+                        place = p["y"] + (parts + column) * nbytes
+                        code.store_element(place, code.load_element(place, dtype) / whole, dtype)  # type: ignore[operator]  # floats
         return code.finish()
 
     return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
-
-
-def _sum_exponentials(code: Code, length: Number, load: Callable[[Number | int], Any]) -> tuple[Any, Any]:
-    """Returns the greatest element of a row, NaN if there is one, and the sum of the exponentials of the differences from it."""
-    peak, total = code.variable(load(0)), code.variable(load(0).constant(0.0))
-    with code.loop(1, length) as column:
-        x = load(column)
-        peak.set(x.is_nan().choose(x, peak.get().at_least(x)))
-    edge = peak.get()
-    with code.loop(0, length) as column:
-        total.set(total.get() + emit_double_exponential(code, load(column) - edge))
-    return edge, total.get()
 
 
 def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator: str, is_last: bool) -> Number:
@@ -290,16 +301,26 @@ def _emit_product(name: str, width: int) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, _PRODUCT_PARAMETERS)
     begin = chunk * ROWS_OF_CHUNK
     end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
-    # Four sums at once, as a single sum would wait for itself; beyond the last row the last is computed again.
-    with code.loop(begin, end, _LANES) as first, code.loop(0, p["columns"]) as column:
-        rows = [(first + lane).at_most(end - 1) for lane in range(_LANES)]
-        totals = [code.variable(code.widen(code.constant(0.0, 1))) for _ in rows]
-        with code.loop(0, p["depth"]) as step:
-            weight = code.load_double(p["w"] + (step * p["columns"] + column) * 8)
+    with code.loop(begin, end, ROWS_AT_ONCE) as first:
+        rows = list_rows_at_once(first, end)
+        lines = [p["x"] + row * (p["depth"] * 8) for row in rows]
+
+        def compute(column: Number, lanes: int) -> None:
+            zero = code.repeat_element(code.widen(code.constant(0.0, 1)), lanes)
+            totals = [code.variable(zero) for _ in rows]
+            with code.loop(0, p["depth"]) as step:
+                weights: Any = code.load_element(p["w"] + (step * p["columns"] + column) * 8, "float64", lanes)
+                for line, total in zip(lines, totals, strict=True):
+                    x = code.load_double(line + step * 8)
+                    total.set(total.get() + code.repeat_element(x, lanes) * weights)
             for row, total in zip(rows, totals, strict=True):
-                total.set(total.get() + code.load_double(p["x"] + (row * p["depth"] + step) * 8) * weight)
-        for row, total in zip(rows, totals, strict=True):
-            code.store_double(p["y"] + (row * p["columns"] + column) * 8, total.get())
+                code.store_element(p["y"] + (row * p["columns"] + column) * 8, total.get(), "float64")
+
+        full = p["columns"] - p["columns"] % _LANES
+        with code.loop(0, full, _LANES) as column:
+            compute(column, _LANES)
+        with code.loop(full, p["columns"]) as column:
+            compute(column, 1)
     return code.finish()
 
 

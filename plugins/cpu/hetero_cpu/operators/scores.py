@@ -25,7 +25,7 @@ from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.symbols.sizes import is_open
 
 DOUBLE_BYTES = 8
-ROWS_OF_CHUNK = 64
+ROWS_OF_CHUNK, ROWS_AT_ONCE = 64, 4
 LARGEST = 1e30
 """Sums of numbers up to this size are finite in float32, too."""
 SCORE_PARAMETERS = ("y", "label", "labels", "targets", "base", "divisor", "rows", "sums")
@@ -69,6 +69,11 @@ def list_scores(writes: Sequence[Array], labels: Array, base: Array, divisor: Ar
 def find_sums(p: dict[str, Number], worker: Number) -> Number:
     """Returns the address of a worker's sums, float64 (ROWS_OF_CHUNK, targets)."""
     return p["sums"] + worker * (p["targets"] * (ROWS_OF_CHUNK * DOUBLE_BYTES))
+
+
+def list_rows_at_once(first: Number, end: Number) -> list[Number]:
+    """Returns rows whose sums are computed at once, as a single sum would wait for itself; beyond the last row this row again."""
+    return [(first + lane).at_most(end - 1) for lane in range(ROWS_AT_ONCE)]
 
 
 def emit_scores(code: Code, p: dict[str, Number], ending: Ending, sums: Number, begin: Number, end: Number) -> None:
@@ -167,15 +172,19 @@ def _make_linear(ending: Ending, dtype: str) -> Kernel:
         begin = chunk * ROWS_OF_CHUNK
         end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
         sums, targets = find_sums(p, worker), p["targets"]
-        with code.loop(0, end - begin) as row, code.loop(0, targets) as target:
-            line, column = p["x"] + (begin + row) * (p["features"] * nbytes), p["coefficients"] + target * DOUBLE_BYTES
-            total = code.variable(code.widen(code.constant(0.0, 1)))
+        with code.loop(begin, end, ROWS_AT_ONCE) as first, code.loop(0, targets) as target:
+            rows, column = list_rows_at_once(first, end), p["coefficients"] + target * DOUBLE_BYTES
+            lines = [p["x"] + row * (p["features"] * nbytes) for row in rows]
+            totals = [code.variable(code.widen(code.constant(0.0, 1))) for _ in rows]
             with code.loop(0, p["features"]) as feature:
-                x: Any = code.load_element(line + feature * nbytes, dtype)
-                # Whole numbers are float32 first, as in the toolkit.
-                x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
-                total.set(total.get() + x * code.load_double(column + feature * (targets * DOUBLE_BYTES)))
-            code.store_double(sums + (row * targets + target) * DOUBLE_BYTES, total.get())
+                weight = code.load_double(column + feature * (targets * DOUBLE_BYTES))
+                for line, total in zip(lines, totals, strict=True):
+                    x: Any = code.load_element(line + feature * nbytes, dtype)
+                    # Whole numbers are float32 first, as in the toolkit.
+                    x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
+                    total.set(total.get() + x * weight)
+            for row, total in zip(rows, totals, strict=True):
+                code.store_double(sums + ((row - begin) * targets + target) * DOUBLE_BYTES, total.get())
         emit_scores(code, p, ending, sums, begin, end)
         return code.finish()
 
