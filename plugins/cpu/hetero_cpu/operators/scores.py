@@ -195,9 +195,12 @@ _NORM_PARAMETERS = ("x", "features", "y", "rows")
 
 
 def plan_normalizer(site: Site) -> Recipe | None:
-    """Returns the recipe of the quotients of rows of float32 by their L1 or L2 norm. Source: ONNX-ML Normalizer-1."""
-    value, norm = site.node.inputs[0], site.node.attributes.get("norm", "MAX")
+    """Returns the recipe of the quotients of rows of float32 by their L1 or L2 norm. Sources: ONNX-ML Normalizer-1, LpNormalization-22."""
+    value, attributes = site.node.inputs[0], site.node.attributes
     x = site.prototypes[value]
+    norm = attributes.get("norm", "MAX")
+    if site.node.op_type == "LpNormalization":
+        norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, x.ndim - 1) else ""
     if norm not in ("L1", "L2") or not reads_rows(site) or is_open(x.shape[1]):
         return None
     rows, features = x.shape

@@ -56,7 +56,7 @@ NATIVE_STEPS = (
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
-    ("scores", "plan_normalizer", "Normalizer"),
+    ("scores", "plan_normalizer", "LpNormalization Normalizer"),
     ("scores", "plan_coupling", "CouplePairs"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;

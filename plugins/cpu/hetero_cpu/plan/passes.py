@@ -195,7 +195,8 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "ArrayFeatureExtractor Gemm Imputer LinearClassifier ReduceProd SVMClassifier SVMRegressor Scaler Scan TreeEnsembleClassifier",
+        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier ReduceProd SVMClassifier SVMRegressor Scaler Scan "
+        "TreeEnsembleClassifier",
     ),
     _fold,
     OperatorPass(

@@ -2,6 +2,7 @@
 
 ```text
 Scaler                           ──> Sub ── Mul
+Binarizer                        ──> Greater ── Cast
 Imputer                          ──> IsNaN or Equal ── Where
 classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gather from the texts
 SVM, linear                      ──> MatMul ── Add ──> decisions
@@ -39,6 +40,7 @@ from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cpu.transforms.microsoft import NodeWriter
 
 _LABELS = {"LinearClassifier": "classlabels_ints", "TreeEnsembleClassifier": "classlabels_int64s"}
+_CODES = {"float32": 1, "float64": 11}
 _SCALER = (("offset", 0.0), ("scale", 1.0))
 
 
@@ -71,6 +73,10 @@ def rewrite_models(network: Network) -> Network:
             writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
         elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
             writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
+        elif node.op_type == "Binarizer" and isinstance(x := network.type_of(node.inputs[0]), TensorType) and x.dtype in _CODES:
+            threshold = writer.add_constant(np.array(node.attributes.get("threshold", 0.0), x.dtype))
+            above = writer.add("Greater", node.inputs[0], threshold)
+            writer.add("Cast", above, to=_CODES[x.dtype], output=node.outputs[0])
         elif node.op_type == "Imputer":
             _replace_missing(writer, node, network)
         elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, node):
