@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import pi
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -101,8 +100,6 @@ def refuse_transform(targets: int, post_transform: str) -> None:
 
 _BLOCK = 32768
 """About so many similarities, 256 KiB, are computed together, so that they stay in the processor's cache."""
-_FEW_NUMBERS = 128
-"""Numbers of all rows and pairs up to which Python couples the pairs of a support vector machine faster than NumPy."""
 
 _CHOICES = {"post_transform": POST_TRANSFORMS}
 
@@ -350,32 +347,10 @@ def _couple_pairs(exponents: Array, classes: int) -> Array:
         odds[:, second, first] = 1 - pairwise[:, index]
     q = -odds * odds.swapaxes(1, 2)
     q[:, range(classes), range(classes)] = (odds**2).sum(axis=1)
-    if q.size <= _FEW_NUMBERS:
-        return np.array([_couple_row(matrix, limit=max(100, classes)) for matrix in q.tolist()]).reshape((-1, classes))
     probabilities = np.full((len(exponents), classes), 1 / classes)
     for row in _list_unfinished(q, probabilities, limit=max(100, classes)):
         _improve(q[row], probabilities, row)
     return probabilities
-
-
-def _couple_row(q: list[list[float]], *, limit: int) -> list[float]:
-    """Returns the probabilities of one row of x by the steps of `_list_unfinished` and `_improve`, for which arrays are too small."""
-    classes = range(len(q))
-    p = [1 / len(q)] * len(q)
-    for _ in range(limit):
-        products = [sum(map(mul, row, p)) for row in q]
-        total = sum(map(mul, p, products))
-        if not max([abs(product - total) for product in products]) >= 0.005 / len(q):
-            break
-        for index in classes:
-            row = q[index]
-            step = (total - products[index]) / row[index]
-            scale = 1 / (1 + step)
-            p[index] += step
-            p = [value * scale for value in p]
-            products = [(product + step * weight) * scale for product, weight in zip(products, row, strict=True)]
-            total = sum(map(mul, p, products))
-    return p
 
 
 def _list_unfinished(q: Array, probabilities: Array, *, limit: int) -> Iterator[Array]:

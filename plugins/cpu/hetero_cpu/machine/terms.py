@@ -141,7 +141,9 @@ class Floats(Term):
     def constant(self, value: float) -> Floats:
         """Returns a constant of the same type."""
         is_double = lanes_of(self.value.type)[0] is ir.DOUBLE
-        return Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE)) if is_double else self.code.constant(value, self.width)
+        return (
+            Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE)) if is_double else self.code.constant(value, self.width)
+        )
 
     def _emit(self, name: str, other: Floats | float, *, turned: bool = False) -> Floats:
         left, right = self.value, self._like(other)

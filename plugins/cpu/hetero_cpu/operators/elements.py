@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from math import prod
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
 from hetero_cpu.operators.scores import ROWS_AT_ONCE, ROWS_OF_CHUNK, list_rows_at_once, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import is_open, value_of
+from hetero_cpu.symbols.sizes import is_open
 
 Element = Number | Floats
 _WHOLE = ("int32", "int64")
@@ -60,6 +61,7 @@ _FUNCTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Element]]] = {
     "Sigmoid": (("float64",), lambda code, a: 1.0 / (1.0 + emit_double_exponential(code, -a))),
     "Sqrt": (("float64",), lambda code, a: code.call_intrinsic("sqrt", a)),
     "Sub": ((*_WHOLE, "float64"), lambda code, a, b: a - b),
+    "Sum": (("float64",), lambda code, *terms: reduce(add, terms)),
     "Where": (tuple(ELEMENTS), lambda code, condition, a, b: condition.equals(0).choose(b, a)),
     "Xor": (("bool",), lambda code, a, b: 1 - code.number_of(a.equals(b))),
 }
@@ -252,7 +254,8 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
                 else:
                     with code.loop(0, p["length"]) as column:
                         place = p["y"] + (parts + column) * nbytes
-                        code.store_element(place, code.load_element(place, dtype) / whole, dtype)  # type: ignore[operator]  # floats
+                        part = code.load_element(place, dtype)
+                        code.store_element(place, part / whole, dtype)
         return code.finish()
 
     return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
@@ -277,7 +280,7 @@ def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator
 
 
 _PRODUCT_PARAMETERS = ("x", "depth", "w", "columns", "y", "rows")
-_MOST_WEIGHTS = 1 << 10
+_MOST_WEIGHTS = 1 << 13
 """Weights of float64 up to which a product is computed here, not by BLAS."""
 
 

@@ -26,7 +26,7 @@ NATIVE_STEPS = (
         "elements",
         "plan_elements",
         "Abs Add And Cast Div Equal Exp Greater GreaterOrEqual IsNaN Less LessOrEqual Mul Neg Not Or Reciprocal Relu Sigmoid Sqrt Sub "
-        "Where Xor",
+        "Sum Where Xor",
     ),
     ("elements", "plan_lookup", "LabelEncoder"),
     ("elements", "plan_rows", "ArgMax ArgMin LogSoftmax ReduceLogSumExp ReduceSum ReduceSumSquare Softmax"),

@@ -22,7 +22,9 @@ larger than a distance that counts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
@@ -73,10 +75,10 @@ def rewrite_models(network: Network) -> Network:
             writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
         elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
             writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
-        elif node.op_type == "Binarizer" and isinstance(x := network.type_of(node.inputs[0]), TensorType) and x.dtype in _CODES:
-            threshold = writer.add_constant(np.array(node.attributes.get("threshold", 0.0), x.dtype))
+        elif node.op_type == "Binarizer" and (dtype := _read_dtype(network, node)) in _CODES:
+            threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
             above = writer.add("Greater", node.inputs[0], threshold)
-            writer.add("Cast", above, to=_CODES[x.dtype], output=node.outputs[0])
+            writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
         elif node.op_type == "Imputer":
             _replace_missing(writer, node, network)
         elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, node):
@@ -269,7 +271,7 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
     weights = machine.pair_weights if is_classifier else machine.weights
     if is_classifier and machine.post_transform != "NONE":
         return
-    x, similarity = node.inputs[0], machine.similarity
+    x, similarity, add_floats = node.inputs[0], machine.similarity, partial(_add_floats, writer, _read_dtype(network, node))
     if similarity is None or similarity.kernel_type == "LINEAR":
         compared, weights = x, weights if similarity is None else similarity.vectors @ weights
     elif similarity.kernel_type == "RBF":
@@ -278,59 +280,68 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         gamma, squares = similarity.gamma, (vectors**2).sum(axis=0)
         if not 0 <= gamma * squares.max() <= _LARGEST_EXPONENT:
             return
-        rows = writer.add("Sub", x, _add_floats(writer, center))
-        products = writer.add("MatMul", rows, _add_floats(writer, 2 * gamma * vectors))
-        own = writer.add("MatMul", writer.add("Mul", rows, rows), _add_floats(writer, np.full((len(center), 1), gamma)))
-        exponent = writer.add("Sub", writer.add("Sub", products, own), _add_floats(writer, gamma * squares))
-        compared = writer.add("Exp", writer.add("Min", exponent, _add_floats(writer, np.zeros(1))))
+        rows = writer.add("Sub", x, add_floats(center))
+        products = writer.add("MatMul", rows, add_floats(2 * gamma * vectors))
+        own = writer.add("MatMul", writer.add("Mul", rows, rows), add_floats(np.full((len(center), 1), gamma)))
+        exponent = writer.add("Sub", writer.add("Sub", products, own), add_floats(gamma * squares))
+        # Rounded, the distance of float32 from itself may be negative.
+        is_short = _read_dtype(network, node) == "float32"
+        compared = writer.add("Exp", writer.add("Min", exponent, add_floats(np.zeros(1))) if is_short else exponent)
     else:
         return
-    products = writer.add("MatMul", compared, _add_floats(writer, weights))
-    is_bare = not is_classifier and not machine.is_one_class
-    decisions = writer.add(
-        "Add", products, _add_floats(writer, np.reshape(machine.rho, -1)), output=node.outputs[0] if is_bare else ""
-    )
+    products = writer.add("MatMul", compared, add_floats(weights))
+    decisions = writer.add("Add", products, add_floats(np.reshape(machine.rho, -1)))
     if is_classifier:
-        _write_votes(writer, node, decisions, machine)
+        _write_votes(writer, node, decisions, machine, add_floats)
     elif machine.is_one_class:
-        zero, one, other = (_add_floats(writer, np.array([number])) for number in (0, 1, -1))
-        writer.add("Where", writer.add("Greater", decisions, zero), one, other, output=node.outputs[0])
+        zero, one, other = (add_floats(np.array([number])) for number in (0, 1, -1))
+        decisions = writer.add("Where", writer.add("Greater", decisions, zero), one, other)
+    if not is_classifier:
+        writer.add("Cast", decisions, to=1, output=node.outputs[0])
 
 
-def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any) -> None:
+def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any, add_floats: Callable[[Any], str]) -> None:
     """Adds the label with most votes of the pairs, and the scores or probabilities."""
     label, scores = (*node.outputs, "")[:2]
     if label:
-        sides = np.zeros((2, len(machine.pairs), len(machine.labels)))
+        sides = np.zeros((2, len(machine.pairs), len(machine.labels)), np.float32)
         for index, pair in enumerate(machine.pairs):
             sides[(0, 1), index, pair] = 1
-        zero = _add_floats(writer, np.zeros(1))
+        zero = add_floats(np.zeros(1))
         votes = [
-            writer.add("MatMul", writer.add("Cast", writer.add(sign, decisions, zero), to=1), _add_floats(writer, side))
+            writer.add("MatMul", writer.add("Cast", writer.add(sign, decisions, zero), to=1), writer.add_constant(side))
             for sign, side in zip(("Greater", "LessOrEqual"), sides, strict=True)
         ]
         place = writer.add("ArgMax", writer.add("Add", *votes), axis=1, keepdims=0)
         writer.add("Gather", writer.add_constant(machine.labels), place, output=label)
-    if scores and len(machine.prob_a):
-        exponents = writer.add("Mul", decisions, _add_floats(writer, machine.prob_a))
-        exponents = writer.add("Add", exponents, _add_floats(writer, machine.prob_b))
-        writer.add("CouplePairs", exponents, output=scores, classes=len(machine.labels))
-    elif scores and len(machine.labels) == 2:
-        writer.add("Concat", writer.add("Neg", decisions), decisions, axis=1, output=scores)
-    elif scores:
-        writer.add("Identity", decisions, output=scores)
+    if not scores:
+        return
+    if len(machine.prob_a):
+        exponents = writer.add("Add", writer.add("Mul", decisions, add_floats(machine.prob_a)), add_floats(machine.prob_b))
+        rounded = writer.add("Cast", exponents, to=1)
+        writer.add("CouplePairs", rounded, output=scores, classes=len(machine.labels))
+        return
+    both = writer.add("Concat", writer.add("Neg", decisions), decisions, axis=1) if len(machine.labels) == 2 else decisions
+    writer.add("Cast", both, to=1, output=scores)
 
 
-def _add_floats(writer: NodeWriter, array: Any) -> str:
-    """Adds a constant as float32."""
-    return writer.add_constant(np.ascontiguousarray(array, np.float32))
+def _add_floats(writer: NodeWriter, dtype: str, array: Any) -> str:
+    """Adds a constant of float32 or float64."""
+    return writer.add_constant(np.ascontiguousarray(array, dtype))
+
+
+def _read_dtype(network: Network, node: Node) -> str:
+    x = network.type_of(node.inputs[0])
+    return x.dtype or "" if isinstance(x, TensorType) else ""
 
 
 def _is_plain(network: Network, node: Node) -> bool:
-    """Says whether a Scaler or machine reads rows of float32, a Scaler with a number for each feature, or one for all."""
-    value_type = network.type_of(node.inputs[0])
-    if not isinstance(value_type, TensorType) or value_type.dtype != "float32" or not value_type.shape:
+    """Says whether a machine reads rows of floats, or a Scaler float32 with a number for each feature, or one for all."""
+    value_type, dtype = network.type_of(node.inputs[0]), _read_dtype(network, node)
+    if not isinstance(value_type, TensorType) or dtype not in _CODES or not value_type.shape:
         return False
     if node.op_type != "Scaler":
         return len(value_type.shape) == 2
+    if dtype != "float32":
+        return False
     return all(len(node.attributes.get(name, (default,))) in (1, value_type.shape[-1]) for name, default in _SCALER)
