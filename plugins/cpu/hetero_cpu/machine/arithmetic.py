@@ -56,7 +56,6 @@ def emit_exponential(code: Code, x: Floats) -> Floats:
 
 _LN2_OF_DOUBLE = (0.6931471803691238, 1.9082149292705877e-10)
 _SERIES_OF_EXPONENTIAL = tuple(1 / factorial(power) for power in range(13, -1, -1))
-_SERIES_OF_LOGARITHM = tuple(2 / power for power in range(21, 0, -2))
 
 
 def emit_double_exponential(code: Code, x: Floats) -> Floats:
@@ -67,14 +66,6 @@ def emit_double_exponential(code: Code, x: Floats) -> Floats:
     for part in _LN2_OF_DOUBLE:
         r = code.multiply_add(n, x.constant(-part), r)
     return code.scale_by_power(emit_polynomial(code, r, _SERIES_OF_EXPONENTIAL), n)
-
-
-def emit_double_logarithm(code: Code, x: Floats) -> Floats:
-    """Returns log(x) of a positive float64 that is not subnormal, by the series of (m - 1) / (m + 1); error 2. NaN stays NaN."""
-    m, n = code.split_exponent(x)
-    f = (m - 1.0) / (m + 1.0)
-    high, low = (n * part for part in _LN2_OF_DOUBLE)
-    return x.is_nan().choose(x, high + (low + f * emit_polynomial(code, f * f, _SERIES_OF_LOGARITHM)))
 
 
 def emit_exponential_of_negative(code: Code, x: Floats) -> Floats:

@@ -339,13 +339,11 @@ class Code:
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
         kind = value.value.type
-        element, lanes = lanes_of(kind)
-        bits, root, shift = (ir.I64, 0x3FE6A09E667F3BCD, 52) if element is ir.DOUBLE else (ir.I32, 0x3F3504F3, 23)
-        whole_kind = _lanes(bits, lanes)
-        whole = self.builder.convert("bitcast", value.value, whole_kind)
-        above = self.builder.compute("sub", whole, ir.write_integer(whole_kind, root))
-        exponent = self.builder.compute("ashr", above, ir.write_integer(whole_kind, shift))
-        mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, ir.write_integer(whole_kind, shift)))
+        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
+        root, shift = (ir.write_integer(bits, number) for number in (0x3F3504F3, 23))
+        whole = self.builder.convert("bitcast", value.value, bits)
+        exponent = self.builder.compute("ashr", self.builder.compute("sub", whole, root), shift)
+        mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, shift))
         return Floats(self, self.builder.convert("bitcast", mantissa, kind)), Floats(
             self, self.builder.convert("sitofp", exponent, kind)
         )

@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_cpu.machine.arithmetic import (
-    emit_double_exponential,
-    emit_double_logarithm,
-    emit_exponential_of_negative,
-    emit_logarithm,
-)
+from hetero_cpu.machine.arithmetic import emit_double_exponential
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -36,6 +31,8 @@ Element = Number | Floats
 _WHOLE = ("int32", "int64")
 _LONGEST_ROW = 64
 """Elements of a row up to which its sum and extremes are computed here."""
+_MOST_CLASSES = 8
+"""Elements of a row up to which a Softmax of float32 is computed here."""
 _LANES = 4
 """Elements that are computed together: rows are often as short as a model has features."""
 
@@ -168,17 +165,13 @@ _ROW_PARAMETERS = ("x", "length", "y", "rows")
 
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
-_EMITTERS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "float32": (emit_exponential_of_negative, emit_logarithm),
-    "float64": (emit_double_exponential, emit_double_logarithm),
-}
 
 
 def plan_rows(site: Site) -> Recipe | None:
-    """Returns the recipe of extremes, short sums and softmaxes along the last axis.
+    """Returns the recipe of extremes, short sums and short Softmaxes along the last axis.
 
-    The first NaN is the extreme, as in NumPy; sums are float64 and rounded once. Sources: ONNX ArgMax-13, ArgMin-13,
-    LogSoftmax-13, ReduceLogSumExp-18, ReduceSum-13, Softmax-13.
+    The first NaN is the extreme, as in NumPy; sums are rounded once. Sources: ONNX ArgMax-13, ArgMin-13, ReduceSum-13,
+    ReduceSumSquare-18, Softmax-13.
     """
     node, value = site.node, site.node.inputs[0]
     operator, x = node.op_type, site.prototypes[value]
@@ -194,8 +187,8 @@ def plan_rows(site: Site) -> Recipe | None:
     length, rows = x.shape[-1], prod(x.shape[:-1])
     if is_open(length) or length > _LONGEST_ROW or (not operator.startswith("Arg") and name in _WHOLE):
         return None
-    # Softmaxes of float32 have vectors.
-    if operator.endswith("Softmax") and name != "float64":
+    # Longer rows of float32 have vectors.
+    if operator == "Softmax" and name == "float32" and length > _MOST_CLASSES:
         return None
     kernel = _make_rows(operator, name, is_last)
 
@@ -216,8 +209,7 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
             line = p["x"] + row * (p["length"] * nbytes)
 
             def load(column: Number | int) -> Any:
-                x = code.load_element(line + column * nbytes, dtype)  # called inside the loop
-                return code.convert_element(x, "float64") if operator in _SUMS else x
+                return code.convert_element(code.load_element(line + column * nbytes, dtype), "float64")  # called inside the loop
 
             def store(place: Number, result: Element) -> None:
                 code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
@@ -231,31 +223,20 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
                     total.set(total.get() + (x if operator == "ReduceSum" else x * x))
                 store(row, total.get())
             else:
-                emit_exponential, emit_logarithm = _EMITTERS[dtype]
                 parts = row * p["length"]
+                # A NaN is ignored here; the sum becomes NaN.
                 peak = code.variable(load(0))
                 with code.loop(1, p["length"]) as column:
-                    x = load(column)
-                    peak.set(x.is_nan().choose(x, peak.get().at_least(x)))
+                    peak.set(load(column).at_least(peak.get()))
                 edge, total = peak.get(), code.variable(load(0).constant(0.0))
                 with code.loop(0, p["length"]) as column:
-                    part = emit_exponential(code, load(column) - edge)
+                    part = emit_double_exponential(code, load(column) - edge)
                     total.set(total.get() + part)
-                    if operator == "Softmax":
-                        store(parts + column, part)
+                    store(parts + column, part)
                 whole = total.get()
-                if operator == "ReduceLogSumExp":
-                    # An infinite peak, or NaN, is the result.
-                    store(row, (edge - edge).equals(0.0).choose(edge + emit_logarithm(code, whole), edge))
-                elif operator == "LogSoftmax":
-                    shift = emit_logarithm(code, whole)
-                    with code.loop(0, p["length"]) as column:
-                        store(parts + column, load(column) - edge - shift)
-                else:
-                    with code.loop(0, p["length"]) as column:
-                        place = p["y"] + (parts + column) * nbytes
-                        part = code.load_element(place, dtype)
-                        code.store_element(place, part / whole, dtype)
+                with code.loop(0, p["length"]) as column:
+                    part = code.load_element(p["y"] + (parts + column) * nbytes, dtype)
+                    store(parts + column, code.convert_element(part, "float64") / whole)  # type: ignore[operator]  # floats
         return code.finish()
 
     return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)

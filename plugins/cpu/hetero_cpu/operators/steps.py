@@ -29,7 +29,7 @@ NATIVE_STEPS = (
         "Sum Where Xor",
     ),
     ("elements", "plan_lookup", "LabelEncoder"),
-    ("elements", "plan_rows", "ArgMax ArgMin LogSoftmax ReduceLogSumExp ReduceSum ReduceSumSquare Softmax"),
+    ("elements", "plan_rows", "ArgMax ArgMin ReduceSum ReduceSumSquare Softmax"),
     ("elements", "plan_product", "MatMul"),
     ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     # Asked before the copies of layout.

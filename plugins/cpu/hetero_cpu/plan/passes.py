@@ -195,7 +195,7 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier ReduceProd SVMClassifier SVMRegressor Scaler Scan "
+        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor Scaler Scan "
         "TreeEnsembleClassifier",
     ),
     _fold,

@@ -13,6 +13,7 @@ ArrayFeatureExtractor            ──> Gather
 ReduceProd of few columns        ──> Gather of each ── Mul
 Concat of such products          ──> Gather of all first columns, of all second ... ── Mul
 Gemm with a computed summand     ──> Gemm ── Add
+ReduceLogSumExp ── Sub ── Exp    ──> Softmax
 Scan of rows: Sub, sum of squares ──> CDist
 ```
 
@@ -55,6 +56,8 @@ def rewrite_models(network: Network) -> Network:
             return _multiply_columns(network, names, types, node)
         if node.op_type == "Concat":
             return _join_products(network, names, types, node)
+        if node.op_type == "Exp":
+            return _share_probability(network, names, types, node)
         if node.op_type == "Gemm":
             return _add_apart(network, names, types, node)
         if node.op_type == "Scan":
@@ -152,6 +155,29 @@ def _join_products(network: Network, names: FreshNames, types: dict[str, ValueTy
     if not writer.nodes:
         return None
     writer.add("Concat", *inputs, axis=1, output=node.outputs[0])
+    return writer.finish()
+
+
+def _share_probability(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns a Softmax for the exponentials of rows less the logarithm of their sum, as naive Bayes is exported."""
+    difference = network.find_producer(node.inputs[0])
+    if difference is None or difference.op_type != "Sub":
+        return None
+    x, logarithm = difference.inputs
+    producer, x_type = network.find_producer(logarithm), network.type_of(x)
+    if producer is not None and producer.op_type == "Reshape":
+        if tuple(read_numbers(network.initializers, producer.inputs[1]) or ()) != (-1, 1):
+            return None
+        producer = network.find_producer(producer.inputs[0])
+    elif producer is not None and not producer.attributes.get("keepdims", 1):
+        return None
+    if producer is None or producer.op_type != "ReduceLogSumExp" or producer.inputs[0] != x:
+        return None
+    axes = read_numbers(network.initializers, producer.inputs[1]) if len(producer.inputs) > 1 else producer.attributes.get("axes")
+    if not isinstance(x_type, TensorType) or len(x_type.shape or ()) != 2 or tuple(axes or ()) not in ((1,), (-1,)):
+        return None
+    writer = NodeWriter(network, names, types, node.name)
+    writer.add("Softmax", x, axis=1, output=node.outputs[0])
     return writer.finish()
 
 
