@@ -100,9 +100,7 @@ def _choose_cut(pixels: int, outputs: int, *, is_image: bool) -> _Cut:
         blocks = -(-outputs // (vectors * width))
         rest = outputs - (blocks - 1) * vectors * width
         last_vectors = -(-rest // width)
-        return _Cut(
-            Tiling(size, tiles, tiles, vectors, blocks, last_vectors, rest - (last_vectors - 1) * width, width), products
-        )
+        return _Cut(Tiling(size, tiles, tiles, vectors, blocks, last_vectors, rest - (last_vectors - 1) * width, width), products)
     return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image), "vnni")
 
 
@@ -240,7 +238,9 @@ def plan_byte_convolution(site: Site) -> Recipe | None:
             "rows": shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
             "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": staged_rows, "shift": address_of(shift_memory),
         }  # fmt: skip
-        staged = NativeCall(stage, tuple(numbers[key] for key in _STAGE_NAMES), -(-staged_rows // STAGED_ROWS), (x, image, shift_memory))
+        staged = NativeCall(
+            stage, tuple(numbers[key] for key in _STAGE_NAMES), -(-staged_rows // STAGED_ROWS), (x, image, shift_memory)
+        )
         image_bytes, row, pixel, _ = image.strides
         offsets = lay_offsets(windows, row, pixel, steps)
         # A window begins at the begin of the pads, which the halo covers.

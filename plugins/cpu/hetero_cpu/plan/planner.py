@@ -122,7 +122,8 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
             return Limits(max(x.low, 0.0), max(x.high, 0.0), x.is_whole, has_no_nan=True)
         case "Clip":
             low, high = (min(max(limit, y.low), z.low if isfinite(z.low) else inf) for limit in (x.low, x.high))
-            return Limits(low, high, x.is_whole and all(other.is_whole for other in others), x.has_no_nan)
+            is_whole = x.is_whole and all(other.is_whole for value, other in zip(node.inputs[1:], others, strict=True) if value)
+            return Limits(low, high, is_whole, x.has_no_nan)
         case "Round":
             return Limits(float(np.floor(x.low)), float(np.ceil(x.high)), is_whole=True, has_no_nan=x.has_no_nan)
         case "Add" | "Sub":
