@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.operators.recipe import Limits
+from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.plan.planner import find_ranges
 from hetero_cpu.transforms.tiles import has_exact_tiles
 

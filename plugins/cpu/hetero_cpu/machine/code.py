@@ -377,7 +377,7 @@ class Code:
         return Integers(self, self.builder.call(function, [total.value, left.value, right.value]))
 
     def use_tiles(self, config: Number) -> None:
-        """Sets the shapes of the eight tiles by the 64 bytes at an address. Only with AMX, as all that follows. Source: Intel SDM, LDTILECFG."""
+        """Sets the shapes of the eight tiles by the 64 bytes at an address. Only with AMX, as all that follows. Source: Intel SDM."""
         self._call_tiles("ldtilecfg", self._point(config, 0))
 
     def release_tiles(self) -> None:

@@ -11,9 +11,6 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-import numpy as np
-
-from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups, pad_groups

@@ -102,11 +102,16 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
     x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last, ahead, *_ = code.parameters
     vector_bytes = code.width * FLOAT_BYTES
     step = tile.vectors * vector_bytes
-    load, spread, multiply = code.load, lambda place, offset: code.spread(code.load_scalar(place, offset)), code.multiply_add
-    first = [load(bias, j * vector_bytes) for j in range(tile.vectors)]
+    load: Any = code.load_integers
+    spread: Any = code.spread_integer
+    multiply: Any = code.multiply_bytes
+    first: list[Any] = [code.zero_integers()] * tile.vectors
     if tile.products:
-        load, spread, multiply = code.load_integers, code.spread_integer, code.multiply_bytes
-        first, w = [code.zero_integers()] * tile.vectors, w + step
+        w = w + step
+    else:
+        load, multiply = code.load, code.multiply_add
+        spread = partial(_spread_scalar, code)
+        first = [code.load(bias, j * vector_bytes) for j in range(tile.vectors)]
     sums = [[code.variable(first[j]) for j in range(tile.vectors)] for _ in range(tile.pixels)]
     weights = code.variable(w)
     even = depth - depth % _UNROLLED
@@ -150,6 +155,10 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             result = total if finish is None else finish(total, j)
             _emit_result(code, tile, result, j, mask, y + y_pixel * m, added + added_pixel * m)
     code.finish()
+
+
+def _spread_scalar(code: Code, address: Number, offset: int) -> Floats:
+    return code.spread(code.load_scalar(address, offset))
 
 
 def _emit_result(code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number) -> None:

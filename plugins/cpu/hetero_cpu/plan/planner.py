@@ -138,8 +138,8 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
             )
         case "Concat":
             parts = (x, *others)
-            kept = [all(part.is_whole for part in parts), all(part.has_no_nan for part in parts)]
-            return Limits(min(part.low for part in parts), max(part.high for part in parts), *kept)
+            low, high = min(part.low for part in parts), max(part.high for part in parts)
+            return Limits(low, high, all(part.is_whole for part in parts), all(part.has_no_nan for part in parts))
         case "Div" | "Mul" | "MultiplyAdd" if x.low >= 0 and y.low > 0 and (len(others) == 1 or z.low >= 0):
             return Limits(0.0)
         case "MaxPool" if node.attributes.get("ceil_mode", 0):
