@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_cpu.operators.recipe import Limits
 from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.plan.planner import find_ranges
 from hetero_cpu.transforms.tiles import has_exact_tiles
@@ -99,14 +100,37 @@ def test_ranges_follow_a_clip_through_constants() -> None:
     <float low = {0}, float high = {255}, float shift = {128}>
     { a = Relu (x) b = Round (a) c = Add (b, shift) d = Clip (c, low, high) y = Sub (d, shift) }"""
     ranges = find_ranges(read_network(onnx.parser.parse_model(text)))
-    assert ranges == {"a": (0, inf), "b": (0, inf), "c": (128, inf), "d": (128, 255), "y": (0, 127)}
+    limits = {name: (limits.low, limits.high) for name, limits in ranges.items()}
+    assert limits == {"a": (0, inf), "b": (0, inf), "c": (128, inf), "d": (128, 255), "y": (0, 127)}
+    # x may be NaN, which stays.
+    assert [name for name, limits in ranges.items() if limits.is_whole] == ["b", "c", "d", "y"]
+    assert not any(limits.has_no_nan for limits in ranges.values())
 
 
 def test_ranges_of_a_concat_hold_all_of_its_inputs() -> None:
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 6] y)
     <float low = {-3}, float high = {5}, float zero = {0}, float most = {9}>
     { a = Clip (x, low, high) b = Clip (x, zero, most) y = Concat <axis = 1> (a, b) }"""
-    assert find_ranges(read_network(onnx.parser.parse_model(text)))["y"] == (-3, 9)
+    assert find_ranges(read_network(onnx.parser.parse_model(text)))["y"] == Limits(-3, 9)
+
+
+def test_quantized_values_are_known_as_bytes() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2, 3] x, int8[2, 3] z) => (float[2, 3] y, float[2, 3] w, float[2, 3] v)
+    <float most = {255}, float shift = {7}, float half = {0.5}>
+    { a = Round (x) b = Add (a, shift) c = ThresholdedRelu <alpha = 0.0> (b) d = Clip (c, , most) y = Sub (d, shift)
+      w = Cast <to = 1> (z) e = Clip (c, , most) v = Add (e, half) }"""
+    ranges = find_ranges(read_network(onnx.parser.parse_model(text)))
+    assert ranges["y"] == Limits(-7, 248, is_whole=True, has_no_nan=True)
+    assert ranges["w"] == Limits(-128, 127, is_whole=True, has_no_nan=True)
+    assert not ranges["v"].is_whole
+
+
+def test_computed_zero_point_is_known() -> None:
+    case = draw_case("dynamic_mat_mul", 0)
+    network = transform_network(read_network(case.model))
+    shifts = {limits.shift for limits in find_ranges(network).values() if limits.shift}
+    (shift,) = shifts
+    assert find_ranges(network)[shift].high == 255
 
 
 def test_channels_are_halved_if_only_halves_have_exact_tiles(core: Core, kernels: str) -> None:

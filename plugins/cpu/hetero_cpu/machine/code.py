@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine import llvm as ir
-from hetero_cpu.machine.terms import Floats, Mask, Number, Term, Truth, lanes_of
+from hetero_cpu.machine.terms import Floats, Integers, Mask, Number, Term, Truth, lanes_of
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 ELEMENTS = {"bool": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8), "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8)}
@@ -234,6 +234,36 @@ class Code:
         function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
         self.builder.call(function, [value.value, pointer, ir.write_integer(ir.I32, 4), mask.value])
 
+    def load_integers(self, address: Number, offset: int = 0) -> Integers:
+        """Returns the vector of int32 at an address."""
+        return Integers(self, self.builder.load(self._point(address, offset), ir.VectorType(ir.I32, self.width), 4))
+
+    def spread_integer(self, address: Number, offset: int = 0) -> Integers:
+        """Returns a vector with the int32 at an address, or the four bytes there, in each lane."""
+        return Integers(self, self.builder.spread(self.builder.load(self._point(address, offset), ir.I32, 4), self.width))
+
+    def spread_whole(self, value: Floats) -> Integers:
+        """Returns a vector with a whole float32 in each lane."""
+        return Integers(self, self.builder.spread(self.builder.convert("fptosi", value.value, ir.I32), self.width))
+
+    def zero_integers(self) -> Integers:
+        """Returns a vector of zeros."""
+        return Integers(self, ir.write_integer(ir.VectorType(ir.I32, self.width), 0))
+
+    def store_bytes(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
+        """Writes whole float32 of 0 to 255 as a byte each; masked elements are not written."""
+        pointer, width = self._point(address, 0), value.width
+        whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, width))
+        kind = _lanes(ir.I8, width)
+        bytes_of = self.builder.convert("trunc", whole, kind)
+        if mask is None:
+            self.builder.store(bytes_of, pointer, 1)
+            return
+        function = self._declare(
+            f"llvm.masked.store.v{width}i8.p0", ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, width)]
+        )
+        self.builder.call(function, [bytes_of, pointer, ir.write_integer(ir.I32, 1), mask.value])
+
     def load_half(self, address: Number, half: str, width: int) -> Floats:
         """Returns `width` numbers of half precision, "float16" or "bfloat16", as float32; subnormal numbers, too."""
         pointer, wide = self._point(address, 0), _lanes(ir.FLOAT, width)
@@ -347,6 +377,42 @@ class Code:
         return Floats(self, self.builder.convert("bitcast", mantissa, kind)), Floats(
             self, self.builder.convert("sitofp", exponent, kind)
         )
+
+    # Bytes: the processor's own products of four, of vectors with VNNI and of whole matrices with AMX.
+
+    def multiply_bytes(self, left: Integers, right: Integers, total: Integers) -> Integers:
+        """Returns total + the sum of four products of unsigned and signed bytes in each lane, exact to 32 bits. Only with VNNI."""
+        kind = total.value.type
+        function = self._declare(f"llvm.x86.avx512.vpdpbusd.{32 * self.width}", kind, [kind] * 3)
+        return Integers(self, self.builder.call(function, [total.value, left.value, right.value]))
+
+    def use_tiles(self, config: Number) -> None:
+        """Sets the shapes of the eight tiles by the 64 bytes at an address. Only with AMX, as all that follows. Source: Intel SDM."""
+        self._call_tiles("ldtilecfg", self._point(config, 0))
+
+    def release_tiles(self) -> None:
+        """Ends the use of tiles."""
+        self._call_tiles("tilerelease")
+
+    def clear_tile(self, tile: int) -> None:
+        """Sets a tile to zeros."""
+        self._call_tiles("tilezero", tile)
+
+    def load_tile(self, tile: int, address: Number, stride: Number | int) -> None:
+        """Reads the rows of a tile, `stride` bytes apart."""
+        self._call_tiles("tileloadd64", tile, self._point(address, 0), self.number(stride).value)
+
+    def store_tile(self, tile: int, address: Number, stride: int) -> None:
+        """Writes the rows of a tile, `stride` bytes apart."""
+        self._call_tiles("tilestored64", tile, self._point(address, 0), self.number(stride).value)
+
+    def multiply_tiles(self, total: int, left: int, right: int) -> None:
+        """Adds the product of a tile of unsigned bytes, row by row, and one of signed bytes, four rows side by side, to one of int32."""
+        self._call_tiles("tdpbusd", total, left, right)
+
+    def _call_tiles(self, name: str, *operands: Any) -> None:
+        values = [ir.write_integer(ir.I8, operand) if isinstance(operand, int) else operand for operand in operands]
+        self.builder.call(self._declare(f"llvm.x86.{name}", ir.VOID, [value.type for value in values]), values)
 
     # Control.
 

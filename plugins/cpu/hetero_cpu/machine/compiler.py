@@ -254,6 +254,20 @@ def find_width() -> int:
     return 8 if {"avx2", "fma"} <= features else 0
 
 
+# Linux gives AMX's registers to processes that ask for them. Source: Linux, Documentation/arch/x86/xstate.rst.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
+
+@cache
+def find_byte_products() -> str:
+    """Returns which products of bytes the processor has: "amx" (of matrices, and those of vectors), "vnni" (of vectors), or ""."""
+    flags = set(_describe_processor().split())
+    if find_width() != 16 or "avx512_vnni" not in flags:
+        return ""
+    has_tiles = {"amx_tile", "amx_int8"} <= flags
+    return "amx" if has_tiles and not _open_library().syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) else "vnni"
+
+
 @cache
 def _describe_processor() -> str:
     """Returns the lines of the first processor with its model and its flags."""
@@ -441,7 +455,8 @@ def describe_environment() -> str:
     """Returns a digest of all that plans and kernels' names depend on: LLVM, the processor, and sizes and times of the source files."""
     transforms = os.path.join(os.path.dirname(hetero_core.__file__), "transforms")
     stamps = [stamp for folder in (PACKAGE, transforms) for stamp in _stamp_sources(folder)]
-    return name_entry("environment", _describe_target(), repr(stamps))
+    # A process that may not use AMX has other plans; a stored plan is read by one that has asked for it.
+    return name_entry("environment", f"{_describe_target()} {find_byte_products()}", repr(stamps))
 
 
 def _describe_target() -> str:

@@ -125,6 +125,25 @@ class Mask(Term):
         return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
 
 
+class Integers(Term):
+    """A vector of int32 as long as one of float32. Sums and products keep the lower 32 bits."""
+
+    __slots__ = ()
+
+    def _emit(self, name: str, other: Integers) -> Integers:
+        return Integers(self.code, self.code.builder.compute(name, self.value, other.value))
+
+    def __sub__(self, other: Integers) -> Integers:
+        return self._emit("sub", other)
+
+    def __mul__(self, other: Integers) -> Integers:
+        return self._emit("mul", other)
+
+    def to_floats(self) -> Floats:
+        """Returns the numbers as float32, rounded to nearest, ties to even."""
+        return Floats(self.code, self.code.builder.convert("sitofp", self.value, ir.VectorType(ir.FLOAT, self.value.type.count)))
+
+
 class Floats(Term):
     """A float32 or a vector of them, or of float64; both operands of an operator have the same width, or the second is a Python number."""
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf, prod
+from math import prod
 
-import numpy as np
-
-from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups, pad_groups
@@ -22,16 +19,19 @@ from hetero_cpu.operators.images import (
     Staging,
     bind_staging,
     halo_of_tiles,
+    is_even,
+    is_pixels,
+    is_whole,
+    lay_offsets,
     make_stage,
     reach_of_windows,
     read_convolution,
 )
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
-from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
+from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
-from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.transforms.tiles import has_exact_tiles
 
 
@@ -53,16 +53,12 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     )
     if size and is_whole(convolution.weight):
         # The sums of a quantized network are exact, and stay so in small tiles of small numbers.
-        size = 2 if has_exact_tiles(convolution.weight, *site.ranges.get(convolution.source, (-inf, inf))) else 0
+        limits = site.ranges.get(convolution.source, NO_LIMITS)
+        size = 2 if has_exact_tiles(convolution.weight, limits.low, limits.high) else 0
     staging = choose_staging(convolution, size)
     if size:
         return replace(plan_winograd(convolution, epilogue, staging, size), reaches=list_reaches(convolution, staging, size))
     return _make_recipe(convolution, epilogue, staging)
-
-
-def is_pixels(site: Site, value: str) -> bool:
-    """Says whether the channels of each pixel of a value lie side by side; an absent value is fine."""
-    return not value or site.prototypes[value].strides[1] == 4 or site.prototypes[value].shape[1] == 1
 
 
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
@@ -147,29 +143,3 @@ def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 
     sizes = convolution.site.shape(convolution.source)[2:]
     reach = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
     return (reach,)
-
-
-def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
-    """Returns how far the taps of a window lie behind its first one, in bytes: those of all rows and the first columns of the kernel."""
-    places = np.ndindex(windows.kernel[0], columns)
-    offsets: Array = lay_table(
-        _make_offsets, [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in places]
-    )
-    return offsets
-
-
-def _make_offsets(*offsets: int) -> Array:
-    return np.array(offsets, np.int64)
-
-
-def is_whole(array: Array) -> bool:
-    """Says whether an array has whole numbers alone; reads few elements of most other arrays."""
-    first = array.reshape(-1)[:64]
-    return bool(np.array_equal(first, np.rint(first)) and np.array_equal(array, np.rint(array)))
-
-
-def is_even(array: Array) -> bool:
-    """Says whether the pixels of all images lie at equal distances."""
-    batch, _, height, width = array.shape
-    image, _, row, pixel = array.strides
-    return bool((height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel))

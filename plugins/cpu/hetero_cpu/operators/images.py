@@ -15,6 +15,7 @@ from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.operators.recipe import Halo, Site
 from hetero_cpu.operators.weights import LazyArray
+from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open
 
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
@@ -82,6 +83,37 @@ def read_convolution(site: Site) -> Convolution | None:
     return Convolution(site, windows, int(weight.shape[0]), group)
 
 
+def is_pixels(site: Site, value: str) -> bool:
+    """Says whether the channels of each pixel of a value lie side by side; an absent value is fine."""
+    return not value or site.prototypes[value].strides[1] == 4 or site.prototypes[value].shape[1] == 1
+
+
+def is_whole(array: Array) -> bool:
+    """Says whether an array has whole numbers alone; reads few elements of most other arrays."""
+    first = array.reshape(-1)[:64]
+    return bool(np.array_equal(first, np.rint(first)) and np.array_equal(array, np.rint(array)))
+
+
+def is_even(array: Array) -> bool:
+    """Says whether the pixels of all images lie at equal distances."""
+    batch, _, height, width = array.shape
+    image, _, row, pixel = array.strides
+    return bool((height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel))
+
+
+def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
+    """Returns how far the taps of a window lie behind its first one, in bytes: those of all rows and the first columns of the kernel."""
+    places = np.ndindex(windows.kernel[0], columns)
+    offsets: Array = lay_table(
+        _make_offsets, [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in places]
+    )
+    return offsets
+
+
+def _make_offsets(*offsets: int) -> Array:
+    return np.array(offsets, np.int64)
+
+
 def halo_of_tiles(windows: Windows, sizes: Sequence[int], size: int) -> Halo:
     """Returns how far Winograd's tiles of `size` x `size` results reach beyond an image of (height, width) on each side."""
     begins = [max(before, 0) for before, _ in windows.pads]
@@ -107,7 +139,7 @@ def reach_of_windows(windows: Windows, sizes: Sequence[int]) -> Halo:
     return Halo(begins[0], begins[1], ends[0], ends[1])
 
 
-_STAGED_ROWS = 8
+STAGED_ROWS = 8
 # Channels of a plain image.
 _MOST_INTERLEAVED = 4
 
@@ -138,7 +170,7 @@ def make_stage(x: Array) -> Kernel:
     """
     channels = x.shape[1]
     if x.strides[1] == FLOAT_BYTES or channels == 1:
-        return Kernel("stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels))
+        return Kernel("stage_pixels", lambda name, width: emit_stage(name, width, _copy_pixels))
     if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
         # Compiled in: a size that is open has this value from here on.
         planes = int(channels)
@@ -146,12 +178,23 @@ def make_stage(x: Array) -> Kernel:
         def copy(code: Code, p: dict[str, Number], source: Number, target: Number) -> None:
             _interleave_planes(code, p, source, target, planes)
 
-        return Kernel(f"stage_{planes}_planes", lambda name, width: _emit_stage(name, width, copy))
-    return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes))
+        return Kernel(f"stage_{planes}_planes", lambda name, width: emit_stage(name, width, copy))
+    return Kernel("stage_planes", lambda name, width: emit_stage(name, width, _copy_planes))
 
 
-def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], Number, Number], None]) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, STAGE_PARAMETERS)
+EmitRow = Callable[[Code, dict[str, Number], Number, Number], None]
+
+
+def emit_stage(
+    name: str,
+    width: int,
+    copy: EmitRow,
+    clear: EmitRow = lambda code, p, y, nbytes: emit_zeros(code, y, nbytes),
+    names: tuple[str, ...] = STAGE_PARAMETERS,
+) -> Code:
+    """Emits the kernel of a staging with numbers of these names: `copy` emits a row from an address to an address, `clear` so many
+    bytes of zeros at an address."""
+    code, p, chunk, _ = begin_kernel(name, width, names)
     with code.visit_chunk(chunk, p["rows_of_chunk"], p["all_rows"]) as line:
         image, place = line // p["rows"], line % p["rows"]
         y = p["y"] + image * p["y_image"] + place * p["y_row"]
@@ -159,12 +202,12 @@ def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], 
         with code.either(inside) as (copied, cleared):
             with copied:
                 x = p["x"] + image * p["x_image"] + (place - p["top"]) * p["x_row"]
-                emit_zeros(code, y, p["left"] * p["y_pixel"])
+                clear(code, p, y, p["left"] * p["y_pixel"])
                 start = y + p["left"] * p["y_pixel"]
                 copy(code, p, x, start)
-                emit_zeros(code, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
+                clear(code, p, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
             with cleared:
-                emit_zeros(code, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
+                clear(code, p, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
     return code.finish()
 
 
@@ -257,8 +300,8 @@ def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[lis
             **list_strides("x", x), "x_channel": x.strides[1],
             "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
             "rows": staging.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
-            "channels": channels, "rows_of_chunk": _STAGED_ROWS, "all_rows": rows,
+            "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows,
     }  # fmt: skip
-    call = NativeCall(staging.kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // _STAGED_ROWS), (x, staged))
+    call = NativeCall(staging.kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // STAGED_ROWS), (x, staged))
     inner = staged[:, halo.top : halo.top + height, halo.left : halo.left + width].transpose(0, 3, 1, 2)
     return [call], inner

@@ -1,11 +1,15 @@
 """The kernel of convolutions and matrix products: it walks over tiles of pixels and blocks of output channels.
 
+Elements are float32, or bytes if the processor multiplies these: four of them take the place of one float32, and their sums are int32 until
+the end. With AMX a tile is a product of matrices; with VNNI it is the same walk as that of float32.
+
 The pixels of a row are cut into tiles of `tile` or `tile` - 1 pixels, so that no tile is a small rest. A unit of work is a
 tile of a row; a chunk is a range of units for a range of blocks. Inside a chunk each block of weights is read once for all units.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +17,7 @@ from typing import Any
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.terms import Number
+from hetero_cpu.machine.terms import Floats, Integers, Mask, Number
 from hetero_cpu.operators.tiling import Chunks, Tiling
 
 # A pointer to pixel 0 or 9, plus 0, 1, 2, 4 or 8 times a register with a multiple of the stride: (pointer, multiple, factor).
@@ -72,25 +76,43 @@ class Tile:
     activations: tuple[Activation, ...] = ()
     streams: bool = False
     """Whether it prefetches its own weights: if no other tile uses them, it waits for them."""
+    products: str = ""
+    """Those of bytes that it is made of, "vnni" or "amx"; empty for float32."""
 
     @property
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
         flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds + "r" * self.streams
-        return f"{self.pixels}x{self.vectors}{flags}{activations}"
+        return f"{self.products}{self.pixels}x{self.vectors}{flags}{activations}"
 
 
 TILE_PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_pixel", "added", "added_pixel", "last", "ahead")
 """Addresses, strides in bytes and counts; `last` is the number of elements of the last vector, `ahead` the address that is prefetched."""
+BYTE_PARAMETERS = (*TILE_PARAMETERS, "shift", "count")
+"""Those of a tile of bytes: `shift` is the address of the float32 that was added to every element, `count` the pixels that are there for
+AMX. `depth` counts groups of 4 bytes with VNNI, of 64 with AMX. Before its weights stands their sum over the depth for each channel."""
 
 
 def _emit_tile(code: Code, *, tile: Tile) -> None:
-    """Emits a function of TILE_PARAMETERS."""
-    x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last, ahead = code.parameters
+    """Emits a function of TILE_PARAMETERS, or of BYTE_PARAMETERS for bytes."""
+    if tile.products == "amx":
+        _emit_matrix_tile(code, tile)
+        return
+    x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last, ahead, *_ = code.parameters
     vector_bytes = code.width * FLOAT_BYTES
     step = tile.vectors * vector_bytes
-    sums = [[code.variable(code.load(bias, j * vector_bytes)) for j in range(tile.vectors)] for _ in range(tile.pixels)]
+    load: Any = code.load_integers
+    spread: Any = code.spread_integer
+    multiply: Any = code.multiply_bytes
+    first: list[Any] = [code.zero_integers()] * tile.vectors
+    if tile.products:
+        w = w + step
+    else:
+        load, multiply = code.load, code.multiply_add
+        spread = partial(_spread_scalar, code)
+        first = [code.load(bias, j * vector_bytes) for j in range(tile.vectors)]
+    sums = [[code.variable(first[j]) for j in range(tile.vectors)] for _ in range(tile.pixels)]
     weights = code.variable(w)
     even = depth - depth % _UNROLLED
     fetched = code.variable(ahead)
@@ -108,11 +130,11 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
                 for j in range(tile.vectors):
                     if tile.streams:
                         code.prefetch(here, k * step + j * vector_bytes + stream_bytes)
-                    rows.append(code.load(here, k * step + j * vector_bytes))
+                    rows.append(load(here, k * step + j * vector_bytes))
                 for m in range(tile.pixels):
-                    scalar = code.spread(code.load_scalar(pixels.find(bases, m), k * FLOAT_BYTES))
+                    element = spread(pixels.find(bases, m), k * FLOAT_BYTES)
                     for j in range(tile.vectors):
-                        sums[m][j].set(code.multiply_add(scalar, rows[j], sums[m][j].get()))
+                        sums[m][j].set(multiply(element, rows[j], sums[m][j].get()))
             weights.set(here + count * step)
             pixels.move(bases, count * FLOAT_BYTES)
 
@@ -125,22 +147,79 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             advance(_UNROLLED)
         with code.loop(even, depth):
             advance(1)
+    finish = _emit_float_conversion(code, tile) if tile.products else None
     mask = code.mask_first(last) if tile.is_masked else None
     for m in range(tile.pixels):
         for j in range(tile.vectors):
-            guard = mask if j == tile.vectors - 1 else None
-            result = sums[m][j].get()
-            if tile.adds:
-                result = result + code.load(added + added_pixel * m, j * vector_bytes, mask=guard)
-            result = emit_activations(code, tile.activations, result)
-            code.store(y + y_pixel * m, result, j * vector_bytes, mask=guard)
+            total = sums[m][j].get()
+            result = total if finish is None else finish(total, j)
+            _emit_result(code, tile, result, j, mask, y + y_pixel * m, added + added_pixel * m)
+    code.finish()
+
+
+def _spread_scalar(code: Code, address: Number, offset: int) -> Floats:
+    return code.spread(code.load_scalar(address, offset))
+
+
+def _emit_result(code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number) -> None:
+    """Writes vector j of a pixel."""
+    place, guard = j * code.width * FLOAT_BYTES, mask if j == tile.vectors - 1 else None
+    if tile.adds:
+        result = result + code.load(added, place, mask=guard)
+    code.store(y, emit_activations(code, tile.activations, result), place, mask=guard)
+
+
+def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], Floats]:
+    """Returns the function that makes float32 of sums of bytes: less what the shift added, plus the bias."""
+    p = dict(zip(BYTE_PARAMETERS, code.parameters, strict=True))
+    vectors = [j * code.width * FLOAT_BYTES for j in range(tile.vectors)]
+    shift = code.spread_whole(code.load_scalar(p["shift"]))
+    shifted = [code.load_integers(p["w"], place) * shift for place in vectors]
+    biases = [code.load(p["bias"], place) for place in vectors]
+    return lambda total, j: (total - shifted[j]).to_floats() + biases[j]
+
+
+TILE_ROWS, TILE_BYTES = 16, 64
+"""The most rows of a tile of AMX, and the bytes of each."""
+_LEFT, _RIGHT = 4, 6  # the first two tiles of pixels and of weights; those before are sums
+
+
+def _emit_matrix_tile(code: Code, tile: Tile) -> None:
+    """Emits a tile for AMX: up to 32 pixels and, of up to 16 pixels, up to four vectors, else two."""
+    p = dict(zip(BYTE_PARAMETERS, code.parameters, strict=True))
+    step, parts = tile.vectors * TILE_BYTES, range(-(-tile.pixels // TILE_ROWS))
+    sums = {(part, j): part * tile.vectors + j for part in parts for j in range(tile.vectors)}
+    for number in sums.values():
+        code.clear_tile(number)
+    weights = code.variable(p["w"] + step)
+    with code.loop(0, p["taps"]) as tap:
+        start = p["x"] + code.load_number(p["offsets"] + tap * 8)
+        with code.loop(0, p["depth"]) as group:
+            here, pixels = weights.get(), start + group * TILE_BYTES
+            for part in parts:
+                code.load_tile(_LEFT + part, pixels + p["x_pixel"] * (TILE_ROWS * part), p["x_pixel"])
+            for j in range(tile.vectors):
+                code.load_tile(_RIGHT + j % 2, here + j * TILE_BYTES, step)
+                for part in parts:
+                    code.multiply_tiles(sums[part, j], _LEFT + part, _RIGHT + j % 2)
+            weights.set(here + TILE_ROWS * step)
+    memory = code.reserve(len(parts) * TILE_ROWS * step // 8)
+    for (part, j), number in sums.items():
+        code.store_tile(number, memory + (part * TILE_ROWS * step + j * TILE_BYTES), step)
+    finish = _emit_float_conversion(code, tile)
+    mask = code.mask_first(p["last"]) if tile.is_masked else None
+    with code.loop(0, p["count"]) as m:
+        for j in range(tile.vectors):
+            result = finish(code.load_integers(memory + m * step, j * TILE_BYTES), j)
+            _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m)
     code.finish()
 
 
 def call_tile(code: Code, tile: Tile, **arguments: Number | int) -> None:
-    """Calls a tile, which is emitted when it is first called, with its TILE_PARAMETERS by name; the default is 0."""
-    function = code.find_inner(f"tile_{tile.name}", len(TILE_PARAMETERS), partial(_emit_tile, tile=tile))
-    code.call(function, *(arguments.get(name, 0) for name in TILE_PARAMETERS))
+    """Calls a tile, which is emitted when it is first called, with its parameters by name; the default is 0."""
+    names = BYTE_PARAMETERS if tile.products else TILE_PARAMETERS
+    function = code.find_inner(f"tile_{tile.name}", len(names), partial(_emit_tile, tile=tile))
+    code.call(function, *(arguments.get(name, 0) for name in names))
 
 
 PARAMETERS = (
@@ -152,6 +231,8 @@ PARAMETERS = (
 `rows` of an image; `tiles` of a row, the first `long_tiles` of them of full size; `last`: elements of the last vector."""
 PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
 """Further fields if sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for a block."""
+BYTE_FIELDS = ("shift", "line", "config")
+"""Further fields of bytes: see BYTE_PARAMETERS; the pixels of a line; the address of the shapes of AMX's tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +251,27 @@ class ProductShape:
     """Whether sums are made in pieces, in order for all pixels of a chunk: the data of a piece stays near, errors stay small."""
     streams: bool = False
     """Whether a block of weights is used by a single tile."""
+    products: str = ""
+    """Those of bytes that it is made of, as of a `Tile`."""
 
     @classmethod
     def of_tiling(cls, tiling: Tiling, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> ProductShape:
-        """Returns the shape of a product that is cut so; `more` are its last three fields."""
+        """Returns the shape of a product that is cut so; `more` are its last fields."""
         cut = (tiling.pixels, tiling.has_short_tiles, tiling.vectors, tiling.last_vectors, tiling.is_masked)
         return cls(*cut, adds, activations, **more)
+
+    def make_tile(self, pixels: int, vectors: int, **changed: Any) -> Tile:
+        """Returns a tile of the product; `changed` are fields in which it differs."""
+        fields = {
+            "prefetches": self.prefetches, "is_masked": self.is_masked, "adds": self.adds, "activations": self.activations,
+            "streams": self.streams, "products": self.products,
+        }  # fmt: skip
+        return Tile(pixels, vectors, **{**fields, **changed})
 
 
 def make_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of a shape."""
-    name = (
-        Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations, shape.streams).name
-        + "_in_pieces" * shape.splits
-    )
+    name = shape.make_tile(shape.pixels, shape.vectors).name + "_in_pieces" * shape.splits
     title = f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}"
     return Kernel(title, lambda name, width: emit_product(Code(name, 3, width), shape))
 
@@ -200,7 +288,9 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
     """Emits the body of a function of a kernel's three parameters, ends it, and returns it."""
     width = code.width
     row, chunk, _ = code.parameters
-    p = code.load_row(row, (*PARAMETERS, *PIECE_PARAMETERS) if shape.splits else PARAMETERS)
+    p = code.load_row(row, (*PARAMETERS, *PIECE_PARAMETERS * shape.splits, *BYTE_FIELDS * bool(shape.products)))
+    if shape.products == "amx":
+        code.use_tiles(p["config"])
     has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
     first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
     last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
@@ -227,13 +317,14 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
                 "added": added, "added_pixel": p["added_pixel"], "last": p["last"],
             }  # fmt: skip
 
+            if shape.products:
+                arguments |= {"shift": p["shift"], "count": (p["line"] - pixel).at_most(shape.pixels)}
             if shape.splits:
                 arguments = _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
 
             def call_with(activations: tuple[Activation, ...], pixels: int) -> None:
-                adds = shape.adds or shape.splits
-                tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, adds, activations, shape.streams)
-                call_tile(code, tile, **arguments)  # called inside the loop
+                changed = {"is_masked": shape.is_masked and is_last, "adds": shape.adds or shape.splits, "activations": activations}
+                call_tile(code, shape.make_tile(pixels, vectors, **changed), **arguments)  # called inside the loop
 
             def call(pixels: int) -> None:
                 if not (shape.splits and shape.activations):
@@ -259,6 +350,8 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
             walk_blocks(piece)
     else:
         walk_blocks(code.number(0))
+    if shape.products == "amx":
+        code.release_tiles()
     return code.finish()
 
 

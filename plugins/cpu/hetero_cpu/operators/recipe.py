@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,21 @@ class Halo:
 
 
 NO_HALO = Halo()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is known of the elements of a value: the least and the largest; whether all are whole numbers, infinite or NaN; whether none
+    is NaN; and the name of the computed scalar with which they are 0 to 255, if there is one."""
+
+    low: float = -inf
+    high: float = inf
+    is_whole: bool = False
+    has_no_nan: bool = False
+    shift: str = ""
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +131,8 @@ class Site:
     """The zeros around the output if a recipe with kernels makes it channels last."""
     workers: int = 1
     """The threads that machine code may be run by."""
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The least and the largest element of values that have limits."""
+    ranges: Mapping[str, Limits] = field(default_factory=dict)
+    """Those of values that have limits."""
 
     @property
     def node(self) -> Node:

@@ -17,6 +17,9 @@ ALL = "all"
 NATIVE_STEPS = (
     ("attention", "plan_native_attention", "Attention"),
     ("blocks", "plan_block_product", "com.microsoft:MatMulNBits"),
+    ("byte_product", "plan_byte_mat_mul", "MatMul"),
+    ("byte_product", "plan_byte_gemm", "Gemm"),
+    ("byte_product", "plan_byte_convolution", "Conv"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
     ("casts", "plan_cast", "Cast"),
     ("depthwise", "plan_depthwise", "Conv"),

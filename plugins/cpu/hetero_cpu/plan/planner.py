@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, prod
+from math import inf, isfinite, isnan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import join_chains
 from hetero_cpu.operators.groups import Group, form_groups
-from hetero_cpu.operators.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
+from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.arena import Lifetime, place_blocks
@@ -94,41 +94,80 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
 _LARGE_CONSTANT = 1 << 16
 
 
-_NO_LIMITS, _MOST_LIMITS = (-inf, inf), 1 << 14
+_MOST_LIMITS = 1 << 14
 _KEEPING = frozenset({"Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_OF_BYTES = {"int8": Limits(-128, 127, is_whole=True, has_no_nan=True), "uint8": Limits(0, 255, is_whole=True, has_no_nan=True)}
 
 
-def find_ranges(network: Network) -> Mapping[str, tuple[float, float]]:
-    """Returns the limits of values that a Clip limits, in the arithmetic with constants around it: those of quantized networks."""
-    ranges: dict[str, tuple[float, float]] = {}
-    for node in network.nodes if "Clip" in network.op_types else ():
-        low, high = ranges.get(node.inputs[0] if node.inputs else "", _NO_LIMITS)
-        limits = [_read_limits(network.initializers.get(value)) for value in node.inputs[1:]]
-        (least, most), (last, _) = (*limits, _NO_LIMITS, _NO_LIMITS)[:2]
-        if node.op_type == "Relu" or (node.op_type == "ThresholdedRelu" and node.attributes.get("alpha", 1.0) >= 0):
-            low, high = max(low, 0.0), max(high, 0.0)
-        elif node.op_type == "Clip":
-            low, high = (min(max(limit, least), last if isfinite(last) else inf) for limit in (low, high))
-        elif node.op_type == "Round":
-            low, high = float(np.floor(low)), float(np.ceil(high))
-        elif node.op_type in ("Add", "Sub"):
-            low, high = (low + least, high + most) if node.op_type == "Add" else (low - most, high - least)
-        elif node.op_type == "Concat":
-            low, high = (pick(ranges.get(value, _NO_LIMITS)[side] for value in node.inputs) for side, pick in ((0, min), (1, max)))
-        elif node.op_type in ("Div", "Mul", "MultiplyAdd") and low >= 0 and least > 0 and (len(limits) == 1 or last >= 0):
-            low, high = 0.0, inf
-        elif node.op_type not in _KEEPING:
-            continue
-        if (isfinite(low) or isfinite(high)) and not node.domain:
-            ranges.update(dict.fromkeys(node.writes, (low, high)))
+def find_ranges(network: Network) -> Mapping[str, Limits]:
+    """Returns the limits of values that a Clip or a type of bytes limits, in the arithmetic around it: those of quantized networks."""
+    ranges: dict[str, Limits] = {}
+    for node in network.nodes if {"Cast", "Clip"} & network.op_types else ():
+        limits = _limit(node, network, ranges) if node.inputs and not node.domain else NO_LIMITS
+        if isfinite(limits.low) or isfinite(limits.high) or limits.is_whole:
+            ranges[node.writes[0]] = limits
     return ranges
 
 
-def _read_limits(constant: Initializer | None) -> tuple[float, float]:
-    """Returns the least and the largest element of a small constant of floats. A constant that follows from sizes is not read."""
+def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits:
+    x, *others = (_read_limits(value, network, ranges) for value in node.inputs)
+    y, z = (*others, NO_LIMITS, NO_LIMITS)[:2]
+    match node.op_type:
+        case "Cast":
+            source = network.types.get(node.inputs[0])
+            return _OF_BYTES.get(source.dtype or "", NO_LIMITS) if isinstance(source, TensorType) else NO_LIMITS
+        case "Relu":
+            return replace(x, low=max(x.low, 0.0), high=max(x.high, 0.0), shift="")
+        case "ThresholdedRelu" if node.attributes.get("alpha", 1.0) >= 0:
+            return Limits(max(x.low, 0.0), max(x.high, 0.0), x.is_whole, has_no_nan=True)
+        case "Clip":
+            low, high = (min(max(limit, y.low), z.low if isfinite(z.low) else inf) for limit in (x.low, x.high))
+            is_whole = x.is_whole and all(other.is_whole for value, other in zip(node.inputs[1:], others, strict=True) if value)
+            return Limits(low, high, is_whole, x.has_no_nan)
+        case "Round":
+            return Limits(float(np.floor(x.low)), float(np.ceil(x.high)), is_whole=True, has_no_nan=x.has_no_nan)
+        case "Add" | "Sub":
+            is_sum = node.op_type == "Add"
+            low, high = (x.low + y.low, x.high + y.high) if is_sum else (x.low - y.high, x.high - y.low)
+            return Limits(
+                low,
+                high,
+                x.is_whole and y.is_whole,
+                x.has_no_nan and y.has_no_nan and isfinite(low) and isfinite(high),
+                "" if is_sum else _find_zero_point(node.inputs[1], x, y, network),
+            )
+        case "Concat":
+            parts = (x, *others)
+            low, high = min(part.low for part in parts), max(part.high for part in parts)
+            return Limits(low, high, all(part.is_whole for part in parts), all(part.has_no_nan for part in parts))
+        case "Div" | "Mul" | "MultiplyAdd" if x.low >= 0 and y.low > 0 and (len(others) == 1 or z.low >= 0):
+            return Limits(0.0)
+        case "MaxPool" if node.attributes.get("ceil_mode", 0):
+            # A window that lies in the pads alone has no largest element.
+            return Limits(x.low, x.high)
+        case name if name in _KEEPING:
+            return x
+    return NO_LIMITS
+
+
+def _find_zero_point(value: str, x: Limits, y: Limits, network: Network) -> str:
+    """Returns the name of a computed scalar if it is what bytes are less of. If it is NaN, so is the scale of all that is made of them."""
+    kind = network.types.get(value)
+    are_bytes = x.is_whole and x.has_no_nan and y.is_whole and min(x.low, y.low) >= 0 and max(x.high, y.high) <= 255
+    is_scalar = isinstance(kind, TensorType) and kind.shape in ((), (1,)) and value not in network.initializers
+    return value if are_bytes and is_scalar and not x.shift else ""
+
+
+def _read_limits(value: str, network: Network, ranges: Mapping[str, Limits]) -> Limits:
+    """Returns the limits of a value, or those of a small constant of floats. A constant that follows from sizes is not read."""
+    constant = network.initializers.get(value)
+    if constant is None:
+        return ranges.get(value, NO_LIMITS)
     if type(constant) is not Initializer or constant.dtype != "float32" or not 0 < prod(constant.shape) <= _MOST_LIMITS:
-        return _NO_LIMITS
-    return float(constant.array.min()), float(constant.array.max())
+        return NO_LIMITS
+    low, high = float(constant.array.min()), float(constant.array.max())
+    is_whole = isfinite(low) and isfinite(high) and bool((constant.array == np.rint(constant.array)).all())
+    return Limits(low, high, is_whole, not isnan(low))
 
 
 def build_plan(
@@ -167,7 +206,7 @@ class _Builder:
     workers: int
     scope: Scope | None
     placer: ValuePlacer
-    ranges: Mapping[str, tuple[float, float]]
+    ranges: Mapping[str, Limits]
     steps: list[PlannedStep] = field(default_factory=list)
     last_read: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
@@ -188,6 +227,10 @@ class _Builder:
         elif isinstance(choice, Join):
             self._add_join(group, choice)
         else:
+            # A zero point is read by products behind the node that subtracts it.
+            behind = set(choice.reads).difference(group.reads)
+            self.fixed.update(behind)
+            self.placer.fix(tuple(behind))
             self._add_step(group.name_profile(), choice, self.placer.place_outputs(group, choice))
         self.placer.note_readers(group)
         for value in group.reads:

@@ -1,0 +1,130 @@
+"""Products of bytes by VNNI and by AMX against exact integer arithmetic: each that the processor has, and the products of float32."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_cpu.machine import compiler
+from hetero_cpu.operators import byte_product
+
+from hetero_core import Core
+
+from .integers import KINDS, Builder, Case, convolve, draw_case, find_difference
+
+FLAGS = {"amx": "", "vnni": r" amx_\w+", "": r" amx_\w+| avx512_vnni"}
+"""The flags of a processor to overlook, so that others are used."""
+FACTOR = np.float32(0.5)
+
+
+@pytest.fixture(params=FLAGS, ids=lambda name: name or "float32")
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The products of bytes in use; skipped if the processor has others alone."""
+    whole = compiler._describe_processor()
+    caches = (compiler.find_byte_products, compiler.describe_environment)
+    for cached in caches:
+        cached.cache_clear()
+    monkeypatch.setattr(compiler, "_describe_processor", lambda: re.sub(FLAGS[request.param], "", whole))
+    if not compiler.find_width():
+        pytest.skip("no machine code is made for this processor")
+    if compiler.find_byte_products() != request.param:
+        pytest.skip(f"the processor does not multiply bytes by {request.param}")
+    yield request.param
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels of products of bytes that were planned."""
+    names: list[str] = []
+    make_product = byte_product.make_product
+
+    def note(shape: Any) -> Any:
+        kernel = make_product(shape)
+        names.append(kernel.name)
+        return kernel
+
+    monkeypatch.setattr(byte_product, "make_product", note)
+    return names
+
+
+@pytest.fixture(scope="module")
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+def make_convolution(x: Any, w: Any, zero: Any, geometry: dict[str, Any], *, adds: bool = False) -> Case:
+    """Returns a quantized image that is convolved, with a bias and, if it `adds`, a further image."""
+    graph = Builder()
+    names = graph.constant(FACTOR), graph.constant(zero)
+    values = (x.astype(np.float32) - np.float32(zero)) * FACTOR
+    image = graph.node("DequantizeLinear", graph.node("QuantizeLinear", graph.feed(values), *names), *names)
+    weights = graph.node("DequantizeLinear", graph.constant(w), graph.constant(FACTOR))
+    y = graph.node("Conv", image, weights, kernel_shape=list(w.shape[2:]), **geometry)
+    expected = convolve(x.astype(np.int64) - int(zero), w.astype(np.int64), **geometry).astype(np.float32) / 4
+    if adds:
+        more = np.arange(expected.size, dtype=np.float32).reshape(expected.shape) / 4
+        y, expected = graph.node("Relu", graph.node("Add", y, graph.feed(more))), np.maximum(expected + more, 0)
+    return graph.finish({y: expected})
+
+
+IMAGES = [
+    # batch, channels, height, width, outputs, kernel, stride, pads, dilation
+    (1, 64, 14, 14, 64, 1, 1, 0, 1),
+    (2, 16, 9, 13, 40, 3, 1, 1, 1),
+    (1, 3, 33, 31, 24, 7, 2, 3, 1),
+    (1, 24, 20, 17, 72, 3, 2, 1, 1),
+    (1, 32, 18, 18, 16, 3, 1, 2, 2),
+    (3, 5, 7, 7, 9, 1, 2, 0, 1),
+    (1, 130, 3, 3, 33, 3, 1, 1, 1),
+    (1, 1, 40, 40, 8, 5, 1, 2, 1),
+]
+
+
+@pytest.mark.parametrize("sizes", IMAGES, ids=lambda sizes: "x".join(map(str, sizes)))
+@pytest.mark.parametrize("zero", [np.uint8(0), np.uint8(255), np.int8(-3)], ids=["least", "most", "signed"])
+def test_convolutions_are_exact(core: Core, products: str, planned: list[str], sizes: Any, zero: Any) -> None:
+    batch, channels, height, width, outputs, side, stride, pads, dilation = sizes
+    rng, limits = np.random.default_rng(height), np.iinfo(zero.dtype)
+    x = rng.integers(limits.min, limits.max + 1, (batch, channels, height, width)).astype(zero.dtype)
+    # Small enough for a single product of float32.
+    w = rng.integers(-128, 128, (outputs, channels, side, side)).astype(np.int8) // (16 if channels * side > 200 else 1)
+    geometry = {"strides": [stride] * 2, "pads": [pads] * 4, "dilations": [dilation] * 2, "group": 1}
+    case = make_convolution(x, w.astype(np.int8), zero, geometry, adds=outputs % 2 == 0)
+    assert find_difference(core, case, "JIT") == ""
+    assert bool(planned) == bool(products)
+    assert all(products in name or "vnni" in name for name in planned)
+
+
+def make_product(x: Any, w: Any) -> Case:
+    graph = Builder()
+    y = graph.node("Cast", graph.node("MatMulInteger", graph.feed(x), graph.constant(w)), to=1)
+    return graph.finish({y: (x.astype(np.int64) @ w.astype(np.int64)).astype(np.float32)}, is_open=True)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 15, 16, 17, 31, 32, 33, 70])
+@pytest.mark.parametrize(("depth", "outputs"), [(1, 8), (3, 17), (64, 32), (65, 33), (127, 100)])
+def test_products_of_an_open_number_of_rows_are_exact(
+    core: Core, products: str, planned: list[str], rows: int, depth: int, outputs: int
+) -> None:
+    rng = np.random.default_rng(rows)
+    x, w = rng.integers(0, 256, (rows, depth)).astype(np.uint8), rng.integers(-128, 128, (depth, outputs)).astype(np.int8)
+    assert find_difference(core, make_product(x, w), "JIT") == ""
+    assert bool(planned) == bool(products)
+
+
+def test_weights_that_are_no_bytes_are_multiplied_as_floats(core: Core, products: str, planned: list[str]) -> None:
+    x, w = np.full((4, 9), 255, np.uint8), np.full((9, 16), 255, np.uint8)
+    assert find_difference(core, make_product(x, w), "JIT") == ""
+    assert planned == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_networks_are_exact(core: Core, products: str, kind: str) -> None:
+    differences = {index: find_difference(core, draw_case(kind, index), "JIT") for index in range(16, 22)}
+    assert {index: difference for index, difference in differences.items() if difference} == {}
