@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, ExecutableNetwork, Network
-from hetero_core.errors import InputShapeError, InputTypeError
+from hetero_core.errors import InputNameError, InputShapeError, InputTypeError
 
 Load = Callable[..., ExecutableNetwork]
 
@@ -135,6 +136,41 @@ def test_array_is_taken_and_its_copy_is_counted(load: Load, tmp_path: Path, make
     request = load("float[2,3]").create_infer_request()
     assert request.infer({"x": make(tmp_path)})["y"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert request.host_copied_bytes == copied
+
+
+BEHIND = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("feed", "error", "message"),
+    [
+        ({"x": BEHIND.astype(np.float64), "b": BEHIND}, InputTypeError, "expected float32, got float64"),
+        ({"x": BEHIND, "b": np.zeros((5, 3), np.float32)}, InputShapeError, "'n' is 5 here and 2 in input 'x'"),
+        ({"x": BEHIND[:, :2], "b": BEHIND}, InputShapeError, "axis 1 has 2 instead of 3"),
+        ({"x": BEHIND, "c": BEHIND}, InputNameError, "has no input 'c'"),
+        ({"x": BEHIND}, InputNameError, "misses the inputs b"),
+        ({"x": BEHIND, "b": BEHIND, "c": BEHIND}, InputNameError, "has no input 'c'"),
+    ],
+)
+def test_inputs_after_an_accepted_run_are_checked(
+    core: Core, read: Callable[..., Network], feed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    network = core.load_network(read("g (float[n,3] x, float[n,3] b) => (float[n,3] y) { y = Add(x, b) }"), "CPU")
+    for _ in range(2):
+        assert network.infer({"x": BEHIND, "b": BEHIND})["y"].tolist() == (2 * BEHIND).tolist()
+    with pytest.raises(error, match=message):
+        network.infer(feed)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [BEHIND.astype(">f4"), np.asfortranarray(BEHIND), pickle.loads(pickle.dumps(BEHIND)), BEHIND.tolist()],
+    ids=["swapped", "turned", "pickled", "list"],
+)
+def test_values_after_an_accepted_run_are_converted(core: Core, read: Callable[..., Network], value: Any) -> None:
+    network = core.load_network(read("g (float[n,3] x) => (float[n,3] y) { y = Neg(x) }"), "CPU")
+    for each in (BEHIND, value, value, BEHIND):
+        assert network.infer({"x": each})["y"].tolist() == (-BEHIND).tolist()
 
 
 def test_bytes_are_not_copied(load: Load) -> None:

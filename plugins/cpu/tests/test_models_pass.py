@@ -137,3 +137,80 @@ def test_products_of_a_degree_are_joined(rows: int) -> None:
     with np.errstate(invalid="ignore"):
         expected = np.stack([np.prod(x[:, term].astype(np.float64), axis=1) for term in terms], axis=1)
     np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+def check_rewritten(text: str, x: Any, expected: Any, *, absent: str, tolerance: float = 0.0) -> None:
+    """Compares a model of one output after the pass, which leaves no operator of this name."""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    assert absent not in rewrite_models(Core().read_network(model)).op_types
+    for kernels in ("JIT", "NUMPY"):
+        (y,) = Core().load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"x": x}).values()
+        assert y.dtype == expected.dtype
+        np.testing.assert_allclose(y, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize(("missing", "values"), [("nan", [1.5, -2.0, 0.25]), ("7.0", [1.5, -2.0, 0.25]), ("nan", [4.0])])
+def test_imputer_is_a_choice(missing: str, values: list[float], rows: int) -> None:
+    x = np.random.default_rng(0).choice(np.array([np.nan, 7.0, 1.0, -1.0], np.float32), (rows, 3))
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+        agraph (float[n, 3] x) => (float[n, 3] y) {{
+            y = ai.onnx.ml.Imputer <imputed_value_floats = {values}, replaced_value_float = {missing}> (x)
+        }}
+    """
+    is_missing = np.isnan(x) if missing == "nan" else x == 7
+    check_rewritten(text, x, np.where(is_missing, np.array(values, np.float32), x), absent="Imputer")
+
+
+@pytest.mark.parametrize("element", ["float", "double"])
+def test_binarizer_is_a_comparison(element: str) -> None:
+    x = np.array([[0.5, 0.25, -1.0, np.nan, np.inf]], np.float32 if element == "float" else np.float64)
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+        agraph ({element}[n, 5] x) => ({element}[n, 5] y) {{ y = ai.onnx.ml.Binarizer <threshold = 0.25> (x) }}
+    """
+    check_rewritten(text, x, (x > 0.25).astype(x.dtype), absent="Binarizer")
+
+
+def test_logarithm_of_a_sum_and_exponential_are_a_softmax() -> None:
+    x = 30 * np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[n, 3] x) => (float[n, 3] y) <int64[1] axis = {1}, int64[2] column = {-1, 1}> {
+            sum = ReduceLogSumExp <keepdims = 0> (x, axis)
+            turned = Reshape (sum, column)
+            logarithm = Sub (x, turned)
+            y = Exp (logarithm)
+        }
+    """
+    parts = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    expected = (parts / parts.sum(axis=1, keepdims=True)).astype(np.float32)
+    check_rewritten(text, x, expected, absent="ReduceLogSumExp", tolerance=1e-6)
+
+
+def test_logarithm_of_another_sum_stays() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[3, 3] x) => (float[3, 3] y) <int64[1] axis = {0}> {
+            sum = ReduceLogSumExp (x, axis)
+            logarithm = Sub (x, sum)
+            y = Exp (logarithm)
+        }
+    """
+    assert "Softmax" not in rewrite_models(Core().read_network(onnx.parser.parse_model(text).SerializeToString())).op_types
+
+
+def test_computed_summand_of_a_gemm_is_added_apart() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[n, 3] x) => (float[n, 2] y) <float[2, 3] w = {1, 2, 3, -1, 0, 4}, int64[1] axis = {1}> {
+            squares = ReduceSumSquare (x, axis)
+            y = Gemm <alpha = -2.0, transB = 1> (x, w, squares)
+        }
+    """
+    w = np.array([[1, 2, 3], [-1, 0, 4]], np.float32)
+    model = onnx.parser.parse_model(text).SerializeToString()
+    assert "Add" in rewrite_models(Core().read_network(model)).op_types
+    check_rewritten(text, x, -2 * x @ w.T + (x**2).sum(axis=1, keepdims=True), absent="Sub")

@@ -178,3 +178,71 @@ def test_product_of_doubles_is_exact_for_whole_numbers(depth: int, columns: int)
         return {"x": rng.integers(-(2**20), 2**20, (rows, depth)).astype(np.float64)}
 
     check(model, draw, lambda x: {"y": (x.astype(np.int64) @ w.astype(np.int64)).astype(np.float64)})
+
+
+EXACT = {
+    "Abs": np.abs, "IsNaN": np.isnan, "Neg": np.negative, "Reciprocal": np.reciprocal, "Relu": lambda x: np.where(x < 0, 0, x),
+    "Sqrt": np.sqrt,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", EXACT)
+def test_function_of_a_double_equals_numpy(operator: str) -> None:
+    output = "bool" if operator == "IsNaN" else "float64"
+    model = make_model([helper.make_node(operator, ["x"], ["y"])], {"x": ("float64", ["n", 3])}, {"y": TYPES[output]})
+    pool = np.array(NUMBERS["float64"])
+    check(model, lambda rng, rows: {"x": rng.choice(pool, (rows, 3))}, lambda x: {"y": EXACT[operator](x).astype(output)})
+
+
+def test_sum_of_three_doubles_is_added_in_order() -> None:
+    inputs = {name: ("float64", ["n", 3]) for name in "abc"}
+    model = make_model([helper.make_node("Sum", list("abc"), ["y"])], inputs, {"y": 11})
+    check(model, lambda rng, rows: {name: rng.standard_normal((rows, 3)) for name in "abc"}, lambda a, b, c: {"y": a + b + c})
+
+
+@pytest.mark.parametrize("operator", ["Exp", "Sigmoid"])
+def test_exponential_of_doubles_is_right_to_a_bit(operator: str) -> None:
+    special = [np.inf, -np.inf, np.nan, 0.0, 709.78, 709.79, -708.3, -745.13, -746.0, 1e-300]
+    x = np.concatenate([np.random.default_rng(0).uniform(-700, 700, 2000), np.linspace(-1, 1, 101), special])
+    model = make_model([helper.make_node(operator, ["x"], ["y"])], {"x": ("float64", ["n"])}, {"y": 11})
+    (y,) = Core().load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).infer({"x": x}).values()
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.longdouble)
+        expected = (np.exp(wide) if operator == "Exp" else 1 / (1 + np.exp(-wide))).astype(np.float64)
+    # A Sigmoid below -709 is 0.
+    np.testing.assert_allclose(y, expected, rtol=4.5e-16, atol=5e-324 if operator == "Exp" else 1e-307)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-7), ("float64", 1e-14)])
+@pytest.mark.parametrize("columns", [1, 3, 8])
+def test_softmax_of_short_rows_equals_the_formula(dtype: str, columns: int, tolerance: float) -> None:
+    x = (10 * np.random.default_rng(columns).standard_normal((70, columns))).astype(dtype)
+    x[1, 0], x[2, -1], x[3], x[4, 0] = -800, np.nan, -np.inf, np.inf
+    model = make_model([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {"x": (dtype, ["n", columns])}, {"y": TYPES[dtype]})
+    network = Core().load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    (y,) = network.infer({"x": x}).values()
+    assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+    with np.errstate(all="ignore"):
+        wide = np.exp(x.astype(np.longdouble) - x.max(axis=1, keepdims=True))
+        np.testing.assert_allclose(y, (wide / wide.sum(axis=1, keepdims=True)).astype(np.float64), rtol=tolerance, atol=1e-300)
+
+
+def test_squares_and_norms_of_rows() -> None:
+    nodes = [
+        helper.make_node("ReduceSumSquare", ["x", "axis"], ["squares"], keepdims=0),
+        helper.make_node("LpNormalization", ["x"], ["by_two"]),
+        helper.make_node("LpNormalization", ["x"], ["by_one"], axis=1, p=1),
+    ]
+    model = make_model(
+        nodes,
+        {"x": ("float32", ["n", 4])},
+        {"squares": 1, "by_two": 1, "by_one": 1},
+        [numpy_helper.from_array(np.array([1]), "axis")],
+    )
+
+    def compute(x: Any) -> Any:
+        squares = (x.astype(np.float64) ** 2).sum(axis=1).astype(np.float32)
+        sizes = {"by_two": np.sqrt(squares)[:, None], "by_one": np.abs(x).sum(axis=1, keepdims=True)}
+        return {"squares": squares, **{name: x / np.where(size == 0, np.float32(1), size) for name, size in sizes.items()}}
+
+    check(model, lambda rng, rows: {"x": rng.integers(-3, 3, (rows, 4)).astype(np.float32)}, compute)
