@@ -75,13 +75,23 @@ def _check_indices(x: Array, indices: Array, axis: int) -> None:
 
 def _emit_gather(name: str, width: int) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
-    row_bytes = p["length"] * FLOAT_BYTES
+    row_bytes, begin = p["length"] * FLOAT_BYTES, chunk * p["rows_of_chunk"]
+    # Counted, as a quotient takes longer than an element.
+    table, position = code.variable(p["x"] + begin // p["count"] * p["x_outer"]), code.variable(begin % p["count"])
     with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as place:
-        outer, position = place // p["count"], place % p["count"]
-        index = code.load_number(p["indices"] + position * 8)
+        index = code.load_number(p["indices"] + position.get() * 8)
         # Negative indices count from the end.
         index = (index < 0).choose(index + p["size"], index)
-        emit_copy(code, p["y"] + place * row_bytes, p["x"] + outer * p["x_outer"] + index * row_bytes, row_bytes)
+        y, x = p["y"] + place * row_bytes, table.get() + index * row_bytes
+        with code.either(p["length"].equals(1)) as (single, several):
+            with single:
+                code.store(y, code.load_scalar(x))
+            with several:
+                emit_copy(code, y, x, row_bytes)
+        following = position.get() + 1
+        is_last = following.equals(p["count"])
+        position.set(is_last.choose(code.number(0), following))
+        table.set(is_last.choose(table.get() + p["x_outer"], table.get()))
     return code.finish()
 
 
