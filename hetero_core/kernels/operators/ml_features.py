@@ -241,25 +241,25 @@ def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
 
 def _prepare_one_hot_encoder(
     xp: Namespace, input_types: InputTypes, *, cats_int64s: tuple[int, ...] = (), cats_strings: tuple[str, ...] = (), zeros: int = 1
-) -> tuple[Lookup, int, bool]:
+) -> tuple[Lookup, Array, bool]:
     if bool(cats_int64s) == bool(cats_strings):
         raise ValueError("needs its categories either as integers or as strings")
     categories: tuple[Any, ...] = cats_int64s or cats_strings
     lookup = _build_lookup(categories, range(len(categories)), -1, np.int64)
-    return lookup, len(categories), bool(zeros)
+    return lookup, np.arange(len(categories)), bool(zeros)
 
 
 @ml_kernel("OneHotEncoder", since=(1,), dtypes=NUMERIC | STRING, runs_on_host=True, prepare=_prepare_one_hot_encoder)
-def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, int, bool]) -> Array:
+def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, Array, bool]) -> Array:
     """Returns float32 (*x, categories): 1 at the category; floats are truncated first.
 
     Raises: ValueError for an unknown category if zeros is 0.
     """
-    lookup, count, allows_unknown = prepared
+    lookup, positions, allows_unknown = prepared
     places = _look_up(lookup, x.astype(np.int64) if x.dtype.kind == "f" else x)
-    if not allows_unknown and (places < 0).any():
+    if not allows_unknown and places.min(initial=0) < 0:
         raise ValueError(f"category {x[places < 0][0]!r} is unknown, and zeros is 0")
-    return (places[..., None] == np.arange(count)).astype(np.float32)
+    return (places[..., None] == positions).astype(np.float32)
 
 
 Map = dict[Any, Any]

@@ -163,6 +163,18 @@ def test_imputer_is_a_choice(missing: str, values: list[float], rows: int) -> No
     check_rewritten(text, x, np.where(is_missing, np.array(values, np.float32), x), absent="Imputer")
 
 
+def test_scaler_behind_an_imputer_is_arithmetic() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+        agraph (float[n, 2] x) => (float[n, 2] y) {
+            whole = ai.onnx.ml.Imputer <imputed_value_floats = [1.0, 2.0], replaced_value_float = nan> (x)
+            y = ai.onnx.ml.Scaler <offset = [1.0, 0.0], scale = [0.5, 2.0]> (whole)
+        }
+    """
+    x = np.array([[np.nan, 3.0], [5.0, np.nan]], np.float32)
+    check_rewritten(text, x, np.array([[0, 6], [2, 4]], np.float32), absent="Scaler")
+
+
 @pytest.mark.parametrize("element", ["float", "double"])
 def test_binarizer_is_a_comparison(element: str) -> None:
     x = np.array([[0.5, 0.25, -1.0, np.nan, np.inf]], np.float32 if element == "float" else np.float64)

@@ -235,8 +235,8 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
                     store(parts + column, part)
                 whole = total.get()
                 with code.loop(0, p["length"]) as column:
-                    part = code.load_element(p["y"] + (parts + column) * nbytes, dtype)
-                    store(parts + column, code.convert_element(part, "float64") / whole)  # type: ignore[operator]  # floats
+                    share: Any = code.load_element(p["y"] + (parts + column) * nbytes, dtype)
+                    store(parts + column, code.convert_element(share, "float64") / whole)
         return code.finish()
 
     return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)

@@ -65,7 +65,7 @@ def rewrite_models(network: Network) -> Network:
         if node.domain != "ai.onnx.ml":
             return None
         writer, texts = NodeWriter(network, names, types, node.name), node.attributes.get("classlabels_strings")
-        if node.op_type == "Scaler" and _is_plain(network, node):
+        if node.op_type == "Scaler" and _is_plain(network, types, node):
             offset, scale = (np.array(node.attributes.get(name, (default,)), np.float32) for name, default in _SCALER)
             centered = writer.add("Sub", node.inputs[0], writer.add_constant(offset))
             writer.add("Mul", centered, writer.add_constant(scale), output=node.outputs[0])
@@ -84,7 +84,7 @@ def rewrite_models(network: Network) -> Network:
             writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
         elif node.op_type == "Imputer":
             _replace_missing(writer, node, network)
-        elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, node):
+        elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, types, node):
             _write_machine(writer, node, network)
         else:
             return None
@@ -361,9 +361,10 @@ def _read_dtype(network: Network, node: Node) -> str:
     return x.dtype or "" if isinstance(x, TensorType) else ""
 
 
-def _is_plain(network: Network, node: Node) -> bool:
+def _is_plain(network: Network, types: dict[str, ValueType], node: Node) -> bool:
     """Says whether a machine reads rows of floats, or a Scaler float32 with a number for each feature, or one for all."""
-    value_type, dtype = network.type_of(node.inputs[0]), _read_dtype(network, node)
+    # The type of a node that was rewritten has a shape.
+    value_type, dtype = types.get(node.inputs[0]) or network.type_of(node.inputs[0]), _read_dtype(network, node)
     if not isinstance(value_type, TensorType) or dtype not in _CODES or not value_type.shape:
         return False
     if node.op_type != "Scaler":
