@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.machine import compiler
-from hetero_cpu.operators import byte_product
+from hetero_cpu.operators import narrow_product
 
 from hetero_core import Core
 
@@ -41,14 +41,14 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels of products of bytes that were planned."""
     names: list[str] = []
-    make_product = byte_product.make_product
+    make_product = narrow_product.make_product
 
     def note(shape: Any) -> Any:
         kernel = make_product(shape)
         names.append(kernel.name)
         return kernel
 
-    monkeypatch.setattr(byte_product, "make_product", note)
+    monkeypatch.setattr(narrow_product, "make_product", note)
     return names
 
 
