@@ -83,6 +83,9 @@ IMAGES = [
     (3, 5, 7, 7, 9, 1, 2, 0, 1),
     (1, 130, 3, 3, 33, 3, 1, 1, 1),
     (1, 1, 40, 40, 8, 5, 1, 2, 1),
+    # Two tiles of rows of which the second is short, in a block of two and one of a single vector.
+    (1, 20, 5, 5, 40, 1, 1, 0, 1),
+    (1, 70, 9, 27, 70, 3, 1, 0, 1),
 ]
 
 

@@ -40,6 +40,8 @@ from hetero_cpu.operators.product_kernel import (
     NARROW_FIELDS,
     PARAMETERS,
     TILE_BYTES,
+    TILE_OF_PIXELS,
+    TILE_OF_SECOND_SUMS,
     TILE_ROWS,
     ProductShape,
     list_cut,
@@ -109,15 +111,17 @@ class _Cut:
         )
 
     def lay_config(self) -> Array:
-        """Returns the shapes of AMX's tiles: 64 bytes wide, with as many rows as there are pixels. Source: Intel SDM, LDTILECFG."""
+        """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
         config = np.zeros(64, np.uint8)
-        config[0], config[16:32:2], config[48:56] = 1, TILE_BYTES, TILE_ROWS
-        # Sums and pixels of the second half, if there is one; the first half is full then.
-        rest = self.tiling.pixels - TILE_ROWS
-        if rest > 0:
-            config[48 + self.tiling.vectors : 48 + 2 * self.tiling.vectors], config[53] = rest, rest
+        config[0], config[16:32:2] = 1, TILE_BYTES
+        rows = config[48:56]
+        rows[:] = TILE_ROWS
+        first = min(self.tiling.pixels, TILE_ROWS)
+        second = self.tiling.pixels - first
+        if second:
+            rows[TILE_OF_SECOND_SUMS:TILE_OF_PIXELS] = rows[TILE_OF_PIXELS + 1] = second
         else:
-            config[48 : 48 + self.tiling.vectors], config[52] = self.tiling.pixels, self.tiling.pixels
+            rows[: TILE_OF_PIXELS + 1] = first
         return config
 
 

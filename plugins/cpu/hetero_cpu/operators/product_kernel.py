@@ -187,14 +187,16 @@ def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], 
 
 TILE_ROWS, TILE_BYTES = 16, 64
 """The most rows of a tile of AMX, and the bytes of each."""
-_LEFT, _RIGHT = 4, 6  # the first two tiles of pixels and of weights; those before are sums
+TILE_OF_SECOND_SUMS, TILE_OF_PIXELS = 2, 4
+"""The numbers of AMX's tiles: sums of the first 16 pixels, from here on sums of the others, from here on pixels of either half."""
+_TILE_OF_WEIGHTS = 6
 
 
 def _emit_matrix_tile(code: Code, tile: Tile) -> None:
     """Emits a tile for AMX: up to 32 pixels and, of up to 16 pixels, up to four vectors, else two."""
     p = dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
     step, parts = tile.vectors * TILE_BYTES, range(-(-tile.pixels // TILE_ROWS))
-    sums = {(part, j): part * tile.vectors + j for part in parts for j in range(tile.vectors)}
+    sums = {(part, j): part * TILE_OF_SECOND_SUMS + j for part in parts for j in range(tile.vectors)}
     for number in sums.values():
         code.clear_tile(number)
     weights = code.variable(p["w"] + step if tile.are_bytes else p["w"])
@@ -203,11 +205,13 @@ def _emit_matrix_tile(code: Code, tile: Tile) -> None:
         with code.loop(0, p["depth"]) as group:
             here, pixels = weights.get(), start + group * TILE_BYTES
             for part in parts:
-                code.load_tile(_LEFT + part, pixels + p["x_pixel"] * (TILE_ROWS * part), p["x_pixel"])
+                code.load_tile(TILE_OF_PIXELS + part, pixels + p["x_pixel"] * (TILE_ROWS * part), p["x_pixel"])
             for j in range(tile.vectors):
-                code.load_tile(_RIGHT + j % 2, here + j * TILE_BYTES, step)
+                code.load_tile(_TILE_OF_WEIGHTS + j % 2, here + j * TILE_BYTES, step)
                 for part in parts:
-                    code.multiply_tiles(sums[part, j], _LEFT + part, _RIGHT + j % 2, are_halves=not tile.are_bytes)
+                    code.multiply_tiles(
+                        sums[part, j], TILE_OF_PIXELS + part, _TILE_OF_WEIGHTS + j % 2, are_halves=not tile.are_bytes
+                    )
             weights.set(here + TILE_ROWS * step)
     memory = code.reserve(len(parts) * TILE_ROWS * step // 8)
     for (part, j), number in sums.items():
