@@ -688,9 +688,8 @@ def unpack_bits(xp: Namespace, x: Array, bits: int) -> Array:
     """Returns numbers of so many bits, the low bits of a byte first, along the last axis."""
     if bits == 8:
         return x
-    count = 8 // bits
-    shifts = (xp.arange(count) * bits).astype(np.uint8)
-    return (x[..., None] >> shifts & np.uint8(2**bits - 1)).reshape((*x.shape[:-1], x.shape[-1] * count))
+    parts = [x >> np.uint8(shift) & np.uint8(2**bits - 1) for shift in range(0, 8, bits)]
+    return xp.stack(parts, axis=-1).reshape((*x.shape[:-1], x.shape[-1] * len(parts)))
 
 
 def restore_blocks(
@@ -709,8 +708,10 @@ def restore_blocks(
         zeros = unpack_bits(xp, zero_points.reshape((rows, -1)), bits)[:, :blocks].astype(np.float32)
     else:
         zeros = widen(zero_points).reshape((rows, blocks))
-    flat = codes.reshape((rows, blocks * size))[:, :columns].astype(np.float32)
-    places = xp.arange(columns) // size if groups is None else groups[:columns].astype(np.int64)
+    if groups is None:
+        floats = (codes.astype(np.float32) - zeros[..., None]) * factors[..., None]
+        return floats.reshape((rows, blocks * size))[:, :columns]
+    flat, places = codes.reshape((rows, blocks * size))[:, :columns].astype(np.float32), groups[:columns].astype(np.int64)
     return (flat - xp.take(zeros, places, axis=1)) * xp.take(factors, places, axis=1)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hetero_cpu.source import NetworkSource
 
 MODE_KEY, ACCURACY, PERFORMANCE = "EXECUTION_MODE_HINT", "ACCURACY", "PERFORMANCE"
+PRECISION_KEY, FLOAT32, BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 
 
 class CpuDevice:
@@ -67,6 +68,14 @@ class CpuDevice:
                 "PERFORMANCE computes float16 and bfloat16 in float32 and rounds only the outputs of the network; ACCURACY rounds "
                 "after each operator, as the standard says.",
                 choices=(ACCURACY, PERFORMANCE),
+                added_later=True,
+            ),
+            PRECISION_KEY: ConfigKey(
+                str,
+                FLOAT32,
+                "The precision of products with constant weights: bf16 rounds what they multiply to bfloat16 and adds in float32, on "
+                "processors that multiply bfloat16 (AVX512_BF16, AMX); others compute in float32. Of f32 nothing is rounded.",
+                choices=(BFLOAT16, FLOAT32),
                 added_later=True,
             ),
             WEIGHTS_ONCE_KEY: ConfigKey(
@@ -113,7 +122,7 @@ class CpuDevice:
 
         network = network if config[MODE_KEY] == ACCURACY else widen_halves(network)
         network = network if choose_kernels(config[KERNELS_KEY], str(device)) == NUMPY else multiply_blocks(network)
-        return self._open(device, load_source(network), config)
+        return self._open(device, load_source(network, narrows=config[PRECISION_KEY] == BFLOAT16), config)
 
     def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
         from hetero_cpu.executable import CpuExecutable

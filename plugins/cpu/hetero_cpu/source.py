@@ -48,9 +48,13 @@ class NetworkSource:
             return self._network
 
 
-def load_source(network: Network) -> NetworkSource:
-    """Returns a network that was loaded, transformed."""
+def load_source(network: Network, *, narrows: bool = False) -> NetworkSource:
+    """Returns a network that was loaded, transformed; `narrows`: with products in bfloat16, if the processor has them."""
     from hetero_cpu.plan.passes import transform_network  # a blob with a plan does without
 
     transformed = transform_network(network)
+    if narrows:
+        from hetero_cpu.plan.narrowing import narrow_products  # few ask for it
+
+        transformed = narrow_products(transformed)
     return NetworkSource(network.inputs, network.outputs, lambda: transformed, network.name)

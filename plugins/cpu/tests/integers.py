@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -529,10 +530,10 @@ def draw_case(kind: str, index: int) -> Case:
     return KINDS[kind](np.random.default_rng([index, list(KINDS).index(kind)]))
 
 
-def find_difference(core: Core, case: Case, kernels: str) -> str:
+def find_difference(core: Core, case: Case, kernels: str, config: Mapping[str, str] = MappingProxyType({})) -> str:
     """Returns a line about the first output that differs; empty if none does."""
     with np.errstate(all="ignore"):
-        network = core.load_network(case.model, "CPU", {"CPU_KERNELS": kernels})
+        network = core.load_network(case.model, "CPU", {"CPU_KERNELS": kernels, **config})
         answers = network.infer(dict(case.feeds))
     for name, expected in case.expected.items():
         answer = answers[name]

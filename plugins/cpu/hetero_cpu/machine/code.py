@@ -252,17 +252,17 @@ class Code:
 
     def store_bytes(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
         """Writes whole float32 of 0 to 255 as a byte each; masked elements are not written."""
-        pointer, width = self._point(address, 0), value.width
-        whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, width))
-        kind = _lanes(ir.I8, width)
-        bytes_of = self.builder.convert("trunc", whole, kind)
+        whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, value.width))
+        self._store_narrow(address, self.builder.convert("trunc", whole, _lanes(ir.I8, value.width)), 1, mask)
+
+    def _store_narrow(self, address: Number, value: Any, nbytes: int, mask: Mask | None) -> None:
+        pointer, kind = self._point(address, 0), value.type
         if mask is None:
-            self.builder.store(bytes_of, pointer, 1)
+            self.builder.store(value, pointer, nbytes)
             return
-        function = self._declare(
-            f"llvm.masked.store.v{width}i8.p0", ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, width)]
-        )
-        self.builder.call(function, [bytes_of, pointer, ir.write_integer(ir.I32, 1), mask.value])
+        name = f"llvm.masked.store.v{kind.count}{'f' if kind.element is ir.HALF else 'i'}{8 * nbytes}.p0"
+        function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
+        self.builder.call(function, [value, pointer, ir.write_integer(ir.I32, nbytes), mask.value])
 
     def load_half(self, address: Number, half: str, width: int) -> Floats:
         """Returns `width` numbers of half precision, "float16" or "bfloat16", as float32; subnormal numbers, too."""
@@ -289,8 +289,8 @@ class Code:
             bits = self.builder.compute("and", bits, ir.write_integer(kind, mask))
         return Floats(self, self.builder.convert("sitofp", bits, _lanes(ir.FLOAT, words.width)))
 
-    def store_half(self, address: Number, value: Floats, half: str) -> None:
-        """Writes float32 as numbers of half precision, rounded to nearest, ties to even; a NaN stays one."""
+    def store_half(self, address: Number, value: Floats, half: str, *, mask: Mask | None = None) -> None:
+        """Writes float32 as numbers of half precision, rounded to nearest, ties to even; a NaN stays one. Masked ones are not written."""
         compute, width = self.builder.compute, value.width
         if half == "float16":
             rounded = self.builder.convert("fptrunc", value.value, _lanes(ir.HALF, width))
@@ -303,7 +303,7 @@ class Code:
             nearest = compute("lshr", compute("add", bits, compute("add", compute("and", upper, one), below_half)), shift)
             chosen = self.builder.select(value.is_nan().value, compute("or", upper, quiet), nearest)
             rounded = self.builder.convert("trunc", chosen, _lanes(ir.I16, width))
-        self.builder.store(rounded, self._point(address, 0), HALF_BYTES)
+        self._store_narrow(address, rounded, HALF_BYTES, mask)
 
     def store_far(self, address: Number, value: Floats, offset: int = 0) -> None:
         """Writes a vector into memory past the caches, at a multiple of its own size: nothing there is read before it is written."""
@@ -378,13 +378,20 @@ class Code:
             self, self.builder.convert("sitofp", exponent, kind)
         )
 
-    # Bytes: the processor's own products of four, of vectors with VNNI and of whole matrices with AMX.
+    # The processor's own products of four bytes or two bfloat16: of vectors, and of whole matrices with AMX.
 
     def multiply_bytes(self, left: Integers, right: Integers, total: Integers) -> Integers:
         """Returns total + the sum of four products of unsigned and signed bytes in each lane, exact to 32 bits. Only with VNNI."""
         kind = total.value.type
         function = self._declare(f"llvm.x86.avx512.vpdpbusd.{32 * self.width}", kind, [kind] * 3)
         return Integers(self, self.builder.call(function, [total.value, left.value, right.value]))
+
+    def multiply_halves(self, left: Floats, right: Floats, total: Floats) -> Floats:
+        """Returns total + the sum of the products of two bfloat16 in each lane, which hold the bits of float32. Only with AVX512_BF16."""
+        kind, halves = total.value.type, ir.VectorType(ir.BFLOAT, 2 * self.width)
+        function = self._declare(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}", kind, [kind, halves, halves])
+        sides = [self.builder.convert("bitcast", side.value, halves) for side in (left, right)]
+        return Floats(self, self.builder.call(function, [total.value, *sides]))
 
     def use_tiles(self, config: Number) -> None:
         """Sets the shapes of the eight tiles by the 64 bytes at an address. Only with AMX, as all that follows. Source: Intel SDM."""
@@ -406,9 +413,10 @@ class Code:
         """Writes the rows of a tile, `stride` bytes apart."""
         self._call_tiles("tilestored64", tile, self._point(address, 0), self.number(stride).value)
 
-    def multiply_tiles(self, total: int, left: int, right: int) -> None:
-        """Adds the product of a tile of unsigned bytes, row by row, and one of signed bytes, four rows side by side, to one of int32."""
-        self._call_tiles("tdpbusd", total, left, right)
+    def multiply_tiles(self, total: int, left: int, right: int, *, are_halves: bool) -> None:
+        """Adds a product of tiles: of unsigned bytes, row by row, and signed bytes, four rows side by side, to int32; or of bfloat16, two
+        rows of the second side by side, to float32."""
+        self._call_tiles("tdpbf16ps" if are_halves else "tdpbusd", total, left, right)
 
     def _call_tiles(self, name: str, *operands: Any) -> None:
         values = [ir.write_integer(ir.I8, operand) if isinstance(operand, int) else operand for operand in operands]

@@ -261,11 +261,26 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 @cache
 def find_byte_products() -> str:
     """Returns which products of bytes the processor has: "amx" (of matrices, and those of vectors), "vnni" (of vectors), or ""."""
+    return _find_products("avx512_vnni", "amx_int8", ("vnni", "amx"))
+
+
+@cache
+def find_half_products() -> str:
+    """Returns which products of bfloat16 the processor has: "amx_bf16", "bf16" (of vectors), or ""."""
+    return _find_products("avx512_bf16", "amx_bf16", ("bf16", "amx_bf16"))
+
+
+def _find_products(of_vectors: str, of_matrices: str, names: tuple[str, str]) -> str:
     flags = set(_describe_processor().split())
-    if find_width() != 16 or "avx512_vnni" not in flags:
+    if find_width() != 16 or of_vectors not in flags:
         return ""
-    has_tiles = {"amx_tile", "amx_int8"} <= flags
-    return "amx" if has_tiles and not _open_library().syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) else "vnni"
+    return names["amx_tile" in flags and of_matrices in flags and _may_use_tiles()]
+
+
+@cache
+def _may_use_tiles() -> bool:
+    """Asks for AMX's registers, and says whether the process has them."""
+    return not _open_library().syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
 
 
 @cache
@@ -456,7 +471,7 @@ def describe_environment() -> str:
     transforms = os.path.join(os.path.dirname(hetero_core.__file__), "transforms")
     stamps = [stamp for folder in (PACKAGE, transforms) for stamp in _stamp_sources(folder)]
     # A process that may not use AMX has other plans; a stored plan is read by one that has asked for it.
-    return name_entry("environment", f"{_describe_target()} {find_byte_products()}", repr(stamps))
+    return name_entry("environment", f"{_describe_target()} {find_byte_products()} {find_half_products()}", repr(stamps))
 
 
 def _describe_target() -> str:

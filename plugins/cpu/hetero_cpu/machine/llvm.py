@@ -33,7 +33,7 @@ class VectorType(Type):
 
 
 I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
-HALF, FLOAT, DOUBLE, VOID, POINTER = Type("half"), Type("float"), Type("double"), Type("void"), Type("ptr")
+HALF, BFLOAT, FLOAT, DOUBLE, VOID, POINTER = (Type(name) for name in ("half", "bfloat", "float", "double", "void", "ptr"))
 
 
 class Value:

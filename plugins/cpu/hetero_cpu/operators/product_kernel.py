@@ -1,7 +1,7 @@
 """The kernel of convolutions and matrix products: it walks over tiles of pixels and blocks of output channels.
 
-Elements are float32, or bytes if the processor multiplies these: four of them take the place of one float32, and their sums are int32 until
-the end. With AMX a tile is a product of matrices; with VNNI it is the same walk as that of float32.
+Elements are float32, or bytes or bfloat16 if the processor multiplies these: four or two of them take the place of one float32. Sums of
+bytes are int32 until the end. With AMX a tile is a product of matrices, else it is the same walk as that of float32.
 
 The pixels of a row are cut into tiles of `tile` or `tile` - 1 pixels, so that no tile is a small rest. A unit of work is a
 tile of a row; a chunk is a range of units for a range of blocks. Inside a chunk each block of weights is read once for all units.
@@ -77,7 +77,12 @@ class Tile:
     streams: bool = False
     """Whether it prefetches its own weights: if no other tile uses them, it waits for them."""
     products: str = ""
-    """Those of bytes that it is made of, "vnni" or "amx"; empty for float32."""
+    """Those of narrow numbers that it is made of, as `find_byte_products` and `find_half_products` name them; empty for float32."""
+
+    @property
+    def are_bytes(self) -> bool:
+        """Whether elements are bytes."""
+        return self.products in ("vnni", "amx")
 
     @property
     def name(self) -> str:
@@ -89,14 +94,15 @@ class Tile:
 
 TILE_PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_pixel", "added", "added_pixel", "last", "ahead")
 """Addresses, strides in bytes and counts; `last` is the number of elements of the last vector, `ahead` the address that is prefetched."""
-BYTE_PARAMETERS = (*TILE_PARAMETERS, "shift", "count")
-"""Those of a tile of bytes: `shift` is the address of the float32 that was added to every element, `count` the pixels that are there for
-AMX. `depth` counts groups of 4 bytes with VNNI, of 64 with AMX. Before its weights stands their sum over the depth for each channel."""
+NARROW_PARAMETERS = (*TILE_PARAMETERS, "shift", "count")
+"""Those of a tile of narrow numbers: `count` is the pixels that are there for AMX. `depth` counts groups of 64 bytes with AMX, else of 4.
+Of bytes, `shift` is the address of the float32 that was added to every element, and the sums of the weights of each channel stand before
+these."""
 
 
 def _emit_tile(code: Code, *, tile: Tile) -> None:
-    """Emits a function of TILE_PARAMETERS, or of BYTE_PARAMETERS for bytes."""
-    if tile.products == "amx":
+    """Emits a function of TILE_PARAMETERS, or of NARROW_PARAMETERS."""
+    if tile.products.startswith("amx"):
         _emit_matrix_tile(code, tile)
         return
     x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last, ahead, *_ = code.parameters
@@ -106,10 +112,10 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
     spread: Any = code.spread_integer
     multiply: Any = code.multiply_bytes
     first: list[Any] = [code.zero_integers()] * tile.vectors
-    if tile.products:
+    if tile.are_bytes:
         w = w + step
     else:
-        load, multiply = code.load, code.multiply_add
+        load, multiply = code.load, code.multiply_halves if tile.products else code.multiply_add
         spread = partial(_spread_scalar, code)
         first = [code.load(bias, j * vector_bytes) for j in range(tile.vectors)]
     sums = [[code.variable(first[j]) for j in range(tile.vectors)] for _ in range(tile.pixels)]
@@ -147,7 +153,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             advance(_UNROLLED)
         with code.loop(even, depth):
             advance(1)
-    finish = _emit_float_conversion(code, tile) if tile.products else None
+    finish = _emit_float_conversion(code, tile) if tile.are_bytes else None
     mask = code.mask_first(last) if tile.is_masked else None
     for m in range(tile.pixels):
         for j in range(tile.vectors):
@@ -171,7 +177,7 @@ def _emit_result(code: Code, tile: Tile, result: Floats, j: int, mask: Mask | No
 
 def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], Floats]:
     """Returns the function that makes float32 of sums of bytes: less what the shift added, plus the bias."""
-    p = dict(zip(BYTE_PARAMETERS, code.parameters, strict=True))
+    p = dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
     vectors = [j * code.width * FLOAT_BYTES for j in range(tile.vectors)]
     shift = code.spread_whole(code.load_scalar(p["shift"]))
     shifted = [code.load_integers(p["w"], place) * shift for place in vectors]
@@ -181,43 +187,52 @@ def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], 
 
 TILE_ROWS, TILE_BYTES = 16, 64
 """The most rows of a tile of AMX, and the bytes of each."""
-_LEFT, _RIGHT = 4, 6  # the first two tiles of pixels and of weights; those before are sums
+TILE_OF_SECOND_SUMS, TILE_OF_PIXELS = 2, 4
+"""The numbers of AMX's tiles: sums of the first 16 pixels, from here on sums of the others, from here on pixels of either half."""
+_TILE_OF_WEIGHTS = 6
 
 
 def _emit_matrix_tile(code: Code, tile: Tile) -> None:
     """Emits a tile for AMX: up to 32 pixels and, of up to 16 pixels, up to four vectors, else two."""
-    p = dict(zip(BYTE_PARAMETERS, code.parameters, strict=True))
+    p = dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
     step, parts = tile.vectors * TILE_BYTES, range(-(-tile.pixels // TILE_ROWS))
-    sums = {(part, j): part * tile.vectors + j for part in parts for j in range(tile.vectors)}
+    sums = {(part, j): part * TILE_OF_SECOND_SUMS + j for part in parts for j in range(tile.vectors)}
     for number in sums.values():
         code.clear_tile(number)
-    weights = code.variable(p["w"] + step)
+    weights = code.variable(p["w"] + step if tile.are_bytes else p["w"])
     with code.loop(0, p["taps"]) as tap:
         start = p["x"] + code.load_number(p["offsets"] + tap * 8)
         with code.loop(0, p["depth"]) as group:
             here, pixels = weights.get(), start + group * TILE_BYTES
             for part in parts:
-                code.load_tile(_LEFT + part, pixels + p["x_pixel"] * (TILE_ROWS * part), p["x_pixel"])
+                code.load_tile(TILE_OF_PIXELS + part, pixels + p["x_pixel"] * (TILE_ROWS * part), p["x_pixel"])
             for j in range(tile.vectors):
-                code.load_tile(_RIGHT + j % 2, here + j * TILE_BYTES, step)
+                code.load_tile(_TILE_OF_WEIGHTS + j % 2, here + j * TILE_BYTES, step)
                 for part in parts:
-                    code.multiply_tiles(sums[part, j], _LEFT + part, _RIGHT + j % 2)
+                    code.multiply_tiles(
+                        sums[part, j], TILE_OF_PIXELS + part, _TILE_OF_WEIGHTS + j % 2, are_halves=not tile.are_bytes
+                    )
             weights.set(here + TILE_ROWS * step)
     memory = code.reserve(len(parts) * TILE_ROWS * step // 8)
     for (part, j), number in sums.items():
         code.store_tile(number, memory + (part * TILE_ROWS * step + j * TILE_BYTES), step)
-    finish = _emit_float_conversion(code, tile)
+    if tile.are_bytes:
+        convert = _emit_float_conversion(code, tile)
+    else:
+        biases = [code.load(p["bias"], j * TILE_BYTES) for j in range(tile.vectors)]
     mask = code.mask_first(p["last"]) if tile.is_masked else None
     with code.loop(0, p["count"]) as m:
+        row = memory + m * step
         for j in range(tile.vectors):
-            result = finish(code.load_integers(memory + m * step, j * TILE_BYTES), j)
+            place = j * TILE_BYTES
+            result = convert(code.load_integers(row, place), j) if tile.are_bytes else code.load(row, place) + biases[j]
             _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m)
     code.finish()
 
 
 def call_tile(code: Code, tile: Tile, **arguments: Number | int) -> None:
     """Calls a tile, which is emitted when it is first called, with its parameters by name; the default is 0."""
-    names = BYTE_PARAMETERS if tile.products else TILE_PARAMETERS
+    names = NARROW_PARAMETERS if tile.products else TILE_PARAMETERS
     function = code.find_inner(f"tile_{tile.name}", len(names), partial(_emit_tile, tile=tile))
     code.call(function, *(arguments.get(name, 0) for name in names))
 
@@ -231,8 +246,8 @@ PARAMETERS = (
 `rows` of an image; `tiles` of a row, the first `long_tiles` of them of full size; `last`: elements of the last vector."""
 PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
 """Further fields if sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for a block."""
-BYTE_FIELDS = ("shift", "line", "config")
-"""Further fields of bytes: see BYTE_PARAMETERS; the pixels of a line; the address of the shapes of AMX's tiles."""
+NARROW_FIELDS = ("shift", "line", "config")
+"""Further fields of narrow numbers: see NARROW_PARAMETERS; the pixels of a line; the address of the shapes of AMX's tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +267,7 @@ class ProductShape:
     streams: bool = False
     """Whether a block of weights is used by a single tile."""
     products: str = ""
-    """Those of bytes that it is made of, as of a `Tile`."""
+    """Those of narrow numbers that it is made of, as of a `Tile`."""
 
     @classmethod
     def of_tiling(cls, tiling: Tiling, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> ProductShape:
@@ -288,8 +303,8 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
     """Emits the body of a function of a kernel's three parameters, ends it, and returns it."""
     width = code.width
     row, chunk, _ = code.parameters
-    p = code.load_row(row, (*PARAMETERS, *PIECE_PARAMETERS * shape.splits, *BYTE_FIELDS * bool(shape.products)))
-    if shape.products == "amx":
+    p = code.load_row(row, (*PARAMETERS, *PIECE_PARAMETERS * shape.splits, *NARROW_FIELDS * bool(shape.products)))
+    if shape.products.startswith("amx"):
         code.use_tiles(p["config"])
     has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
     first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
@@ -350,7 +365,7 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
             walk_blocks(piece)
     else:
         walk_blocks(code.number(0))
-    if shape.products == "amx":
+    if shape.products.startswith("amx"):
         code.release_tiles()
     return code.finish()
 

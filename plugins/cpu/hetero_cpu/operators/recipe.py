@@ -58,13 +58,14 @@ NO_HALO = Halo()
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What is known of the elements of a value: the least and the largest; whether all are whole numbers, infinite or NaN; whether none
-    is NaN; and the name of the computed scalar with which they are 0 to 255, if there is one."""
+    is NaN; the name of the computed scalar with which they are 0 to 255, if there is one; and whether all are bfloat16."""
 
     low: float = -inf
     high: float = inf
     is_whole: bool = False
     has_no_nan: bool = False
     shift: str = ""
+    is_bfloat16: bool = False
 
 
 NO_LIMITS = Limits()

@@ -17,9 +17,9 @@ ALL = "all"
 NATIVE_STEPS = (
     ("attention", "plan_native_attention", "Attention"),
     ("blocks", "plan_block_product", "com.microsoft:MatMulNBits"),
-    ("byte_product", "plan_byte_mat_mul", "MatMul"),
-    ("byte_product", "plan_byte_gemm", "Gemm"),
-    ("byte_product", "plan_byte_convolution", "Conv"),
+    ("narrow_product", "plan_narrow_mat_mul", "MatMul"),
+    ("narrow_product", "plan_narrow_gemm", "Gemm"),
+    ("narrow_product", "plan_narrow_convolution", "Conv"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
     ("casts", "plan_cast", "Cast"),
     ("depthwise", "plan_depthwise", "Conv"),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
@@ -96,15 +97,19 @@ _LARGE_CONSTANT = 1 << 16
 
 _MOST_LIMITS = 1 << 14
 _KEEPING = frozenset({"Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-_OF_BYTES = {"int8": Limits(-128, 127, is_whole=True, has_no_nan=True), "uint8": Limits(0, 255, is_whole=True, has_no_nan=True)}
+_OF_TYPES = {
+    "bfloat16": Limits(is_bfloat16=True),
+    "int8": Limits(-128, 127, is_whole=True, has_no_nan=True),
+    "uint8": Limits(0, 255, is_whole=True, has_no_nan=True),
+}
 
 
 def find_ranges(network: Network) -> Mapping[str, Limits]:
-    """Returns the limits of values that a Clip or a type of bytes limits, in the arithmetic around it: those of quantized networks."""
+    """Returns the limits of values that a Clip or a narrow type limits, in the arithmetic around it: those of quantized networks."""
     ranges: dict[str, Limits] = {}
     for node in network.nodes if {"Cast", "Clip"} & network.op_types else ():
         limits = _limit(node, network, ranges) if node.inputs and not node.domain else NO_LIMITS
-        if isfinite(limits.low) or isfinite(limits.high) or limits.is_whole:
+        if limits != NO_LIMITS:
             ranges[node.writes[0]] = limits
     return ranges
 
@@ -113,9 +118,9 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
     x, *others = (_read_limits(value, network, ranges) for value in node.inputs)
     y, z = (*others, NO_LIMITS, NO_LIMITS)[:2]
     match node.op_type:
-        case "Cast":
+        case "Cast" if node.attributes.get("to") == onnx_of_dtype("float32"):
             source = network.types.get(node.inputs[0])
-            return _OF_BYTES.get(source.dtype or "", NO_LIMITS) if isinstance(source, TensorType) else NO_LIMITS
+            return _OF_TYPES.get(source.dtype or "", NO_LIMITS) if isinstance(source, TensorType) else NO_LIMITS
         case "Relu":
             return replace(x, low=max(x.low, 0.0), high=max(x.high, 0.0), shift="")
         case "ThresholdedRelu" if node.attributes.get("alpha", 1.0) >= 0:

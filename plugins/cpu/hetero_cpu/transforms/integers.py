@@ -92,10 +92,12 @@ class Weight:
         """The shape of the whole numbers."""
         return self.constant.shape[::-1] if self.is_turned else self.constant.shape
 
-    def read(self) -> Array:
-        """Returns the whole numbers, as int32."""
+    def read(self, dtype: Any = np.float32) -> Array:
+        """Returns the whole numbers, which float32 holds if they are those of a product."""
         array = self.constant.array
-        numbers: Array = (array.astype(np.int8) if array.dtype.kind == "V" else array).astype(np.int32) - self.zero
+        numbers: Array = (array.astype(np.int8) if array.dtype.kind == "V" else array).astype(dtype)
+        if self.zero.any():
+            numbers -= self.zero.astype(dtype)
         return numbers.T if self.is_turned else numbers
 
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
@@ -104,7 +106,7 @@ class Weight:
         sizes = [len(range(*part.indices(size))) for part, size in zip(cut, whole, strict=False)]
 
         def load() -> Array:
-            part = np.ascontiguousarray(self.read()[cut], np.float32)
+            part = np.ascontiguousarray(self.read()[cut])
             self.constant.release()
             return part
 
@@ -114,7 +116,7 @@ class Weight:
         """Returns the float32 numbers that the integers stand for, made on first use."""
 
         def load() -> Array:
-            numbers = self.read().astype(np.float32)
+            numbers = self.read(np.int32).astype(np.float32)
             scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, numbers.ndim)
             self.constant.release()
             return numbers * scale
@@ -142,9 +144,12 @@ def _list_readers(value: str, network: Network) -> Iterable[Node]:
     return (network.nodes[index] for index in network.index_of_consumers.get(value, ()))
 
 
-def compute_integers(network: Network) -> Network:
-    """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights."""
-    rewriter = _Rewriter(network)
+def compute_integers(network: Network, *, halves: bool = True) -> Network:
+    """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights.
+
+    `halves`: whether convolutions are cut that have exact tiles of Winograd's in two halves alone.
+    """
+    rewriter = _Rewriter(network, halves)
     for node in network.nodes:
         rewriter.add(node)
     rewritten = rewriter.finish()
@@ -154,8 +159,8 @@ def compute_integers(network: Network) -> Network:
 class _Rewriter:
     """The network as far as it is rewritten. A rule takes a node and returns whether it has made the node's outputs."""
 
-    def __init__(self, network: Network) -> None:
-        self.network, self.names = network, FreshNames(network)
+    def __init__(self, network: Network, halves: bool) -> None:
+        self.network, self.names, self.halves = network, FreshNames(network), halves
         self.nodes: list[Node] = []
         self.types = dict(network.types)
         self.constants = dict(network.initializers)
@@ -376,7 +381,13 @@ class _Rewriter:
         cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
         if cuts is None:
             return None
-        if len(cuts) == 1 and node.op_type == "Conv" and group == 1 and _pays_to_halve(node, numbers, x.ranges, shape):
+        if (
+            self.halves
+            and len(cuts) == 1
+            and node.op_type == "Conv"
+            and group == 1
+            and _pays_to_halve(node, numbers, x.ranges, shape)
+        ):
             cuts = [(slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2)]
         largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
         if group > 1 and node.op_type == "ConvTranspose":
@@ -493,9 +504,9 @@ def _open_ranges(dtype: str, zero: int | str) -> tuple[tuple[int, int], ...]:
 def _bound(numbers: Array, ranges: Iterable[tuple[int, int]], outputs: int) -> Array:
     """Returns a bound of all partial sums of each output: numbers that are multiplied by elements within one of the ranges."""
     axes = tuple(axis for axis in range(numbers.ndim) if axis != outputs)
-    total = numbers.sum(axis=axes, dtype=np.int64)
-    above = np.maximum(numbers, 0).sum(axis=axes, dtype=np.int64)
-    below = above - total
+    # Sums that are not exact in float32 are beyond any limit.
+    above = np.maximum(numbers, 0).sum(axis=axes).astype(np.int64)
+    below = above - numbers.sum(axis=axes).astype(np.int64)
     bounds = []
     for low, high in ranges:
         up, down = max(high, 0), max(-low, 0)
@@ -532,9 +543,8 @@ def _pays_to_halve(node: Node, numbers: Array, ranges: tuple[tuple[int, int], ..
     is_large = all(isinstance(side, int) and side >= 10 for side in sides)
     if not is_plain or len(ranges) > 1 or channels % 32 or outputs % 16 or not is_large:
         return False
-    floats = numbers.astype(np.float32)
-    halves = floats[:, : channels // 2], floats[:, channels // 2 :]
-    return not has_exact_tiles(floats, *ranges[0]) and all(has_exact_tiles(half, *ranges[0]) for half in halves)
+    halves = numbers[:, : channels // 2], numbers[:, channels // 2 :]
+    return not has_exact_tiles(numbers, *ranges[0]) and all(has_exact_tiles(half, *ranges[0]) for half in halves)
 
 
 def _input(node: Node, position: int) -> str:
@@ -709,7 +719,7 @@ def _read_bias(state: _Rewriter, value: str, factor: Array) -> tuple[Array | Non
     if weight is None:
         floats = state.constant(value)
         return None if floats is None or floats.size != max(floats.shape, default=1) else (None, floats.reshape(-1))
-    numbers = weight.read()
+    numbers = weight.read(np.int32)
     if numbers.size != max(numbers.shape, default=1):
         return None
     if np.allclose(weight.scale, factor, rtol=1e-5, atol=0) and (factor.size == 1 or numbers.size == factor.size):

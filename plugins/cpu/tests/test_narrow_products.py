@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.machine import compiler
-from hetero_cpu.operators import byte_product
+from hetero_cpu.operators import narrow_product
 
 from hetero_core import Core
 
@@ -41,14 +41,14 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels of products of bytes that were planned."""
     names: list[str] = []
-    make_product = byte_product.make_product
+    make_product = narrow_product.make_product
 
     def note(shape: Any) -> Any:
         kernel = make_product(shape)
         names.append(kernel.name)
         return kernel
 
-    monkeypatch.setattr(byte_product, "make_product", note)
+    monkeypatch.setattr(narrow_product, "make_product", note)
     return names
 
 
@@ -83,6 +83,9 @@ IMAGES = [
     (3, 5, 7, 7, 9, 1, 2, 0, 1),
     (1, 130, 3, 3, 33, 3, 1, 1, 1),
     (1, 1, 40, 40, 8, 5, 1, 2, 1),
+    # Two tiles of rows of which the second is short, in a block of two and one of a single vector.
+    (1, 20, 5, 5, 40, 1, 1, 0, 1),
+    (1, 70, 9, 27, 70, 3, 1, 0, 1),
 ]
 
 

@@ -1,0 +1,372 @@
+"""Convolutions and matrix products of bytes and of bfloat16, by the processor's own products of them.
+
+```text
+x (float32) ── + shift, as bytes ──> rows with a halo of `shift` ── int32 sums ── - shift * sums of weights ──> float32 ── epilogue ──> y
+x (float32) ── as bfloat16 ────────> rows with a halo of zeros ─── float32 sums ──────────────────────────────────────── epilogue ──> y
+```
+
+The pass `compute_integers` holds quantized tensors as whole float32. Those within 256 numbers of one another are bytes from 0 on if a
+number, the shift, is added; the sums are exact, and so is the result below 2^24. Weights are bytes of -128 to 127. The pass
+`narrow_products` rounds what a product reads to bfloat16. Four bytes or two bfloat16 of a column of weights lie side by side. What a row
+has behind its end, up to 64 bytes, meets weights of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
+from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
+from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
+from hetero_cpu.machine.memory import align
+from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.images import (
+    STAGE_PARAMETERS,
+    STAGED_ROWS,
+    emit_stage,
+    is_even,
+    is_pixels,
+    is_whole,
+    lay_offsets,
+    reach_of_windows,
+    read_convolution,
+)
+from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_gemm, read_native_epilogue
+from hetero_cpu.operators.product_kernel import (
+    NARROW_FIELDS,
+    PARAMETERS,
+    TILE_BYTES,
+    TILE_OF_PIXELS,
+    TILE_OF_SECOND_SUMS,
+    TILE_ROWS,
+    ProductShape,
+    list_cut,
+    make_product,
+)
+from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
+from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.symbols.sizes import is_open
+
+_FEWEST_OUTPUTS = 8
+# A sum of so many products of bytes fits into int32.
+_LONGEST_DEPTH = 1 << 16
+# Rows from which on AMX's products of matrices are faster than those of vectors.
+_FEWEST_ROWS = 5
+# Tiles of AMX for the sums of a block: 32 pixels times 2 vectors, or 16 times 4.
+_MOST_SUMS = 4
+
+_STAGE_NAMES = (*STAGE_PARAMETERS, "shift")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The numbers that are multiplied: bytes, whose shift is a number or the name of a scalar; or bfloat16, without a shift."""
+
+    products: str
+    nbytes: int
+    shift: str | float = 0.0
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.shift,) if isinstance(self.shift, str) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How a product is cut: `group` bytes of depth are multiplied at a time."""
+
+    tiling: Tiling
+    products: str
+
+    @property
+    def group(self) -> int:
+        return TILE_BYTES if self.products.startswith("amx") else FLOAT_BYTES
+
+    @property
+    def has_sums(self) -> bool:
+        return self.products in ("amx", "vnni")
+
+    def measure_block(self, taps: int, groups: int) -> int:
+        """Returns the bytes of a block of packed weights."""
+        return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
+
+    def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
+        tiling = self.tiling
+        has_short_tiles = tiling.has_short_tiles and not self.products.startswith("amx")
+        return make_product(
+            ProductShape(
+                tiling.pixels,
+                has_short_tiles,
+                tiling.vectors,
+                tiling.last_vectors,
+                tiling.is_masked,
+                bool(epilogue.added),
+                epilogue.activations,
+                products=self.products,
+            )
+        )
+
+    def lay_config(self) -> Array:
+        """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
+        config = np.zeros(64, np.uint8)
+        config[0], config[16:32:2] = 1, TILE_BYTES
+        rows = config[48:56]
+        rows[:] = TILE_ROWS
+        first = min(self.tiling.pixels, TILE_ROWS)
+        second = self.tiling.pixels - first
+        if second:
+            rows[TILE_OF_SECOND_SUMS:TILE_OF_PIXELS] = rows[TILE_OF_PIXELS + 1] = second
+        else:
+            rows[: TILE_OF_PIXELS + 1] = first
+        return config
+
+
+def _choose_cut(kind: _Kind, pixels: int, outputs: int, *, is_image: bool) -> _Cut:
+    products, width = kind.products, find_width()
+    if products.startswith("amx") and (is_open(pixels) or pixels >= _FEWEST_ROWS):
+        most = TILE_ROWS if not is_open(pixels) and pixels <= TILE_ROWS else 2 * TILE_ROWS
+        tiles = -(-pixels // most)
+        size = most if is_open(pixels) else -(-pixels // tiles)
+        vectors = min(_MOST_SUMS * TILE_ROWS // most, -(-outputs // width))
+        blocks = -(-outputs // (vectors * width))
+        rest = outputs - (blocks - 1) * vectors * width
+        last_vectors = -(-rest // width)
+        return _Cut(Tiling(size, tiles, tiles, vectors, blocks, last_vectors, rest - (last_vectors - 1) * width, width), products)
+    return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image), "vnni" if kind.nbytes == 1 else "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowPacking:
+    """Packs a matrix (depth, outputs), turned if it `is_turned`, or filters (outputs, channels, height, width), each of `taps` parts of the
+    depth filled up to a multiple of `group` bytes: of bytes a row with the sums of the columns, then rows of four bytes for each column."""
+
+    tiling: Tiling
+    taps: int
+    group: int
+    are_bytes: bool
+    is_turned: bool = False
+
+    def __call__(self, weight: Array) -> Array:
+        """Returns the blocks of columns, in order, as float32 with the bits of the narrow numbers."""
+        narrow = weight.astype(np.int8) if self.are_bytes else np.ascontiguousarray(weight).view(np.uint16)[..., 1::2]
+        if narrow.ndim == 4:
+            matrix = narrow.transpose(2, 3, 1, 0).reshape(self.taps, -1, len(narrow))
+        else:
+            matrix = (narrow.T if self.is_turned else narrow)[np.newaxis]
+        taps, depth, outputs = matrix.shape
+        of_group, of_word = (nbytes // narrow.itemsize for nbytes in (self.group, FLOAT_BYTES))
+        padded = np.zeros((taps, -(-depth // of_group) * of_group, outputs), narrow.dtype)
+        padded[:, :depth] = matrix
+        words = np.ascontiguousarray(padded.reshape(-1, of_word, outputs).transpose(0, 2, 1)).view(np.int32)[..., 0]
+        if self.are_bytes:
+            words = np.concatenate([matrix.sum((0, 1), dtype=np.int32)[np.newaxis], words])
+        return pack_columns(words.view(np.float32), self.tiling)
+
+
+def _find_kind(site: Site) -> _Kind | None:
+    """Returns the numbers that the source can be multiplied as; None if they are float32."""
+    limits = site.ranges.get(site.node.inputs[0], NO_LIMITS)
+    if site.weights.is_once:
+        return None
+    if limits.is_bfloat16 and find_half_products():
+        return _Kind(find_half_products(), HALF_BYTES)
+    if not limits.is_whole or not find_byte_products():
+        return None
+    if limits.shift:
+        is_there = site.is_float32(limits.shift) and site.prototypes[limits.shift].size == 1
+        return _Kind(find_byte_products(), 1, limits.shift) if is_there else None
+    is_fit = limits.has_no_nan and limits.high - limits.low <= 255
+    return _Kind(find_byte_products(), 1, -limits.low) if is_fit else None
+
+
+def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> bool:
+    """Says whether weights can be multiplied as the narrow numbers, and whether it pays."""
+    if weight is None or weight.dtype != np.float32 or outputs < _FEWEST_OUTPUTS or depth == 0:
+        return False
+    if kind.nbytes == HALF_BYTES:
+        return not np.ascontiguousarray(weight).view(np.uint16)[..., ::2].any()
+    return depth <= _LONGEST_DEPTH and is_whole(weight) and bool(weight.min() >= -128 and weight.max() <= 127)
+
+
+def _make_stage(kind: _Kind, *, of_planes: bool) -> Kernel:
+    title = f"stage_{'bytes' if kind.nbytes == 1 else 'halves'}{'_of_planes' * of_planes}"
+    store = _store_bytes if kind.nbytes == 1 else _store_halves
+
+    def copy_row(code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
+        def copy(element: Number, mask: Mask | None) -> None:
+            store(code, p, y + element * kind.nbytes, code.load(x + element * FLOAT_BYTES, mask=mask), mask)
+
+        code.visit_vectors(count, copy)
+
+    def copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
+        with code.either(p["x_pixel"].equals(p["channels"] * FLOAT_BYTES)) as (dense, sparse):
+            with dense:
+                copy_row(code, p, x, y, p["width"] * p["channels"])
+            with sparse, code.loop(0, p["width"]) as pixel:
+                copy_row(code, p, x + pixel * p["x_pixel"], y + pixel * p["y_pixel"], p["channels"])
+
+    def copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
+        with code.loop(0, p["width"]) as pixel:
+            source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
+            with code.loop(0, p["channels"]) as channel:
+                store(code, p, target + channel * kind.nbytes, code.load_scalar(source + channel * p["x_channel"]), None)
+
+    def clear(code: Code, p: dict[str, Number], y: Number, nbytes: Number) -> None:
+        zeros = code.constant(0.0)
+        code.visit_vectors(nbytes // kind.nbytes, lambda place, mask: store(code, p, y + place * kind.nbytes, zeros, mask))
+
+    copy = copy_planes if of_planes else copy_pixels
+    return Kernel(title, lambda name, width: emit_stage(name, width, copy, clear, _STAGE_NAMES))
+
+
+def _store_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
+    shift = code.load_scalar(p["shift"])
+    code.store_bytes(y, values + (shift if values.width == 1 else code.spread(shift)), mask=mask)
+
+
+def _store_halves(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
+    code.store_half(y, values, "bfloat16", mask=mask)
+
+
+def plan_narrow_convolution(site: Site) -> Recipe | None:
+    """Returns the recipe of a convolution of one group; None if its numbers are not narrow."""
+    kind = _find_kind(site)
+    convolution = None if kind is None else read_convolution(site)
+    if convolution is None or kind is None or convolution.group > 1:
+        return None
+    windows, channels, outputs, source = convolution.windows, convolution.channels, convolution.outputs, convolution.source
+    depth = channels * prod(windows.kernel)
+    epilogue = read_native_epilogue(site, site.constant(2), outputs, channel_axis=1)
+    if epilogue is None or not is_pixels(site, epilogue.added) or not _are_fit(convolution.weight, kind, depth, outputs):
+        return None
+    batch, _, height, width = site.shape(source)
+    halo = reach_of_windows(windows, (height, width))
+    shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels * kind.nbytes)
+    values = (source, epilogue.added) if epilogue.added else (source,)
+    is_flat = (
+        windows.is_pointwise
+        and site.output_halo == NO_HALO
+        and halo == NO_HALO
+        and all(is_even(site.prototypes[value]) for value in values[1:])
+    )
+    rows, columns = windows.outputs
+    pixels, lines = (batch * rows * columns, 1) if is_flat else (columns, batch * rows)
+    cut = _choose_cut(kind, pixels, outputs, is_image=True)
+    tiling = cut.tiling
+    # Pixels lie side by side, so a row of the kernel is a single tap.
+    steps = 1 if windows.dilations[1] == 1 else windows.kernel[1]
+    taps = windows.kernel[0] * steps
+    groups = -(-(depth // taps * kind.nbytes) // cut.group)
+    words, pixel_bytes = -(-depth * kind.nbytes // FLOAT_BYTES), channels * kind.nbytes
+    chunks = choose_chunks(tiling, lines=lines, depth=words, pixel_bytes=pixel_bytes * prod(windows.strides), workers=site.workers)
+    packing = NarrowPacking(tiling.packing, taps, cut.group, cut.has_sums)
+    weight = convolution.pack_lazily(("narrow", kind.nbytes, taps, cut.group, tiling.vectors), packing)
+    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    x = site.prototypes[source]
+    stage = _make_stage(kind, of_planes=x.strides[1] != FLOAT_BYTES and x.shape[1] != 1)
+    kernel = cut.make_kernel(epilogue)
+    config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
+    x_pixel = pixel_bytes * windows.strides[1]
+    nbytes = prod(shape)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y, shift_memory = reads[0], writes[0], reads[-1] if kind.reads else own_shift
+        image = scratch[:nbytes].reshape(shape)
+        staged_rows = batch * shape[1]
+        numbers = {
+            **list_strides("x", x), "x_channel": x.strides[1],
+            "y": address_of(image), "y_image": image.strides[0], "y_row": image.strides[1], "y_pixel": pixel_bytes,
+            "rows": shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
+            "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": staged_rows, "shift": address_of(shift_memory),
+        }  # fmt: skip
+        staged = NativeCall(
+            stage, tuple(numbers[key] for key in _STAGE_NAMES), -(-staged_rows // STAGED_ROWS), (x, image, shift_memory)
+        )
+        image_bytes, row, pixel, _ = image.strides
+        offsets = lay_offsets(windows, row, pixel, steps)
+        # A window begins at the begin of the pads, which the halo covers.
+        top, left = (halo.top - max(windows.pads[0][0], 0), halo.left - max(windows.pads[1][0], 0))
+        numbers = {
+            "x": address_of(image) + (top * row + left * pixel), "x_image": image_bytes, "x_row": row * windows.strides[0],
+            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups, "w": address_of(weight),
+            "block_bytes": cut.measure_block(taps, groups), "bias": address_of(bias),
+            "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
+            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", reads[1] if epilogue.added else None),
+        }  # fmt: skip
+        keep = (offsets, weight, bias, image, y, config, shift_memory, *reads)
+        return [staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)]
+
+    # The last rows of a tile of AMX may lie behind the image.
+    scratch = align(nbytes + 2 * TILE_ROWS * x_pixel + TILE_BYTES)
+    return Recipe(
+        (*values, *kind.reads),
+        bind,
+        scratch,
+        is_channels_last=True,
+        overwrites=list_overwritten(site, source, epilogue.added),
+        kernels=(stage, kernel),
+    )
+
+
+def plan_narrow_mat_mul(site: Site) -> Recipe | None:
+    """Returns the recipe of x @ w with a constant matrix w; None if its numbers are not narrow."""
+    return _plan_product(site, None, is_turned=False)
+
+
+def plan_narrow_gemm(site: Site) -> Recipe | None:
+    """Returns the recipe of a Gemm that kernels take; None if its numbers are not narrow."""
+    gemm = None if _find_kind(site) is None else read_gemm(site)
+    return None if gemm is None else _plan_product(site, gemm[0], is_turned=gemm[1])
+
+
+def _plan_product(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
+    source, kind, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
+    if kind is None or weight is None or weight.ndim != 2 or not site.is_float32(source):
+        return None
+    depth, outputs = weight.shape[::-1] if is_turned else weight.shape
+    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    shape = site.shape(source)
+    if epilogue is None or len(shape) < 2 or shape[-1] != depth or 0 in shape or not _are_fit(weight, kind, depth, outputs):
+        return None
+    values = (source, epilogue.added) if epilogue.added else (source,)
+    if not all(site.prototypes[value].flags.c_contiguous for value in values):
+        return None
+    rows = prod(site.shape(source)[:-1])
+    cut = _choose_cut(kind, rows, outputs, is_image=False)
+    tiling, row_bytes = cut.tiling, depth * kind.nbytes
+    groups = -(-row_bytes // cut.group)
+    chunks = choose_chunks(tiling, lines=1, depth=-(-row_bytes // FLOAT_BYTES), pixel_bytes=row_bytes, workers=site.workers)
+    packing = NarrowPacking(tiling.packing, 1, cut.group, cut.has_sums, is_turned)
+    packed = site.weights.pack_lazily((weight,), ("narrow", kind.nbytes, is_turned, cut.group, tiling.vectors), packing)
+    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    stage, kernel = _make_stage(kind, of_planes=False), cut.make_kernel(epilogue)
+    config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
+    offsets = np.zeros(1, np.int64)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y, shift_memory = reads[0], writes[0], reads[-1] if kind.reads else own_shift
+        numbers = {
+            "x": address_of(x), "x_row": depth * FLOAT_BYTES, "x_pixel": depth * FLOAT_BYTES, "y": address_of(scratch), "y_row": row_bytes,
+            "y_pixel": row_bytes, "rows": rows, "height": rows, "width": 1, "channels": depth, "rows_of_chunk": STAGED_ROWS,
+            "all_rows": rows, "shift": address_of(shift_memory),
+        }  # fmt: skip
+        staged = NativeCall(
+            stage, tuple(numbers.get(key, 0) for key in _STAGE_NAMES), -(-rows // STAGED_ROWS), (x, scratch, shift_memory)
+        )
+        numbers = {
+            "x": address_of(scratch), "x_pixel": row_bytes, "offsets": address_of(offsets), "taps": 1, "depth": groups,
+            "w": address_of(packed), "block_bytes": cut.measure_block(1, groups),
+            "bias": address_of(bias), "y": address_of(y), "y_pixel": outputs * 4,
+            "added": address_of(reads[1]) if epilogue.added else 0, "added_pixel": outputs * 4, "rows": 1,
+            "shift": address_of(shift_memory), "line": rows, "config": address_of(config), **list_cut(tiling, chunks),
+        }  # fmt: skip
+        keep = (offsets, packed, bias, scratch, y, config, shift_memory, *reads)
+        return [staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)]
+
+    scratch = align((rows + 2 * TILE_ROWS) * row_bytes + TILE_BYTES)
+    overwrites = list_overwritten(site, source, epilogue.added)
+    return Recipe((*values, *kind.reads), bind, scratch, overwrites=overwrites, kernels=(stage, kernel))

@@ -1,0 +1,95 @@
+"""The pass that has products computed in bfloat16, for INFERENCE_PRECISION_HINT=bf16.
+
+```text
+x ── Cast to bfloat16 ── Cast to float32 ──> Conv, MatMul, Gemm ──> y
+w, rounded to bfloat16 ───────────────────────^
+```
+
+A product of two bfloat16 is exact in float32, and so the network says what is computed, whichever kernels do it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import ml_dtypes
+import numpy as np
+
+from hetero_core.dtypes import onnx_of_dtype
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import TensorType
+from hetero_core.transforms.constants import LARGEST_KEPT, drop_unread
+from hetero_cpu.machine.compiler import find_half_products
+from hetero_cpu.operators.images import is_whole
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_CAST_OPSET = 13
+"""The first opset whose Cast knows bfloat16."""
+
+
+def narrow_products(network: Network) -> Network:
+    """Returns the network with the operands of its products with constant weights rounded to bfloat16, if the processor multiplies these.
+
+    Weights of whole numbers, as quantized networks have, stay as they are.
+    """
+    if not find_half_products() or _PRODUCTS.isdisjoint(network.op_types):
+        return network
+    names, types, constants = FreshNames(network), dict(network.types), dict(network.initializers)
+    nodes: list[Node] = []
+    narrowed: dict[str, str] = {}
+    for node in network.nodes:
+        if not _is_narrowed(node, network):
+            nodes.append(node)
+            continue
+        x, w = node.inputs[:2]
+        if x not in narrowed:
+            source = network.types[x]
+            narrowed[x] = x
+            for dtype in ("bfloat16", "float32"):
+                value = names.value(f"{x}/{dtype}")
+                nodes.append(_cast(names.node(f"cast/{value}"), narrowed[x], value, dtype, node))
+                types[value] = TensorType(dtype, source.shape if isinstance(source, TensorType) else None)
+                narrowed[x] = value
+        if w not in narrowed:
+            narrowed[w] = names.value(f"{w}/bfloat16")
+            constants[narrowed[w]] = _round_constant(network.initializers[w])
+        nodes.append(replace(node, inputs=(narrowed[x], narrowed[w], *node.inputs[2:])))
+    if not narrowed:
+        return network
+    changed = replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(constants))
+    return drop_unread(changed)
+
+
+def _is_narrowed(node: Node, network: Network) -> bool:
+    if node.op_type not in _PRODUCTS or node.domain or len(node.inputs) < 2 or node.attributes.get("group", 1) != 1:
+        return False
+    source, weight = network.types.get(node.inputs[0]), network.initializers.get(node.inputs[1])
+    if not isinstance(source, TensorType) or source.dtype != "float32" or node.inputs[0] in network.initializers:
+        return False
+    if weight is None or weight.dtype != "float32" or len(weight.shape) < 2 or is_whole(weight.array):
+        return False
+    # What is narrow already stays, as in a blob.
+    maker = network.find_producer(node.inputs[0])
+    made_of = None if maker is None or maker.op_type != "Cast" else network.types.get(maker.inputs[0])
+    return not isinstance(made_of, TensorType) or made_of.dtype != "bfloat16"
+
+
+def _cast(name: str, source: str, target: str, dtype: str, owner: Node) -> Node:
+    attributes = MappingProxyType({"to": onnx_of_dtype(dtype)})
+    return Node(name, "Cast", (source,), (target,), "", _CAST_OPSET, _CAST_OPSET, attributes, (), owner.origins)
+
+
+def _round_constant(constant: Initializer) -> Initializer:
+    """Returns a constant rounded to bfloat16, in float32, made when it is first read."""
+
+    def load() -> np.ndarray:
+        rounded = constant.array.astype(ml_dtypes.bfloat16).astype(np.float32)
+        constant.release()
+        return rounded
+
+    is_renewable = constant.nbytes >= LARGEST_KEPT
+    drop_pages = constant.drop_pages if constant.is_mapped else None
+    return Initializer("float32", constant.shape, load, is_renewable=is_renewable, drop_pages=drop_pages)
