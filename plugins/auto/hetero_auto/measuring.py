@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -31,8 +31,8 @@ from hetero_core.network.types import TensorType, ValueSpec
 logger = logging.getLogger(__name__)
 
 ROUNDS = 7
-SECONDS = 2.0
-"""Number of timed samples of each member, and seconds for all samples of a comparison."""
+SECONDS, LONGEST_SECONDS = 2.0, 5.0
+"""Number of timed samples of each member, and seconds for all samples of a comparison; longer if other work disturbs it."""
 WARM_SECONDS = 10.0
 """Seconds that a device has at most to compile its final kernels, before it is timed."""
 _SAMPLE_SECONDS = 1e-3
@@ -41,35 +41,48 @@ _SPARE_SECONDS = 0.02
 """Seconds that a sample waits at most for a moment without a request."""
 _MARGIN = 0.98
 """A member replaces another member if it takes less than this part of its time."""
-_CLEAR = 3.0
-"""The ratio of two times that needs no further samples."""
-_FIRST_MARGIN = 1.1
-"""The chosen device also answers first if it is not slower than this, relative to the device that answers first."""
+_CLEAR, _DISTANT = 3.0, 1.5
+"""The ratio of two times that needs no further samples, and the ratio that needs none beyond `SECONDS`."""
+_SAME = 1.03
+"""A member's least time is confirmed if another sample took at most so many times as long."""
+_FIRST_MARGIN = 1.5
+"""The chosen device also answers first if it is not slower than this, relative to the device that answers first. The figures compare
+roughly: the device that was loaded first has paid for imports that all devices need, and the others were loaded beside requests.
+"""
 
 
 def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], is_busy: Callable[[], bool], title: str) -> bool:
     """Says whether a challenger runs the network faster: both are timed in turns, between requests if there is room, and the least
-    time of each counts. A member that cannot run the inputs loses, with a warning.
+    time of each counts. On a busy machine least times that are close need more samples. A member that cannot run the inputs loses,
+    with a warning.
     """
     members = (challenger, best)
     able = [member for member in members if _is_able(member, partial(member.loaded.infer, inputs), title)]
     if len(able) < len(members):
         return able == [challenger]
     counts = {member: max(1, int(_SAMPLE_SECONDS / max(_time(member, inputs, 1), 1e-9))) for member in members}
-    least: dict[Member, float] = {}
+    samples: dict[Member, list[float]] = {member: [] for member in members}
     began = perf_counter()
-    for number in range(ROUNDS):
+    while not _is_decided(samples.values(), perf_counter() - began):
         for member in members:
             _wait_for_room(is_busy)
-            seconds = _time(member, inputs, counts[member])
-            least[member] = min(least.get(member, seconds), seconds)
-        is_clear = number and max(least.values()) > _CLEAR * min(least.values())
-        if is_clear or perf_counter() - began > SECONDS:
-            break
+            samples[member] = sorted([*samples[member], _time(member, inputs, counts[member])])
     for member in members:
-        member.least = least[member]
-        logger.info("%s measured %.3f ms on %s", title, least[member] * 1e3, member.name)
-    return least[challenger] < _MARGIN * least[best]
+        member.least = samples[member][0]
+        logger.info("%s measured %.3f ms on %s", title, member.least * 1e3, member.name)
+    return challenger.least < _MARGIN * best.least
+
+
+def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
+    """Says whether the samples of the members, each in ascending order, need no further samples after these seconds."""
+    rounds, least = min(map(len, samples)), [own[0] for own in samples if own]
+    if not rounds:
+        return False
+    ratio = max(least) / max(min(least), 1e-9)
+    if seconds > LONGEST_SECONDS or (rounds > 1 and ratio > _CLEAR):
+        return True
+    is_same = all(own[1] <= _SAME * own[0] for own in samples) if rounds > 1 else False
+    return (rounds >= ROUNDS or seconds > SECONDS) and (is_same or ratio > _DISTANT)
 
 
 def await_kernels(member: Member, inputs: Mapping[str, Any], title: str) -> None:

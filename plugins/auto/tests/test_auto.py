@@ -15,6 +15,8 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_auto.candidates import find_precision
+from hetero_auto.measuring import read_choice, write_choice
+from hetero_auto.pool import Member
 from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, Network, hookimpl
@@ -29,6 +31,7 @@ from hetero_core.errors import (
     RequestCancelledError,
     UnsupportedNodesError,
 )
+from hetero_core.network.graph import Node
 from hetero_core.runtime.queue import AsyncInferQueue
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
@@ -102,6 +105,7 @@ class Package:
 
     def __init__(self, kind: str, device: object = None) -> None:
         self.kind, self.device, self.created = kind, device, 0
+        self.quick_weights: float | None = None
 
     @hookimpl
     def create_device(self) -> object:
@@ -140,6 +144,37 @@ def test_auto_without_a_list_creates_devices_one_by_one(
     assert excluded.get_metric("EXECUTION_DEVICES") == ("ENGINE2",)
     with pytest.raises(ConfigKeyError, match="SCRIPT_LEVEL"):
         core.load_network(network, "AUTO", {"SCRIPT_LEVEL": 3})
+
+
+class WholeDevice(PlainDevice):
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize(("weights", "answers"), [(8, "HOST"), (9, "ENGINE2")])
+def test_many_quantized_weights_are_answered_by_a_device_that_promises_it(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: int, answers: str
+) -> None:
+    """HOST would answer, as it is a processor; it promises a quick answer up to 8 weights, and ENGINE2 for all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", LIMIT)
+    for name in core.device_names:
+        if name != "AUTO":
+            core.unregister_plugin(name)
+    packages = {
+        name: Package(kind, WholeDevice()) for name, kind in (("HOST", "processor"), *((f"ENGINE{i}", "engine") for i in (1, 2, 3)))
+    }
+    packages["HOST"].quick_weights, packages["ENGINE2"].quick_weights = 8, float("inf")
+    for name, package in packages.items():
+        core.register_plugin(name, package)
+    values = ", ".join(["1"] * weights)
+    text = (
+        f"g (float[2] x) => (float[2] y, int8[{weights}] z) <int8[{weights}] w = {{{values}}}> {{ y = Neg (x) z = Identity (w) }}"
+    )
+    loaded = core.load_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+    assert loaded.get_metric("EXECUTION_DEVICES") == (answers,)
+    assert [name for name, package in packages.items() if package.created] == [answers]
+    loaded.close()
 
 
 def test_hint_reaches_devices_that_have_it_without_a_list(core: Core, network: Network) -> None:
@@ -482,6 +517,24 @@ def test_fastest_device_is_chosen_by_measurement(
     assert loaded.infer(feed(1))["y"].tolist() == [3]
 
 
+def test_disturbed_samples_do_not_decide_between_close_devices(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A takes 1 ms and B 1.2; other work slows the first runs of A, the first two of which are not timed."""
+    now, slowdowns = 0.0, iter([3.0, 3.0, 3.0, 2.5, 2.1, 1.8, 1.6, 1.45, 1.3])
+    first, second = add_device("A"), add_device("B")
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    first.work = lambda: work(1e-3 * next(slowdowns, 1))
+    second.work = lambda: work(1.2e-3)
+    loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
 def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
     core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -648,6 +701,17 @@ def test_kept_choice_serves_the_next_process(
     assert load_and_run() == (1, 0)
     entry.write_bytes(b"damaged")
     assert load_and_run() == (1, 1)
+
+
+@pytest.mark.parametrize(("seconds", "quick"), [(1.4, "A"), (1.6, "B")])
+def test_chosen_device_answers_first_if_another_starts_little_sooner(
+    core: Core, two_alone: tuple[Any, Any], network: Network, seconds: float, quick: str
+) -> None:
+    best = Member(core.load_network(network, "A"), 1, 0)
+    write_choice("choice-1", core, best, {"A": seconds, "B": 1.0}, 1)
+    choice = read_choice("choice-1")
+    assert choice is not None
+    assert (choice.device, choice.quick) == ("A", quick)
 
 
 def test_first_answer_comes_from_a_device_without_slow_nodes(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
