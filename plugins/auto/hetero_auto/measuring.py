@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
-from time import perf_counter, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], is_busy: 
     with a warning.
     """
     members = (challenger, best)
-    able = [member for member in members if _is_able(member, partial(member.loaded.infer, inputs), title)]
+    able = [member for member in members if _is_able(member, partial(_time, member, inputs, 1), title)]
     if len(able) < len(members):
         return able == [challenger]
     counts = {member: max(1, int(_SAMPLE_SECONDS / max(_time(member, inputs, 1), 1e-9))) for member in members}
@@ -107,9 +107,12 @@ def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:
 
 
 def _time(member: Member, inputs: Mapping[str, Any], count: int) -> float:
-    began = perf_counter()
-    for _ in range(count):
-        member.loaded.infer(inputs)
+    began, member.timed_since = perf_counter(), monotonic()
+    try:
+        for _ in range(count):
+            member.loaded.infer(inputs)
+    finally:
+        member.timed_since = None
     return (perf_counter() - began) / count
 
 

@@ -42,7 +42,9 @@ class Member:
         """Requests that have failed here and that another member is to try: until one has, no new request comes here."""
         self.is_closed = False
         self.stays_open = False
-        """True while a member that has left may come back."""
+        """True while a member that has left may come back, or hangs in a run."""
+        self.timed_since: float | None = None
+        """The monotonic time at which a run began that is being timed."""
         self.first = self.least = 0.0
         """The seconds of the first run, and of the fastest timed run; 0 before."""
         self.seconds = 0.0
@@ -218,7 +220,8 @@ class Pool:
         self.has_entered, self.has_answered = threading.Event(), threading.Event()
         """Open when the first request has come, and when the first one has ended."""
         self.sample: tuple[Any, ...] | None = None
-        """Copies of the inputs of a request, for measurements."""
+        self.recent: tuple[Any, ...] | None = None
+        """Copies of the inputs of the first request, and of a later one for measurements; None has the next one copied."""
 
     @property
     def members(self) -> tuple[Member, ...]:

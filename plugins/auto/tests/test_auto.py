@@ -517,6 +517,20 @@ def test_fastest_device_is_chosen_by_measurement(
     assert loaded.infer(feed(1))["y"].tolist() == [3]
 
 
+def test_devices_are_compared_on_a_request_of_now(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    """As of a language model, whose first request differs from all later ones."""
+    challenger, quick = add_device("A"), add_device("B")
+    challenger.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
+    loaded.infer(feed(1))
+    assert challenger.load_entered.wait(LIMIT)
+    loaded.infer(feed(2))
+    challenger.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert set(challenger.runs) == {2}
+    assert quick.runs[:3] == [1, 2, 2]
+
+
 def test_disturbed_samples_do_not_decide_between_close_devices(
     core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -669,6 +683,45 @@ def test_no_take_over_is_lost_by_a_fault_of_a_device(
     assert loaded.infer(feed(7))["y"].tolist() == [21]
     (serving,) = loaded.get_metric("EXECUTION_DEVICES")
     assert serving == "C" or (error is not None and name == "third" and serving == "B")
+
+
+@pytest.mark.parametrize("step", ["load of B", "run of B", "run of A"])
+def test_device_that_hangs_costs_no_take_over(
+    core: Core,
+    add_device: Any,
+    network: Network,
+    feed: Feed,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+) -> None:
+    """A serves at first, and C is the fastest. A hangs in the first run that is measured, after it has answered a request."""
+    monkeypatch.setattr("hetero_auto.startup._LOAD_SECONDS", 0.5)
+    monkeypatch.setattr("hetero_auto.startup._RUN_SECONDS", 2.0)
+    fastest, second, first = add_device("C"), add_device("B"), add_device("A")
+    pause, end = threading.Event(), threading.Event()
+    second.work = lambda: pause.wait(0.01)
+    first.work = lambda: pause.wait(0.02)
+    if step == "load of B":
+        second.before_load = lambda: end.wait(LIMIT)
+    else:
+        device = first if step == "run of A" else second
+        device.work = lambda: end.wait(LIMIT) if len(device.runs) > (device is first) else None
+    loaded = core.load_network(network, "AUTO:C,B,A", {"AUTO_MEASURE": True})
+    assert loaded.infer(feed(2))["y"].tolist() == [6]
+    try:
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+        assert loaded.get_metric("EXECUTION_DEVICES") == ("C",)
+        assert loaded.infer(feed(3))["y"].tolist() == [9]
+        loaded.close()
+        assert fastest.closed == 1
+    finally:
+        end.set()
+    hanging = step[-1]
+    assert f"goes on without {hanging}, whose measurement has not ended" in caplog.text or (
+        f"goes on without {hanging}, which failed to load the network: device {hanging} has not loaded it within 0.5 s"
+        in caplog.text
+    )
 
 
 @pytest.fixture
