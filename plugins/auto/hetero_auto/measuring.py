@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_auto.pool import Member
+from hetero_auto.pool import Member, Pool
 from hetero_core import Core
 from hetero_core.blobs.store import STORE, name_entry
 from hetero_core.composing.runs import warm_up
@@ -37,12 +38,15 @@ WARM_SECONDS = 10.0
 """Seconds that a device has at most to compile its final kernels, before it is timed."""
 _SAMPLE_SECONDS = 1e-3
 """Seconds of a sample: runs of a few microseconds are timed many at once."""
-_SPARE_SECONDS = 0.02
-"""Seconds that a sample waits at most for a moment without a request."""
+_SPARE_SECONDS, _HOLD_SECONDS = 0.02, 0.1
+"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample: beside requests a run of
+a millisecond takes ten, as both want the interpreter's lock.
+"""
 _MARGIN = 0.98
 """A member replaces another member if it takes less than this part of its time."""
 _CLEAR, _DISTANT = 3.0, 1.5
-"""The ratio of two times that needs no further samples, and the ratio that needs none beyond `SECONDS`."""
+_CLEAR_SECONDS = 0.2
+"""The ratios of two times that need no samples beyond `_CLEAR_SECONDS`, and beyond `SECONDS`."""
 _SAME = 1.03
 """A member's least time is confirmed if another sample took at most so many times as long."""
 _FIRST_MARGIN = 1.5
@@ -51,8 +55,8 @@ roughly: the device that was loaded first has paid for imports that all devices 
 """
 
 
-def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], is_busy: Callable[[], bool], title: str) -> bool:
-    """Says whether a challenger runs the network faster: both are timed in turns, between requests if there is room, and the least
+def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], pool: Pool, title: str) -> bool:
+    """Says whether a challenger runs the network faster: both are timed in turns, between the requests of a pool, and the least
     time of each counts. On a busy machine least times that are close need more samples. A member that cannot run the inputs loses,
     with a warning.
     """
@@ -60,13 +64,16 @@ def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], is_busy: 
     able = [member for member in members if _is_able(member, partial(_time, member, inputs, 1), title)]
     if len(able) < len(members):
         return able == [challenger]
-    counts = {member: max(1, int(_SAMPLE_SECONDS / max(_time(member, inputs, 1), 1e-9))) for member in members}
+    once = {member: _time(member, inputs, 1) for member in members}
+    counts = {member: max(1, int(_SAMPLE_SECONDS / max(seconds, 1e-9))) for member, seconds in once.items()}
     samples: dict[Member, list[float]] = {member: [] for member in members}
     began = perf_counter()
     while not _is_decided(samples.values(), perf_counter() - began):
         for member in members:
-            _wait_for_room(is_busy)
-            samples[member] = sorted([*samples[member], _time(member, inputs, counts[member])])
+            with pool.hold(_HOLD_SECONDS) if once[member] < _HOLD_SECONDS else nullcontext():
+                _wait_for_room(pool.is_busy)
+                seconds = _time(member, inputs, counts[member])
+            samples[member] = sorted([*samples[member], seconds])
     for member in members:
         member.least = samples[member][0]
         logger.info("%s measured %.3f ms on %s", title, member.least * 1e3, member.name)
@@ -79,10 +86,12 @@ def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
     if not rounds:
         return False
     ratio = max(least) / max(min(least), 1e-9)
-    if seconds > LONGEST_SECONDS or (rounds > 1 and ratio > _CLEAR):
+    if seconds > LONGEST_SECONDS or (seconds > SECONDS and ratio > _DISTANT):
         return True
-    is_same = all(own[1] <= _SAME * own[0] for own in samples) if rounds > 1 else False
-    return (rounds >= ROUNDS or seconds > SECONDS) and (is_same or ratio > _DISTANT)
+    if rounds < 2:
+        return False
+    is_same = all(own[1] <= _SAME * own[0] for own in samples)
+    return (seconds > _CLEAR_SECONDS and ratio > _CLEAR) or (is_same and (rounds >= ROUNDS or seconds > SECONDS))
 
 
 def await_kernels(member: Member, inputs: Mapping[str, Any], title: str) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -215,7 +216,7 @@ class Pool:
         self._members: tuple[Member, ...] = ()
         self._waiting: deque[PoolTicket] = deque()
         self._here = threading.local()
-        self.is_closed = False
+        self.is_closed = self._is_held = False
         self.served: dict[str, int] = {}
         self.has_entered, self.has_answered = threading.Event(), threading.Event()
         """Open when the first request has come, and when the first one has ended."""
@@ -266,6 +267,23 @@ class Pool:
     def is_busy(self) -> bool:
         """Says whether a request is under way."""
         return any(member.busy for member in self._members)
+
+    @contextmanager
+    def hold(self, seconds: float) -> Iterator[None]:
+        """Lets requests wait within the context, at most for these seconds; those that a member has already go on."""
+        timer = threading.Timer(seconds, self._let_go)
+        timer.daemon = self._is_held = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._is_held = False
+        self._advance()
 
     def enter(self, ticket: PoolTicket) -> None:
         """Takes a request; it is granted a member now or later. Raises: ClosedError."""
@@ -366,6 +384,8 @@ class Pool:
 
     def _grant_next(self) -> PoolTicket | None:
         with self._lock:
+            if self._is_held:
+                return None
             for place, ticket in enumerate(self._waiting):
                 member = self._find_member(ticket, place)
                 if member is not None:

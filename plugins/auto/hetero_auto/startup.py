@@ -643,8 +643,8 @@ class _Loader:
 
     def _beats(self, challenger: Member, best: Member) -> bool:
         """As `beats`; a member that hangs in a run loses."""
-        inputs, is_busy, owner = self._make_inputs(best), self.pool.is_busy, self._source.owner
-        return self._call(challenger, best, lambda: beats(challenger, best, inputs, is_busy, owner))
+        inputs, owner = self._make_inputs(best), self._source.owner
+        return bool(self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner)))
 
     def _has_kernels(self, member: Member) -> bool:
         """Waits for the final kernels of a member; False if it hangs in a run."""

@@ -20,6 +20,7 @@ from hetero_auto.pool import Member
 from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, Network, hookimpl
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import (
     ClosedError,
     ConfigKeyError,
@@ -531,6 +532,22 @@ def test_devices_are_compared_on_a_request_of_now(core: Core, add_device: Any, n
     assert quick.runs[:3] == [1, 2, 2]
 
 
+def test_requests_wait_for_a_sample_and_are_not_lost(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    challenger, quick = add_device("A"), add_device("B")
+    challenger.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
+    pool: Any = loaded.executable.pool  # type: ignore[attr-defined]  # AUTO's own
+    request = loaded.create_infer_request()
+    with pool.hold(LIMIT):
+        request.start_async(feed(1))
+        assert not request.wait(0.05)
+        assert quick.runs == []
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [3]
+    with pool.hold(0.01):
+        assert loaded.infer(feed(2))["y"].tolist() == [6]
+
+
 def test_disturbed_samples_do_not_decide_between_close_devices(
     core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -565,6 +582,24 @@ def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
     second.work = lambda: work(2e-3)
     loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
     assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
+def test_device_that_orders_further_kernels_is_run_until_they_are_ready(
+    core: Core, add_device: Any, network: Network, feed: Feed
+) -> None:
+    """As a plan for a prompt is ready, and the first run of a token orders another one."""
+    device = add_device("A")
+    device.compiles_until = 2
+
+    def order() -> None:
+        if len(device.runs) == 3:
+            device.compiles_until = 6
+
+    device.work = order
+    loaded = core.load_network(network, "A")
+    warm_up(loaded, lambda: loaded.infer(feed(1)), LIMIT)
+    assert is_ready(loaded)
+    assert len(device.runs) >= 6
 
 
 def test_all_devices_work_with_cumulative_throughput(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
