@@ -74,24 +74,33 @@ def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], pool: Poo
                 _wait_for_room(pool.is_busy)
                 seconds = _time(member, inputs, counts[member])
             samples[member] = sorted([*samples[member], seconds])
+    is_distant = _find_ratio(samples.values()) > _DISTANT
     for member in members:
-        member.least = samples[member][0]
+        member.least, member.is_confirmed = samples[member][0], is_distant or _is_confirmed(samples[member])
         logger.info("%s measured %.3f ms on %s", title, member.least * 1e3, member.name)
     return challenger.least < _MARGIN * best.least
 
 
 def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
     """Says whether the samples of the members, each in ascending order, need no further samples after these seconds."""
-    rounds, least = min(map(len, samples)), [own[0] for own in samples if own]
+    rounds = min(map(len, samples))
     if not rounds:
         return False
-    ratio = max(least) / max(min(least), 1e-9)
+    ratio = _find_ratio(samples)
     if seconds > LONGEST_SECONDS or (seconds > SECONDS and ratio > _DISTANT):
         return True
-    if rounds < 2:
-        return False
-    is_same = all(own[1] <= _SAME * own[0] for own in samples)
-    return (seconds > _CLEAR_SECONDS and ratio > _CLEAR) or (is_same and (rounds >= ROUNDS or seconds > SECONDS))
+    if rounds > 1 and seconds > _CLEAR_SECONDS and ratio > _CLEAR:
+        return True
+    return (rounds >= ROUNDS or seconds > SECONDS) and all(map(_is_confirmed, samples))
+
+
+def _find_ratio(samples: Collection[Sequence[float]]) -> float:
+    least = [own[0] for own in samples]
+    return max(least) / max(min(least), 1e-9)
+
+
+def _is_confirmed(samples: Sequence[float]) -> bool:
+    return len(samples) > 1 and samples[1] <= _SAME * samples[0]
 
 
 def await_kernels(member: Member, inputs: Mapping[str, Any], title: str) -> None:

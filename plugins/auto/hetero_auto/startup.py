@@ -415,7 +415,9 @@ class _Loader:
         self._lock = threading.RLock()
         self._used: set[str] = set()
         self._is_part = is_candidate.get()
-        self._has_hung, self._abandoned = False, set[Member]()
+        self._abandoned: set[Member] = set()
+        # Of the names of devices that were compared; a later comparison of them with further kernels counts.
+        self._is_sure: dict[frozenset[str], bool] = {}
 
     def load_each(self, names: Iterable[str], seconds: float | None = None) -> Iterator[Member]:
         """Yields a member on each of these devices that can load the network, within `seconds` each; failures are named in warnings.
@@ -601,7 +603,7 @@ class _Loader:
             self._take_over(best)
         if len(seconds) < 2:
             self._warn_of_slow_nodes(best)
-        if self._way.entry and best.least and not self._has_hung:
+        if self._way.entry and best.least and all(self._is_sure.values()):
             write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
 
     def _warn_of_slow_nodes(self, member: Member) -> None:
@@ -644,7 +646,10 @@ class _Loader:
     def _beats(self, challenger: Member, best: Member) -> bool:
         """As `beats`; a member that hangs in a run loses."""
         inputs, owner = self._make_inputs(best), self._source.owner
-        return bool(self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner)))
+        is_faster = bool(self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner)))
+        is_sure = challenger.is_confirmed and best.is_confirmed and not self._abandoned & {challenger, best}
+        self._is_sure[frozenset((challenger.name, best.name))] = is_sure
+        return is_faster
 
     def _has_kernels(self, member: Member) -> bool:
         """Waits for the final kernels of a member; False if it hangs in a run."""
@@ -661,7 +666,6 @@ class _Loader:
         except OutOfTimeError:
             since = monotonic() - _RUN_SECONDS / 2
             hanging = best if best.timed_since is not None and best.timed_since < since else challenger
-            self._has_hung = True
             self._abandoned.add(hanging)
             logger.warning("%s goes on without %s, whose measurement has not ended", self._source.owner, hanging.name)
             return hanging is not challenger
@@ -703,7 +707,7 @@ class _Loader:
                 load() if seconds is None else call_within(seconds, load, thread=f"hetero-{name} load", on_late_result=_discard)
             )
         except OutOfTimeError:
-            self._has_hung = True
+            self._is_sure[frozenset((name,))] = False
             raise DeviceTimeoutError(f"device {name} has not loaded it within {seconds:g} s; its thread goes on") from None
         finally:
             is_candidate.reset(token)

@@ -732,7 +732,7 @@ def test_device_that_hangs_costs_no_take_over(
 ) -> None:
     """A serves at first, and C is the fastest. A hangs in the first run that is measured, after it has answered a request."""
     monkeypatch.setattr("hetero_auto.startup._LOAD_SECONDS", 0.5)
-    monkeypatch.setattr("hetero_auto.startup._RUN_SECONDS", 2.0)
+    monkeypatch.setattr("hetero_auto.startup._RUN_SECONDS", 4.0)
     fastest, second, first = add_device("C"), add_device("B"), add_device("A")
     pause, end = threading.Event(), threading.Event()
     second.work = lambda: pause.wait(0.01)
@@ -789,6 +789,26 @@ def test_kept_choice_serves_the_next_process(
     assert load_and_run() == (1, 0)
     entry.write_bytes(b"damaged")
     assert load_and_run() == (1, 1)
+
+
+def test_choice_that_other_work_disturbs_is_not_kept(
+    core: Core, two_alone: tuple[Any, Any], network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run takes a twentieth less than the one before, as on a machine that is less and less busy."""
+    now, seconds = 0.0, 1.0
+
+    def work() -> None:
+        nonlocal now, seconds
+        seconds *= 0.95
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    for device in two_alone:
+        device.work = work
+    with core.load_network(network) as loaded:
+        assert loaded.infer(feed(2))["y"].tolist() == [6]
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert not list((tmp_path / "hetero" / "store").glob("choice-*"))
 
 
 @pytest.mark.parametrize(("seconds", "quick"), [(1.4, "A"), (1.6, "B")])
