@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 ROUNDS = 7
 SECONDS, LONGEST_SECONDS = 2.0, 5.0
 """Number of timed samples of each member, and seconds for all samples of a comparison; longer if other work disturbs it."""
-WARM_SECONDS = 10.0
+WARM_SECONDS = 30.0
 """Seconds that a device has at most to compile its final kernels, before it is timed."""
 _SAMPLE_SECONDS = 1e-3
 """Seconds of a sample: runs of a few microseconds are timed many at once."""

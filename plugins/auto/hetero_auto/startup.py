@@ -647,7 +647,8 @@ class _Loader:
         """As `beats`; a member that hangs in a run loses."""
         inputs, owner = self._make_inputs(best), self._source.owner
         is_faster = bool(self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner)))
-        is_sure = challenger.is_confirmed and best.is_confirmed and not self._abandoned & {challenger, best}
+        members = {challenger, best}
+        is_sure = not members & self._abandoned and all(own.is_confirmed and is_ready(own.loaded) for own in members)
         self._is_sure[frozenset((challenger.name, best.name))] = is_sure
         return is_faster
 

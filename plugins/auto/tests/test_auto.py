@@ -811,6 +811,21 @@ def test_choice_that_other_work_disturbs_is_not_kept(
     assert not list((tmp_path / "hetero" / "store").glob("choice-*"))
 
 
+def test_choice_without_final_kernels_is_not_kept(
+    core: Core, two_alone: tuple[Any, Any], network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiles for longer than the choice waits."""
+    monkeypatch.setattr("hetero_auto.measuring.WARM_SECONDS", 0.1)
+    compiling, _, pause = *two_alone, threading.Event()
+    compiling.compiles_until = 10**6
+    compiling.work = lambda: pause.wait(0.01)
+    with core.load_network(network) as loaded:
+        assert loaded.infer(feed(2))["y"].tolist() == [6]
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+        assert loaded.get_metric("EXECUTION_DEVICES") == ("B",)
+    assert not list((tmp_path / "hetero" / "store").glob("choice-*"))
+
+
 @pytest.mark.parametrize(("seconds", "quick"), [(1.4, "A"), (1.6, "B")])
 def test_chosen_device_answers_first_if_another_starts_little_sooner(
     core: Core, two_alone: tuple[Any, Any], network: Network, seconds: float, quick: str
