@@ -44,6 +44,8 @@ class Member:
         self.is_closed = False
         self.stays_open = False
         """True while a member that has left may come back, or hangs in a run."""
+        self.is_final = True
+        """False if kernels were still being compiled when it was timed."""
         self.is_confirmed = True
         """False if other work disturbed the timed runs."""
         self.timed_since: float | None = None

@@ -576,11 +576,11 @@ class _Loader:
                     seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
                 if is_faster:
                     if best is not None:
-                        best.stays_open = best in self._abandoned or not is_ready(best.loaded)
+                        best.stays_open = best in self._abandoned or not best.is_final
                         unready += [best] if best.stays_open and best not in self._abandoned else []
                     self._take_over(challenger)
                     best = challenger
-                if challenger is best or is_ready(challenger.loaded):
+                if challenger is best or challenger.is_final:
                     unready.remove(challenger)
                     if challenger is not best:
                         self.close_member(challenger)
@@ -648,7 +648,7 @@ class _Loader:
         inputs, owner = self._make_inputs(best), self._source.owner
         is_faster = bool(self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner)))
         members = {challenger, best}
-        is_sure = not members & self._abandoned and all(own.is_confirmed and is_ready(own.loaded) for own in members)
+        is_sure = not members & self._abandoned and all(own.is_confirmed and own.is_final for own in members)
         self._is_sure[frozenset((challenger.name, best.name))] = is_sure
         return is_faster
 

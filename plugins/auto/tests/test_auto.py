@@ -584,6 +584,25 @@ def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
     assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
 
 
+def test_device_whose_kernels_are_ready_between_two_samples_is_timed_again(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A is ready with its fourth run, the second one that is timed, and B is far faster than its runs until then."""
+    now = 0.0
+    first, second = add_device("A"), add_device("B")
+    first.compiles_until = 4
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    first.work = lambda: work(0.5 if len(first.runs) <= first.compiles_until else 1e-3)
+    second.work = lambda: work(2e-3)
+    loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
 def test_device_that_orders_further_kernels_is_run_until_they_are_ready(
     core: Core, add_device: Any, network: Network, feed: Feed
 ) -> None:
