@@ -161,7 +161,12 @@ class Core:
 
     def find_kind(self, device: str) -> str:
         """Returns the `kind` that a device's package declares, else ""; creates no device. Raises: DeviceNotFoundError."""
-        return self._registry.find_kind(parse_device_name(device).name)
+        return str(self._registry.find_declared(parse_device_name(device).name, "kind", ""))
+
+    def find_quick_weights(self, device: str) -> float | None:
+        """Returns the `quick_weights` that a device's package declares, else None; creates no device. Raises: DeviceNotFoundError."""
+        weights: float | None = self._registry.find_declared(parse_device_name(device).name, "quick_weights", None)
+        return weights
 
     def register_plugin(self, name: str, plugin: object) -> None:
         """Registers a module or an object as a device, under one or more names. Raises: DeviceNameError; PluginError for a used name."""

@@ -116,10 +116,13 @@ def is_ready(loaded: ExecutableNetwork) -> bool:
 
 
 def warm_up(loaded: ExecutableNetwork, run: Callable[[], object], seconds: float) -> None:
-    """Runs until the devices have their compiled kernels, at most for `seconds`, and once more."""
-    deadline = perf_counter() + seconds
+    """Runs until a run has begun and ended with all compiled kernels, at least twice, at most for `seconds`."""
+    deadline, was_ready = perf_counter() + seconds, False
     run()
-    while not is_ready(loaded) and perf_counter() < deadline:
-        sleep(_POLL_SECONDS)
+    while not was_ready and perf_counter() < deadline:
+        # A run may order kernels for its own sizes when those for others are ready.
+        was_ready = is_ready(loaded)
+        if not was_ready:
+            sleep(_POLL_SECONDS)
         run()
-    run()
+        was_ready = was_ready and is_ready(loaded)

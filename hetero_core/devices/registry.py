@@ -248,14 +248,14 @@ class Registry:
             versions.update(self.find_versions(part))
         return versions
 
-    def find_kind(self, name: str) -> str:
-        """Returns the `kind` of a device's package, "" if it has no such attribute; imports the package, and creates nothing.
+    def find_declared(self, name: str, attribute: str, default: Any) -> Any:
+        """Returns what a device's package declares, as its `kind`; imports the package, and creates nothing.
 
         Raises: DeviceNotFoundError; DeviceUnavailableError for a package that cannot be imported.
         """
         announcement = self.announcement(name)
         plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
-        return str(getattr(plugin, "kind", ""))
+        return getattr(plugin, attribute, default)
 
     def device(self, name: str) -> Device:
         """Returns the device of a name, created on the first call.

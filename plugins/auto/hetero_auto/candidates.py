@@ -9,7 +9,9 @@ import logging
 import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf, prod
 from time import perf_counter
 from typing import Any
 
@@ -18,11 +20,12 @@ from hetero_core.composing.properties import configure_children
 from hetero_core.contract import DeviceName, QueryResult
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 from hetero_core.network.graph import Network
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, fixed_sizes
 
 logger = logging.getLogger(__name__)
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
+_QUANTIZED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
 _RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
 """The kinds that a device's package may state; "composer" is for devices that are made of others or need a list."""
 
@@ -76,6 +79,12 @@ def find_precision(network: Network) -> str:
         if isinstance(value_type, TensorType) and value_type.dtype in _PRECISIONS:
             nbytes[value_type.dtype] = nbytes.get(value_type.dtype, 0) + (value_type.nbytes or 1)
     return _PRECISIONS[max(nbytes, key=lambda dtype: nbytes[dtype])] if nbytes else "FP32"
+
+
+def count_quantized(network: Network) -> int:
+    """Returns the number of weights of at most 8 bits; weights that are packed into bytes count as these bytes."""
+    types = (constant.type for constant in network.initializers.values())
+    return sum(prod(fixed_sizes(own.shape) or ()) for own in types if isinstance(own, TensorType) and own.dtype in _QUANTIZED)
 
 
 def lacks_precision(core: Core, name: str, precision: str) -> bool:
@@ -183,16 +192,28 @@ class Candidates:
             return name in self.answers and not self.answers[name].refused
 
     def find_quick(self, seconds: Mapping[str, float]) -> str | None:
-        """Returns the device that is taken to load fastest: by the `seconds` of its earlier loads, else the last device of the list
-        that does not hold the interpreter's lock; None if no device takes the network.
+        """Returns the device that is taken to answer first: by the `seconds` of its earlier loads, else the last device of the list
+        that does not hold the interpreter's lock; None if no device takes the network. If that device answers slowly at first by its
+        package's own account, as the network has many quantized weights, a device whose package promises a quick answer comes first.
         """
         backwards = list(reversed(self.names))
         backwards.sort(key=self.holds_lock)
+        quantized, limits = count_quantized(self._network), {name: self._find_quick_weights(name) for name in backwards}
+        if quantized > next((inf if limit is None else limit for limit in limits.values()), inf):
+            prompt = (name for name, limit in limits.items() if limit is not None and limit >= quantized)
+            quick = next(filter(self.takes_all, prompt), None)
+            if quick is not None:
+                return quick
         quick = next((name for name in backwards if self.takes_all(name)), None)
         if quick is None or quick not in seconds:
             return quick
         timed = sorted((name for name in self.names if name in seconds), key=lambda name: seconds[name])
         return next(name for name in timed if self.takes_all(name))
+
+    def _find_quick_weights(self, name: str) -> float | None:
+        with suppress(DeviceUnavailableError):
+            return self._core.find_quick_weights(name)
+        return None
 
     def holds_lock(self, name: str) -> bool:
         """Says whether a device holds the interpreter's lock while it computes, or cannot be used."""

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
-from time import perf_counter, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import numpy as np
 
-from hetero_auto.pool import Member
+from hetero_auto.pool import Member, Pool
 from hetero_core import Core
 from hetero_core.blobs.store import STORE, name_entry
-from hetero_core.composing.runs import warm_up
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.dtypes import numpy_dtype
@@ -31,45 +32,79 @@ from hetero_core.network.types import TensorType, ValueSpec
 logger = logging.getLogger(__name__)
 
 ROUNDS = 7
-SECONDS = 2.0
-"""Number of timed samples of each member, and seconds for all samples of a comparison."""
-WARM_SECONDS = 10.0
+SECONDS, LONGEST_SECONDS = 2.0, 5.0
+"""Number of timed samples of each member, and seconds for all samples of a comparison; longer if other work disturbs it."""
+WARM_SECONDS = 30.0
 """Seconds that a device has at most to compile its final kernels, before it is timed."""
 _SAMPLE_SECONDS = 1e-3
 """Seconds of a sample: runs of a few microseconds are timed many at once."""
-_SPARE_SECONDS = 0.02
-"""Seconds that a sample waits at most for a moment without a request."""
+_SPARE_SECONDS, _HOLD_SECONDS = 0.02, 0.1
+"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample: beside requests a run of
+a millisecond takes ten, as both want the interpreter's lock.
+"""
 _MARGIN = 0.98
 """A member replaces another member if it takes less than this part of its time."""
-_CLEAR = 3.0
-"""The ratio of two times that needs no further samples."""
-_FIRST_MARGIN = 1.1
-"""The chosen device also answers first if it is not slower than this, relative to the device that answers first."""
+_CLEAR, _DISTANT = 3.0, 1.5
+_CLEAR_SECONDS = 0.2
+"""The ratios of two times that need no samples beyond `_CLEAR_SECONDS`, and beyond `SECONDS`."""
+_SAME = 1.03
+"""A member's least time is confirmed if another sample took at most so many times as long."""
+_FIRST_MARGIN = 1.5
+"""The chosen device also answers first if it is not slower than this, relative to the device that answers first. The figures compare
+roughly: the device that was loaded first has paid for imports that all devices need, and the others were loaded beside requests.
+"""
 
 
-def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], is_busy: Callable[[], bool], title: str) -> bool:
-    """Says whether a challenger runs the network faster: both are timed in turns, between requests if there is room, and the least
-    time of each counts. A member that cannot run the inputs loses, with a warning.
+def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], pool: Pool, title: str) -> bool:
+    """Says whether a challenger runs the network faster: both are timed in turns, between the requests of a pool, and the least
+    time of each counts. On a busy machine least times that are close need more samples. A member that cannot run the inputs loses,
+    with a warning.
     """
     members = (challenger, best)
-    able = [member for member in members if _is_able(member, partial(member.loaded.infer, inputs), title)]
+    able = [member for member in members if _is_able(member, partial(_time, member, inputs, 1), title)]
     if len(able) < len(members):
         return able == [challenger]
-    counts = {member: max(1, int(_SAMPLE_SECONDS / max(_time(member, inputs, 1), 1e-9))) for member in members}
-    least: dict[Member, float] = {}
-    began = perf_counter()
-    for number in range(ROUNDS):
-        for member in members:
-            _wait_for_room(is_busy)
-            seconds = _time(member, inputs, counts[member])
-            least[member] = min(least.get(member, seconds), seconds)
-        is_clear = number and max(least.values()) > _CLEAR * min(least.values())
-        if is_clear or perf_counter() - began > SECONDS:
-            break
+    once = {member: _time(member, inputs, 1) for member in members}
+    counts = {member: max(1, int(_SAMPLE_SECONDS / max(seconds, 1e-9))) for member, seconds in once.items()}
+    # Kernels may be compiled between the samples.
     for member in members:
-        member.least = least[member]
-        logger.info("%s measured %.3f ms on %s", title, least[member] * 1e3, member.name)
-    return least[challenger] < _MARGIN * least[best]
+        member.is_final = is_ready(member.loaded)
+    samples: dict[Member, list[float]] = {member: [] for member in members}
+    began = perf_counter()
+    while not _is_decided(samples.values(), perf_counter() - began):
+        for member in members:
+            with pool.hold(_HOLD_SECONDS) if once[member] < _HOLD_SECONDS else nullcontext():
+                _wait_for_room(pool.is_busy)
+                seconds = _time(member, inputs, counts[member])
+            samples[member] = sorted([*samples[member], seconds])
+    is_distant = _find_ratio(samples.values()) > _DISTANT
+    for member in members:
+        member.is_final = member.is_final and is_ready(member.loaded)
+        member.least, member.is_confirmed = samples[member][0], is_distant or _is_confirmed(samples[member])
+        logger.info("%s measured %.3f ms on %s", title, member.least * 1e3, member.name)
+    return challenger.least < _MARGIN * best.least
+
+
+def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
+    """Says whether the samples of the members, each in ascending order, need no further samples after these seconds."""
+    rounds = min(map(len, samples))
+    if not rounds:
+        return False
+    ratio = _find_ratio(samples)
+    if seconds > LONGEST_SECONDS or (seconds > SECONDS and ratio > _DISTANT):
+        return True
+    if rounds > 1 and seconds > _CLEAR_SECONDS and ratio > _CLEAR:
+        return True
+    return (rounds >= ROUNDS or seconds > SECONDS) and all(map(_is_confirmed, samples))
+
+
+def _find_ratio(samples: Collection[Sequence[float]]) -> float:
+    least = [own[0] for own in samples]
+    return max(least) / max(min(least), 1e-9)
+
+
+def _is_confirmed(samples: Sequence[float]) -> bool:
+    return len(samples) > 1 and samples[1] <= _SAME * samples[0]
 
 
 def await_kernels(member: Member, inputs: Mapping[str, Any], title: str) -> None:
@@ -94,9 +129,12 @@ def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:
 
 
 def _time(member: Member, inputs: Mapping[str, Any], count: int) -> float:
-    began = perf_counter()
-    for _ in range(count):
-        member.loaded.infer(inputs)
+    began, member.timed_since = perf_counter(), monotonic()
+    try:
+        for _ in range(count):
+            member.loaded.infer(inputs)
+    finally:
+        member.timed_since = None
     return (perf_counter() - began) / count
 
 

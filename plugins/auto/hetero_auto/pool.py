@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -42,7 +43,13 @@ class Member:
         """Requests that have failed here and that another member is to try: until one has, no new request comes here."""
         self.is_closed = False
         self.stays_open = False
-        """True while a member that has left may come back."""
+        """True while a member that has left may come back, or hangs in a run."""
+        self.is_final = True
+        """False if kernels were still being compiled when it was timed."""
+        self.is_confirmed = True
+        """False if other work disturbed the timed runs."""
+        self.timed_since: float | None = None
+        """The monotonic time at which a run began that is being timed."""
         self.first = self.least = 0.0
         """The seconds of the first run, and of the fastest timed run; 0 before."""
         self.seconds = 0.0
@@ -213,12 +220,13 @@ class Pool:
         self._members: tuple[Member, ...] = ()
         self._waiting: deque[PoolTicket] = deque()
         self._here = threading.local()
-        self.is_closed = False
+        self.is_closed = self._is_held = False
         self.served: dict[str, int] = {}
         self.has_entered, self.has_answered = threading.Event(), threading.Event()
         """Open when the first request has come, and when the first one has ended."""
         self.sample: tuple[Any, ...] | None = None
-        """Copies of the inputs of a request, for measurements."""
+        self.recent: tuple[Any, ...] | None = None
+        """Copies of the inputs of the first request, and of a later one for measurements; None has the next one copied."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -263,6 +271,23 @@ class Pool:
     def is_busy(self) -> bool:
         """Says whether a request is under way."""
         return any(member.busy for member in self._members)
+
+    @contextmanager
+    def hold(self, seconds: float) -> Iterator[None]:
+        """Lets requests wait within the context, at most for these seconds; those that a member has already go on."""
+        timer = threading.Timer(seconds, self._let_go)
+        timer.daemon = self._is_held = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._is_held = False
+        self._advance()
 
     def enter(self, ticket: PoolTicket) -> None:
         """Takes a request; it is granted a member now or later. Raises: ClosedError."""
@@ -363,6 +388,8 @@ class Pool:
 
     def _grant_next(self) -> PoolTicket | None:
         with self._lock:
+            if self._is_held:
+                return None
             for place, ticket in enumerate(self._waiting):
                 member = self._find_member(ticket, place)
                 if member is not None:

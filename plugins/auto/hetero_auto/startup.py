@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, takewhile
 from time import monotonic, perf_counter
 from typing import Any
@@ -43,7 +44,15 @@ from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
-from hetero_core.errors import ClosedError, DeadlineExceededError, HeteroError, MemoryLimitError, RequestCancelledError
+from hetero_core.devices.watch import OutOfTimeError, call_within
+from hetero_core.errors import (
+    ClosedError,
+    DeadlineExceededError,
+    DeviceTimeoutError,
+    HeteroError,
+    MemoryLimitError,
+    RequestCancelledError,
+)
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor, call_in_child
@@ -184,6 +193,10 @@ _UNASKED_SECONDS, _FIRST_SECONDS, _MEASURE_SECONDS = 1.0, 1.0, 3.0
 """Seconds that the further devices wait for a first request, and then for the first runs of the process; those that are measured wait
 longer, as that takes longer.
 """
+_LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
+"""Seconds in which a further device must load the network, and in which two devices must be compared, before the choice goes on without
+the device that hangs.
+"""
 _TURN_SECONDS, _POLL_SECONDS = 30.0, 0.1
 """Seconds that a choice waits for the choices of other networks, and between two looks at its network, which may be closed."""
 _SIZE_RATIO = 4
@@ -306,8 +319,9 @@ class AutoExecutable(PoolExecutable):
         """Returns the races if the choice is not made yet and the run may be repeated."""
         if self._begin is None:
             return None
-        if self.pool.sample is None and all(isinstance(each, np.ndarray) for each in inputs):
-            self.pool.sample = tuple(each.copy() for each in inputs)
+        if self.pool.recent is None and all(isinstance(each, np.ndarray) for each in inputs):
+            recent = self.pool.recent = tuple(each.copy() for each in inputs)
+            self.pool.sample = self.pool.sample or recent
         self._open_settling()
         return self._races if may_repeat_run(context) else None
 
@@ -344,7 +358,8 @@ class AutoExecutable(PoolExecutable):
             if self._is_handed_over:
                 return
             self._is_handed_over = True
-            self._races, self._begin, self.pool.sample, self.when_final = None, None, None, None
+            self._races, self._begin, self.when_final = None, None, None
+            self.pool.sample = self.pool.recent = None
             members = self.pool.members
             if len(members) == 1:
                 self.delegate = members[0].loaded
@@ -380,6 +395,10 @@ class AutoExecutable(PoolExecutable):
         super().close()
 
 
+def _discard(member: Member) -> None:
+    member.loaded.close()
+
+
 class _Loader:
     """Loads members of a network and chooses among them; a load that failed is not tried again."""
 
@@ -396,9 +415,12 @@ class _Loader:
         self._lock = threading.RLock()
         self._used: set[str] = set()
         self._is_part = is_candidate.get()
+        self._abandoned: set[Member] = set()
+        # Of the names of devices that were compared; a later comparison of them with further kernels counts.
+        self._is_sure: dict[frozenset[str], bool] = {}
 
-    def load_each(self, names: Iterable[str]) -> Iterator[Member]:
-        """Yields a member on each of these devices that can load the network; failures are named in warnings.
+    def load_each(self, names: Iterable[str], seconds: float | None = None) -> Iterator[Member]:
+        """Yields a member on each of these devices that can load the network, within `seconds` each; failures are named in warnings.
 
         Raises: ClosedError; at the end the last error if no device could load the network.
         """
@@ -406,7 +428,7 @@ class _Loader:
         is_loaded = False
         for name in names:
             try:
-                member = self._load(name)
+                member = self._load(name, seconds)
             except ClosedError:
                 raise
             except HeteroError as error:
@@ -488,7 +510,7 @@ class _Loader:
             return
         serving = self.pool.members[0].name
         with suppress(HeteroError):
-            chosen = next(self.load_each(takewhile(lambda name: name != serving, self._candidates)), None)
+            chosen = next(self.load_each(takewhile(lambda name: name != serving, self._candidates), _LOAD_SECONDS), None)
             if chosen is not None:
                 self._take_over(chosen)
 
@@ -498,7 +520,7 @@ class _Loader:
             return False
         if self.pool.members[0].name != choice.device:
             try:
-                self._take_over(next(self.load_each([choice.device])))
+                self._take_over(next(self.load_each([choice.device], _LOAD_SECONDS)))
             except ClosedError:
                 raise
             except HeteroError:
@@ -536,8 +558,10 @@ class _Loader:
                     break
                 if best is not None:
                     self._await_first_runs(_FIRST_SECONDS)
+                # The first request of a language model has a whole prompt, the later ones a token each.
+                self.pool.recent = None
                 try:
-                    challenger = self._find_present(name) or next(self.load_each([name]))
+                    challenger = self._find_present(name) or next(self.load_each([name], _LOAD_SECONDS))
                 except ClosedError:
                     raise
                 except HeteroError as error:
@@ -545,15 +569,18 @@ class _Loader:
                     continue
                 unready.append(challenger)
                 is_faster = best is None or self._beats(challenger, best)
+                if challenger in self._abandoned:
+                    unready.remove(challenger)
+                    continue
                 for member in (challenger,) if best is None else (challenger, best):
                     seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
                 if is_faster:
                     if best is not None:
-                        best.stays_open = not is_ready(best.loaded)
-                        unready += [best] if best.stays_open else []
+                        best.stays_open = best in self._abandoned or not best.is_final
+                        unready += [best] if best.stays_open and best not in self._abandoned else []
                     self._take_over(challenger)
                     best = challenger
-                if challenger is best or is_ready(challenger.loaded):
+                if challenger is best or challenger.is_final:
                     unready.remove(challenger)
                     if challenger is not best:
                         self.close_member(challenger)
@@ -561,11 +588,13 @@ class _Loader:
                 raise failure if failure is not None else ClosedError(f"{self._source.owner}: no device can load the network")
             while unready:
                 challenger = unready[0]
-                await_kernels(challenger, self._make_inputs(challenger), self._source.owner)
-                if self._beats(challenger, best):
+                if self._has_kernels(challenger) and self._beats(challenger, best):
+                    best.stays_open = best in self._abandoned
                     self._take_over(challenger)
                     best = challenger
-                self.close_member(unready.pop(0))
+                unready.pop(0)
+                if challenger not in self._abandoned:
+                    self.close_member(challenger)
         finally:
             for member in unready:
                 self.close_member(member)
@@ -574,13 +603,13 @@ class _Loader:
             self._take_over(best)
         if len(seconds) < 2:
             self._warn_of_slow_nodes(best)
-        if self._way.entry and best.least:
+        if self._way.entry and best.least and all(self._is_sure.values()):
             write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
 
     def _warn_of_slow_nodes(self, member: Member) -> None:
         """Warns if the only device that can be measured has slow nodes; waits for its kernels."""
         if not is_ready(member.loaded):
-            await_kernels(member, self._make_inputs(member), self._source.owner)
+            self._has_kernels(member)
         slow = member.loaded.get_metric("SLOW_NODES")
         if slow:
             logger.warning(
@@ -601,7 +630,7 @@ class _Loader:
                 yield name
 
     def _count_elements(self) -> int:
-        """Returns the elements of the inputs of the request that is measured."""
+        """Returns the elements of the inputs of the first request."""
         return sum(array.size for array in self.pool.sample or ())
 
     def _find_present(self, name: str) -> Member | None:
@@ -615,11 +644,36 @@ class _Loader:
         return memory is None or _MEMORY_SHARE * nbytes <= memory[1]
 
     def _beats(self, challenger: Member, best: Member) -> bool:
-        return beats(challenger, best, self._make_inputs(best), self.pool.is_busy, self._source.owner)
+        """As `beats`; a member that hangs in a run loses."""
+        inputs, owner = self._make_inputs(best), self._source.owner
+        is_faster = bool(self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner)))
+        members = {challenger, best}
+        is_sure = not members & self._abandoned and all(own.is_confirmed and own.is_final for own in members)
+        self._is_sure[frozenset((challenger.name, best.name))] = is_sure
+        return is_faster
+
+    def _has_kernels(self, member: Member) -> bool:
+        """Waits for the final kernels of a member; False if it hangs in a run."""
+        inputs, owner = self._make_inputs(member), self._source.owner
+        self._call(member, member, lambda: await_kernels(member, inputs, owner))
+        return member not in self._abandoned
+
+    def _call(self, challenger: Member, best: Member, measure: Callable[[], Any]) -> Any:
+        """Returns the result of a measurement. One that takes too long is abandoned with the member whose run does not end, or else with
+        the challenger; that member stays open. Returns then whether it is the best member.
+        """
+        try:
+            return call_within(_RUN_SECONDS, measure, thread=f"hetero-{self._source.owner} measures {challenger.name}")
+        except OutOfTimeError:
+            since = monotonic() - _RUN_SECONDS / 2
+            hanging = best if best.timed_since is not None and best.timed_since < since else challenger
+            self._abandoned.add(hanging)
+            logger.warning("%s goes on without %s, whose measurement has not ended", self._source.owner, hanging.name)
+            return hanging is not challenger
 
     def _make_inputs(self, member: Member) -> dict[str, Any]:
-        """Returns the inputs of the first request, arrays of ones before it."""
-        specs, sample = member.loaded.inputs, self.pool.sample
+        """Returns the inputs of the latest request that was copied, arrays of ones before the first one."""
+        specs, sample = member.loaded.inputs, self.pool.recent or self.pool.sample
         if sample is None:
             return make_inputs(specs)
         named = dict(zip((spec.name for spec in self._source.network.inputs), sample, strict=False))
@@ -644,12 +698,18 @@ class _Loader:
             self.pool.set_members([*self.pool.members, member])
             return member
 
-    def _load(self, name: str) -> Member:
+    def _load(self, name: str, seconds: float | None) -> Member:
         self._used.add(name)
         began = perf_counter()
         token = is_candidate.set(self._way.measures and len(self._candidates.names) > 1)
+        load = partial(self._source.load, name)
         try:
-            member = self._source.load(name)
+            member = (
+                load() if seconds is None else call_within(seconds, load, thread=f"hetero-{name} load", on_late_result=_discard)
+            )
+        except OutOfTimeError:
+            self._is_sure[frozenset((name,))] = False
+            raise DeviceTimeoutError(f"device {name} has not loaded it within {seconds:g} s; its thread goes on") from None
         finally:
             is_candidate.reset(token)
         self._seconds[name] = perf_counter() - began

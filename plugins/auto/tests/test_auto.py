@@ -15,9 +15,12 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_auto.candidates import find_precision
+from hetero_auto.measuring import read_choice, write_choice
+from hetero_auto.pool import Member
 from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, Network, hookimpl
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import (
     ClosedError,
     ConfigKeyError,
@@ -29,6 +32,7 @@ from hetero_core.errors import (
     RequestCancelledError,
     UnsupportedNodesError,
 )
+from hetero_core.network.graph import Node
 from hetero_core.runtime.queue import AsyncInferQueue
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
@@ -102,6 +106,7 @@ class Package:
 
     def __init__(self, kind: str, device: object = None) -> None:
         self.kind, self.device, self.created = kind, device, 0
+        self.quick_weights: float | None = None
 
     @hookimpl
     def create_device(self) -> object:
@@ -140,6 +145,37 @@ def test_auto_without_a_list_creates_devices_one_by_one(
     assert excluded.get_metric("EXECUTION_DEVICES") == ("ENGINE2",)
     with pytest.raises(ConfigKeyError, match="SCRIPT_LEVEL"):
         core.load_network(network, "AUTO", {"SCRIPT_LEVEL": 3})
+
+
+class WholeDevice(PlainDevice):
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize(("weights", "answers"), [(8, "HOST"), (9, "ENGINE2")])
+def test_many_quantized_weights_are_answered_by_a_device_that_promises_it(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: int, answers: str
+) -> None:
+    """HOST would answer, as it is a processor; it promises a quick answer up to 8 weights, and ENGINE2 for all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", LIMIT)
+    for name in core.device_names:
+        if name != "AUTO":
+            core.unregister_plugin(name)
+    packages = {
+        name: Package(kind, WholeDevice()) for name, kind in (("HOST", "processor"), *((f"ENGINE{i}", "engine") for i in (1, 2, 3)))
+    }
+    packages["HOST"].quick_weights, packages["ENGINE2"].quick_weights = 8, float("inf")
+    for name, package in packages.items():
+        core.register_plugin(name, package)
+    values = ", ".join(["1"] * weights)
+    text = (
+        f"g (float[2] x) => (float[2] y, int8[{weights}] z) <int8[{weights}] w = {{{values}}}> {{ y = Neg (x) z = Identity (w) }}"
+    )
+    loaded = core.load_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+    assert loaded.get_metric("EXECUTION_DEVICES") == (answers,)
+    assert [name for name, package in packages.items() if package.created] == [answers]
+    loaded.close()
 
 
 def test_hint_reaches_devices_that_have_it_without_a_list(core: Core, network: Network) -> None:
@@ -482,6 +518,54 @@ def test_fastest_device_is_chosen_by_measurement(
     assert loaded.infer(feed(1))["y"].tolist() == [3]
 
 
+def test_devices_are_compared_on_a_request_of_now(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    """As of a language model, whose first request differs from all later ones."""
+    challenger, quick = add_device("A"), add_device("B")
+    challenger.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
+    loaded.infer(feed(1))
+    assert challenger.load_entered.wait(LIMIT)
+    loaded.infer(feed(2))
+    challenger.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert set(challenger.runs) == {2}
+    assert quick.runs[:3] == [1, 2, 2]
+
+
+def test_requests_wait_for_a_sample_and_are_not_lost(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    challenger, quick = add_device("A"), add_device("B")
+    challenger.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
+    pool: Any = loaded.executable.pool  # type: ignore[attr-defined]  # AUTO's own
+    request = loaded.create_infer_request()
+    with pool.hold(LIMIT):
+        request.start_async(feed(1))
+        assert not request.wait(0.05)
+        assert quick.runs == []
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [3]
+    with pool.hold(0.01):
+        assert loaded.infer(feed(2))["y"].tolist() == [6]
+
+
+def test_disturbed_samples_do_not_decide_between_close_devices(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A takes 1 ms and B 1.2; other work slows the first runs of A, the first two of which are not timed."""
+    now, slowdowns = 0.0, iter([3.0, 3.0, 3.0, 2.5, 2.1, 1.8, 1.6, 1.45, 1.3])
+    first, second = add_device("A"), add_device("B")
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    first.work = lambda: work(1e-3 * next(slowdowns, 1))
+    second.work = lambda: work(1.2e-3)
+    loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
 def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
     core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -498,6 +582,43 @@ def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
     second.work = lambda: work(2e-3)
     loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
     assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
+def test_device_whose_kernels_are_ready_between_two_samples_is_timed_again(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A is ready with its fourth run, the second one that is timed, and B is far faster than its runs until then."""
+    now = 0.0
+    first, second = add_device("A"), add_device("B")
+    first.compiles_until = 4
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    first.work = lambda: work(0.5 if len(first.runs) <= first.compiles_until else 1e-3)
+    second.work = lambda: work(2e-3)
+    loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
+def test_device_that_orders_further_kernels_is_run_until_they_are_ready(
+    core: Core, add_device: Any, network: Network, feed: Feed
+) -> None:
+    """As a plan for a prompt is ready, and the first run of a token orders another one."""
+    device = add_device("A")
+    device.compiles_until = 2
+
+    def order() -> None:
+        if len(device.runs) == 3:
+            device.compiles_until = 6
+
+    device.work = order
+    loaded = core.load_network(network, "A")
+    warm_up(loaded, lambda: loaded.infer(feed(1)), LIMIT)
+    assert is_ready(loaded)
+    assert len(device.runs) >= 6
 
 
 def test_all_devices_work_with_cumulative_throughput(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
@@ -618,6 +739,45 @@ def test_no_take_over_is_lost_by_a_fault_of_a_device(
     assert serving == "C" or (error is not None and name == "third" and serving == "B")
 
 
+@pytest.mark.parametrize("step", ["load of B", "run of B", "run of A"])
+def test_device_that_hangs_costs_no_take_over(
+    core: Core,
+    add_device: Any,
+    network: Network,
+    feed: Feed,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+) -> None:
+    """A serves at first, and C is the fastest. A hangs in the first run that is measured, after it has answered a request."""
+    monkeypatch.setattr("hetero_auto.startup._LOAD_SECONDS", 0.5)
+    monkeypatch.setattr("hetero_auto.startup._RUN_SECONDS", 4.0)
+    fastest, second, first = add_device("C"), add_device("B"), add_device("A")
+    pause, end = threading.Event(), threading.Event()
+    second.work = lambda: pause.wait(0.01)
+    first.work = lambda: pause.wait(0.02)
+    if step == "load of B":
+        second.before_load = lambda: end.wait(LIMIT)
+    else:
+        device = first if step == "run of A" else second
+        device.work = lambda: end.wait(LIMIT) if len(device.runs) > (device is first) else None
+    loaded = core.load_network(network, "AUTO:C,B,A", {"AUTO_MEASURE": True})
+    assert loaded.infer(feed(2))["y"].tolist() == [6]
+    try:
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+        assert loaded.get_metric("EXECUTION_DEVICES") == ("C",)
+        assert loaded.infer(feed(3))["y"].tolist() == [9]
+        loaded.close()
+        assert fastest.closed == 1
+    finally:
+        end.set()
+    hanging = step[-1]
+    assert f"goes on without {hanging}, whose measurement has not ended" in caplog.text or (
+        f"goes on without {hanging}, which failed to load the network: device {hanging} has not loaded it within 0.5 s"
+        in caplog.text
+    )
+
+
 @pytest.fixture
 def two_alone(core: Core, add_device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """The only devices of the Core beside AUTO, A and B, with an empty store in `tmp_path`."""
@@ -648,6 +808,52 @@ def test_kept_choice_serves_the_next_process(
     assert load_and_run() == (1, 0)
     entry.write_bytes(b"damaged")
     assert load_and_run() == (1, 1)
+
+
+def test_choice_that_other_work_disturbs_is_not_kept(
+    core: Core, two_alone: tuple[Any, Any], network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run takes a twentieth less than the one before, as on a machine that is less and less busy."""
+    now, seconds = 0.0, 1.0
+
+    def work() -> None:
+        nonlocal now, seconds
+        seconds *= 0.95
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    for device in two_alone:
+        device.work = work
+    with core.load_network(network) as loaded:
+        assert loaded.infer(feed(2))["y"].tolist() == [6]
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert not list((tmp_path / "hetero" / "store").glob("choice-*"))
+
+
+def test_choice_without_final_kernels_is_not_kept(
+    core: Core, two_alone: tuple[Any, Any], network: Network, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiles for longer than the choice waits."""
+    monkeypatch.setattr("hetero_auto.measuring.WARM_SECONDS", 0.1)
+    compiling, _, pause = *two_alone, threading.Event()
+    compiling.compiles_until = 10**6
+    compiling.work = lambda: pause.wait(0.01)
+    with core.load_network(network) as loaded:
+        assert loaded.infer(feed(2))["y"].tolist() == [6]
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+        assert loaded.get_metric("EXECUTION_DEVICES") == ("B",)
+    assert not list((tmp_path / "hetero" / "store").glob("choice-*"))
+
+
+@pytest.mark.parametrize(("seconds", "quick"), [(1.4, "A"), (1.6, "B")])
+def test_chosen_device_answers_first_if_another_starts_little_sooner(
+    core: Core, two_alone: tuple[Any, Any], network: Network, seconds: float, quick: str
+) -> None:
+    best = Member(core.load_network(network, "A"), 1, 0)
+    write_choice("choice-1", core, best, {"A": seconds, "B": 1.0}, 1)
+    choice = read_choice("choice-1")
+    assert choice is not None
+    assert (choice.device, choice.quick) == ("A", quick)
 
 
 def test_first_answer_comes_from_a_device_without_slow_nodes(core: Core, add_device: Any, network: Network, feed: Feed) -> None:

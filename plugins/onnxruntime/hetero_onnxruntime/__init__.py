@@ -6,6 +6,7 @@ from hetero_core.hookspecs import hookimpl
 
 requires_api = (1, 0)
 kind = "engine"
+quick_weights = float("inf")
 
 
 @hookimpl
