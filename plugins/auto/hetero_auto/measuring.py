@@ -38,9 +38,9 @@ WARM_SECONDS = 30.0
 """Seconds that a device has at most to compile its final kernels, before it is timed."""
 _SAMPLE_SECONDS = 1e-3
 """Seconds of a sample: runs of a few microseconds are timed many at once."""
-_SPARE_SECONDS, _HOLD_SECONDS = 0.02, 0.1
-"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample: beside requests a run of
-a millisecond takes ten, as both want the interpreter's lock.
+_SPARE_SECONDS, _HOLD_SECONDS = 0.02, 5e-3
+"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample, as nobody notices: beside requests a
+run of a millisecond takes ten, as both want the interpreter's lock. Longer samples run beside requests.
 """
 _MARGIN = 0.98
 """A member replaces another member if it takes less than this part of its time."""
