@@ -53,6 +53,13 @@ def test_exported_integers_keep_their_answers(core: Core, kernels: str, kind: st
         assert all(np.array_equal(imported[name], answers[name]) for name in answers)
 
 
+def test_dequantized_constant_without_dimensions_is_read(core: Core, kernels: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 13]> g (float[n] x) => (float[n] y, float w)
+        <int8 q = {5}, float s = {0.5}, int8 z = {1}> { w = DequantizeLinear (q, s, z) y = Add (x, w) }"""
+    outputs = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels}).infer({"x": np.ones(3, np.float32)})
+    assert (outputs["y"].tolist(), outputs["w"].item()) == ([3.0, 3.0, 3.0], 2.0)
+
+
 def test_nan_becomes_the_lowest_code(core: Core, kernels: str) -> None:
     graph = Builder()
     x = np.array([np.nan, -np.inf, np.inf, 0.75, -0.75, 1e30], np.float32)
