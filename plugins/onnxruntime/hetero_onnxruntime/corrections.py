@@ -463,7 +463,7 @@ def _scales_outputs(node: Node, dequantize: Node, graph: Graph) -> bool:
     if _has_one_scale(dequantize, graph):
         return True
     shape, scales = find_shape(node, graph, 1), find_shape(dequantize, graph, 1)
-    if shape is None or scales is None or len(scales) != 1:
+    if shape is None or scales is None or len(scales) != 1 or (len(shape) != 2 and node.op_type != "Conv"):
         return False
     is_first = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
     return int(dequantize.attributes.get("axis", 1)) % len(shape) == (0 if is_first else len(shape) - 1)
