@@ -220,6 +220,24 @@ def _count_reduced(node: Node, graph: Graph) -> int | None:
 
 
 def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Returns the initial states of sequences of length 0, of which the engine makes zeros."""
+    states = [index for index in range(1, len(node.outputs)) if node.outputs[index] and has_input(node, 4 + index)]
+    lengths = find_constant(node.inputs[4], graph) if has_input(node, 4) else np.ones(1)
+    # Where is of opset 9.
+    if not states or corrector.opset < 9 or (lengths is not None and bool((lengths > 0).all())):
+        return _correct_steps(corrector, node, graph)
+    outputs = [corrector.name_value("state") if index in states else name for index, name in enumerate(node.outputs)]
+    layer = replace(node, outputs=tuple(outputs))
+    if not _correct_steps(corrector, layer, graph):
+        corrector.keep(layer)
+    shape = corrector.constant(np.array([-1, 1, 1] if node.attributes.get("layout", 0) else [1, -1, 1], np.int64))
+    is_empty = corrector.add("Equal", corrector.add("Reshape", node.inputs[4], shape), corrector.constant(np.array(0, np.int32)))
+    for index in states:
+        corrector.add("Where", is_empty, node.inputs[4 + index], outputs[index], output=node.outputs[index])
+    return True
+
+
+def _correct_steps(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     """Puts a recurrent layer into an If: without steps or sequences it returns its initial states."""
     dtype = dtype_of_input(node, graph)
     if has_steps(node, graph) or dtype is None or node.attributes.get("layout", 0):

@@ -232,3 +232,23 @@ def test_empty_batch_keeps_the_size_that_minus_one_stands_for() -> None:
     with Core() as core:
         network = core.load_network(onnx.parser.parse_model(text), "ORT")
         assert [network.infer({"x": np.ones((batch, 3, 4), np.float32)})["y"].shape for batch in (2, 0)] == [(2, 12), (0, 12)]
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("layer", ["y, h, c = LSTM", "y, h = GRU", "y, h = RNN"])
+def test_sequence_of_no_steps_keeps_its_initial_states(layer: str, direction: str) -> None:
+    """The engine returns zeros in their place. Weights of 0 halve a state of LSTM and GRU in each step, and RNN forgets it."""
+    count, gates = 1 + (direction == "bidirectional"), {"L": 4, "G": 3, "R": 1}[layer.partition("= ")[2][0]]
+    outputs = ", ".join(layer.partition(" =")[0].split(", "))
+    zeros = ", ".join("0" * gates * count)
+    inputs = "x, w, r, , n, s, s" if gates == 4 else "x, w, r, , n, s"
+    text = f"""<ir_version: 8, opset_import: ["": 14]> g (float[2,3,1] x, int32[3] n, float[{count},3,1] s) => ({outputs})
+        <float[{count},{gates},1] w = {{{zeros}}}, float[{count},{gates},1] r = {{{zeros}}}>
+        {{ {layer} <hidden_size = 1, direction = "{direction}"> ({inputs}) }}"""
+    states = np.array([1, 2, 4] * count, np.float32).reshape(count, 3, 1)
+    feeds = {"x": np.ones((2, 3, 1), np.float32), "n": np.array([0, 1, 2], np.int32), "s": states}
+    with Core() as core:
+        answers = core.load_network(onnx.parser.parse_model(text), "ORT").infer(feeds)
+    last = {4: "c", 3: "h", 1: "h"}[gates]
+    assert answers["h"][:, 0].ravel().tolist() == [1] * count
+    np.testing.assert_allclose(answers[last].reshape(count, 3), [[1, 0, 0] if gates == 1 else [1, 1, 1]] * count, rtol=1e-6)
