@@ -138,6 +138,11 @@ EXAMPLES: dict[str, Example] = {
         RNN.format('"Tanh", "Relu"'),
         RNN.format('"Relu", "Relu"'),
     ),
+    "recurrent_states": (
+        "g (float[3,4,2] x, float[1,6,2] w, float[1,6,2] r, int32[4] n, float[1,4,2] h) => (y, z) "
+        "{ y, z = GRU <hidden_size = 2> (x, w, r, , n, h) }",
+        "g (float[3,4,2] x, float[1,6,2] w, float[1,6,2] r, float[1,4,2] h) => (y, z) { y, z = GRU <hidden_size = 2> (x, w, r, , , h) }",
+    ),
     "recurrent_lengths": (
         LSTM.format("2,B").replace("(x, w, r)", "(x, w, r, , n)").replace(") => (y)", ", int32[B] n) => (y)"),
         LSTM.format("2,3").replace("(x, w, r)", "(x, w, r, , n)").replace(") => (y)", ", int32[3] n) => (y)"),
