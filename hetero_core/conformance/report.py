@@ -69,7 +69,12 @@ def report_to_json(
 
 
 def _list_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
-    return [{"name": outcome.check.name, "level": outcome.check.level, "reason": outcome.reason} for outcome in outcomes]
+    """Returns a row for each outcome; a failure with a traceback, or with the stacks of a crash or a hang, has it as `trace`."""
+    return [
+        {"name": outcome.check.name, "level": outcome.check.level, "reason": outcome.reason}
+        | ({"trace": outcome.trace} if outcome.trace else {})
+        for outcome in outcomes
+    ]
 
 
 def _describe_cases(cases: Sequence[CaseOutcome], unjudged: Sequence[Outcome]) -> dict[str, Any]:

@@ -116,10 +116,12 @@ class Sample:
     rtol: float | None = None
 
     def draw(self, seed: int, **shapes: tuple[int, ...]) -> Arrays:
-        """Returns random inputs between -3 and 3; `shapes` replace the form's shapes."""
+        """Returns random inputs between -3 and 3, for Exp between -2 and 2; `shapes` replace the form's shapes."""
         generator = np.random.default_rng(seed)
+        # A choice may compute in float16, whose largest number is 65,504: exp(exp(2)) is 1,618, and exp(exp(3)) is above it.
+        largest = 2 if self.formula is np.exp else 3
         arrays = {
-            name: np.asarray(generator.uniform(-3, 3, shapes.get(name, shape))).astype(self.dtype)
+            name: np.asarray(generator.uniform(-largest, largest, shapes.get(name, shape))).astype(self.dtype)
             for name, shape in self.form.shapes.items()
         }
         return DrawnInputs(arrays)

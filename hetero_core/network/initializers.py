@@ -119,7 +119,8 @@ class Initializer:
         return prod(self.shape) * (8 if bits is None else max(bits // 8, 1))
 
 
-def _protect(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _protect(array: np.ndarray[Any, Any] | np.generic[Any]) -> np.ndarray[Any, Any]:
+    array = np.asarray(array)  # NumPy's arithmetic returns a scalar for arrays without dimensions
     view = array.view() if array.flags.c_contiguous else array.copy(order="C")
     view.flags.writeable = False
     return view

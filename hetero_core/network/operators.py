@@ -606,11 +606,14 @@ def _reshape(node: SizedNode) -> Sequence[Shape]:
     shape, target = node.shape(), node.require_numbers(1)
     allows_zero = bool(node.get("allowzero", 0))
     require(not any(_is_number_below(size, -1) for size in target))
-    sizes = [shape[axis] if not allows_zero and _is(size, 0) else size for axis, size in enumerate(target)]
+    copied = [axis for axis, size in enumerate(target) if not allows_zero and _is(size, 0)]
+    sizes = [shape[axis] if axis in copied else size for axis, size in enumerate(target)]
     holes = [axis for axis, size in enumerate(sizes) if _is(size, -1)]
     if holes:
         require(len(holes) == 1 and not (allows_zero and any(_is(size, 0) for size in target)))
-        sizes[holes[0]] = prod(shape) // prod(size for axis, size in enumerate(sizes) if axis != holes[0])
+        # An axis that is copied may be empty; the others' sizes follow without it.
+        rest = prod(size for axis, size in enumerate(shape) if axis not in copied)
+        sizes[holes[0]] = rest // prod(size for axis, size in enumerate(target) if axis not in (*copied, *holes))
     elements, whole = prod(sizes), prod(shape)
     require(is_unknown(elements) or is_unknown(whole) or elements == whole)
     return [tuple(sizes)]

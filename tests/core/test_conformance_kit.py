@@ -15,6 +15,7 @@ from hetero_core.conformance import catalogue, check, operators, report
 from hetero_core.conformance.operators import CaseOutcome, accept_half_steps, judge_case
 from hetero_core.conformance.oracles import run_evaluator
 from hetero_core.conformance.runner import Outcome, make_target, run_checks
+from hetero_core.conformance.samples import FORMS, iterate_samples
 from hetero_core.network.writer import network_to_proto
 from hetero_core.testing.backend_cases import iterate_backend_cases
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
@@ -211,3 +212,15 @@ def test_only_quantizing_nodes_may_be_a_step_off() -> None:
     inputs = [np.array([7], np.int32), np.array(0.1, np.float32)]
     expected = [np.array([3], np.int8)]
     assert accept_half_steps(make_node("Mul"), inputs, [np.array([4], np.int8)], expected, lambda _: expected) == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_small_networks_of_the_kit_stay_below_the_largest_float16(core: Core, form: str) -> None:
+    """A device may compute float32 in float16 if it is told to."""
+    context = SimpleNamespace(core=core, device="CPU", rtol=None, query=lambda network: core.query_network(network, "CPU"))
+    samples = list(iterate_samples(context, form))  # type: ignore[arg-type]  # the part of a context that samples read
+    assert {sample.network.nodes[0].op_type for sample in samples} == set(FORMS[form].operators)
+    for sample in samples:
+        for seed in range(50):
+            outputs = sample.expect(sample.draw(seed))
+            assert max(float(np.abs(value).max()) for value in outputs.values()) < np.finfo(np.float16).max

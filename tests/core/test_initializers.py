@@ -120,3 +120,11 @@ def test_constant_of_a_transposed_array_is_contiguous() -> None:
     constant = Initializer.of_array(turned)
     assert constant.array.flags.c_contiguous
     assert constant.array.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_constant_that_arithmetic_makes_a_scalar_is_an_array() -> None:
+    """NumPy's arithmetic over arrays without dimensions returns a scalar, whose flags cannot be set."""
+    codes, scale = np.array(5, np.int8), np.array(0.5, np.float32)
+    constant = Initializer("float32", (), lambda: codes.astype(np.float32) * scale)
+    assert isinstance(constant.array, np.ndarray)
+    assert (constant.array.shape, constant.array.item(), constant.array.flags.writeable) == ((), 2.5, False)

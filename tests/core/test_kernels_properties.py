@@ -179,6 +179,15 @@ def test_infinite_bounds_let_infinities_pass(dtype: Any) -> None:
 COUNT = 2**24 + 2**20
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("others", [[], [0], [0, 0], [5, -5, 0]])
+def test_mean_of_integers_is_cut_off_toward_zero(dtype: Any, others: list[int]) -> None:
+    least = int(np.iinfo(dtype).min)
+    for first in (least, least + 1, -7, 7):
+        mean = reduce_mean(np, np.array([first, *others], dtype), (0,), keepdims=False)
+        assert int(mean) == int(Fraction(first, 1 + len(others)))
+
+
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [((COUNT, 2), (0,)), ((COUNT,), (0,)), ((COUNT // 4, 2, 4), (0, 2)), ((2, COUNT), (1,)), ((1, COUNT, 1), (1,))],

@@ -116,8 +116,10 @@ def test_report_of_a_device_that_spoils_everything_is_whole(plant: Plant, tmp_pa
     printed, _ = kit.communicate(timeout=600)
     report = json.loads(printed)
     failures = {failure["name"]: failure["reason"] for failure in report["failures"]}
+    traces = {failure["name"]: failure.get("trace", "") for failure in report["failures"]}
     assert kit.returncode == 1
     assert failures[FORK].endswith("signal SIGABRT")
+    assert "in on_run" in traces[FORK]
     assert "the driver is gone" in failures["registry.closed_core_is_refused"]
     assert "closing the device raised" in failures["lifetime.device_closes_after_all_checks"]
     assert "the driver is gone" in failures["lifetime.device_closes_after_all_checks"]

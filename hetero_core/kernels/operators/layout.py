@@ -37,13 +37,15 @@ def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Sizes) -> Array:
 
 
 def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
-    sizes = [x.shape[axis] if size == 0 and not keeps_zero else size for axis, size in enumerate(shape)]
+    copied = [axis for axis, size in enumerate(shape) if size == 0 and not keeps_zero]
+    sizes = [x.shape[axis] if axis in copied else size for axis, size in enumerate(shape)]
     if -1 in sizes and 0 in sizes:
         if keeps_zero:
             raise ValueError(f"shape {list(shape)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
-        # NumPy cannot infer a size beside an empty axis; ONNX gives it the rest that the other sizes leave.
-        others = prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = x.size // others if others else 0
+        # NumPy cannot infer a size beside an empty axis. An axis that is copied leaves the others' elements, so that a batch of 0 has the
+        # sizes of any other batch.
+        rest = prod(size for axis, size in enumerate(x.shape) if axis not in copied)
+        sizes[sizes.index(-1)] = rest // prod(size for axis, size in enumerate(shape) if axis not in copied and size != -1)
     return x.reshape(tuple(sizes))
 
 

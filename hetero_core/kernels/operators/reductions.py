@@ -71,9 +71,10 @@ def reduce_mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
         count *= x.shape[axis]
     total = _sum(xp, x, axes, keepdims)
     if x.dtype.kind in "iu":
-        # Integers truncate toward zero, as Div does.
-        quotient = xp.abs(total) // x.dtype.type(count)
-        return narrow(xp.sign(total) * quotient, x.dtype)
+        # Integers truncate toward zero, as Div does; the least one has no magnitude in its type.
+        quotient = total // x.dtype.type(count)
+        is_below = (total < 0) & (total % x.dtype.type(count) != 0)
+        return narrow(xp.where(is_below, quotient + x.dtype.type(1), quotient), x.dtype)
     return total / count
 
 

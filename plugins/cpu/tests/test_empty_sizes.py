@@ -92,6 +92,20 @@ def test_result_of_empty_operands(
     np.testing.assert_array_equal(y, np.full(shape, value, np.float32))
 
 
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+@pytest.mark.parametrize("side", ["4", "s"])
+def test_empty_batch_keeps_the_size_that_minus_one_stands_for(kernels: str, device: str, side: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n,3,{side}] x) => (float[n,c] y, float[n,d] m) <int64[2] k = {{0, -1}},
+        float[12,2] w = {{{",".join("1" * 24)}}}> {{ f = Reshape (x, k) y = Relu (f) m = MatMul (y, w) }}"""
+    config = {"CPU_KERNELS": kernels} if device == "CPU" else {}
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), device, config)
+        for batch in (2, 0, 1):
+            outputs = network.infer({"x": np.ones((batch, 3, 4), np.float32)})
+            assert outputs["y"].tolist() == np.ones((batch, 12)).tolist()
+            assert [value.shape for value in outputs.values()] == [(batch, 12), (batch, 2)]
+
+
 _BODY = (
     "body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] o) { d = Identity(c) t = Add(s, s) o = Identity(t) }"
 )

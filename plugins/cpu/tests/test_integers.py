@@ -55,6 +55,21 @@ def test_exported_integers_keep_their_answers(core: Core, kernels: str, kind: st
         assert all(np.array_equal(imported[name], answers[name]) for name in answers)
 
 
+def test_dequantized_constant_without_dimensions_is_read(core: Core, kernels: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 13]> g (float[n] x) => (float[n] y, float w)
+        <int8 q = {5}, float s = {0.5}, int8 z = {1}> { w = DequantizeLinear (q, s, z) y = Add (x, w) }"""
+    outputs = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels}).infer({"x": np.ones(3, np.float32)})
+    assert (outputs["y"].tolist(), outputs["w"].item()) == ([3.0, 3.0, 3.0], 2.0)
+
+
+def test_product_over_no_rows_with_a_scale_for_each_is_zero(core: Core, kernels: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 13]> g (uint8[n,0] x) => (float[n,3] y)
+        <float s = {0.5}, int8[0,3] w = {}, float[0] t = {}>
+        { d = DequantizeLinear (x, s) e = DequantizeLinear <axis = 0> (w, t) y = MatMul (d, e) }"""
+    network = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels})
+    assert network.infer({"x": np.zeros((2, 0), np.uint8)})["y"].tolist() == np.zeros((2, 3)).tolist()
+
+
 def test_nan_becomes_the_lowest_code(core: Core, kernels: str) -> None:
     graph = Builder()
     x = np.array([np.nan, -np.inf, np.inf, 0.75, -0.75, 1e30], np.float32)

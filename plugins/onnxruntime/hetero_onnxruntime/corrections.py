@@ -6,7 +6,7 @@ correction are refused by the table in `known_errors`. Seen with ONNX Runtime 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -65,6 +65,7 @@ class _Corrector:
         self.shifts_dequantized = saturates and _dequantizes_both(network)
         self.widens = widens
         self._count = 0
+        self._graph: Graph = network
         self._nodes: list[Node] = []
         self._constants: dict[str, Initializer] = {}
 
@@ -76,7 +77,7 @@ class _Corrector:
         constants: dict[str, Initializer] = {}
         for node in graph.nodes:
             corrected = node.with_bodies({name: self.correct_graph(body, around) for name, body in node.bodies.items()})
-            self._nodes, self._constants = nodes, constants
+            self._graph, self._nodes, self._constants = graph, nodes, constants
             correction = _CORRECTIONS.get((node.domain, node.op_type))
             if correction is None or not correction(self, corrected, around):
                 nodes.append(corrected)
@@ -94,6 +95,10 @@ class _Corrector:
             Node(self.name_value("node"), op_type, inputs, (name,), opset=self.opset, attributes=MappingProxyType(attributes))
         )
         return name
+
+    def is_captured(self, constant: str) -> bool:
+        """Says whether a constant belongs to a graph around the one that is being corrected."""
+        return constant not in self._graph.initializers and constant not in self._constants
 
     def keep(self, node: Node, **changes: Any) -> bool:
         """Appends a node with changes."""
@@ -215,24 +220,49 @@ def _count_reduced(node: Node, graph: Graph) -> int | None:
 
 
 def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Returns the initial states of sequences of length 0, of which the engine makes zeros."""
+    states = [index for index in range(1, len(node.outputs)) if node.outputs[index] and has_input(node, 4 + index)]
+    lengths = find_constant(node.inputs[4], graph) if has_input(node, 4) else np.ones(1)
+    # Where is of opset 9.
+    if not states or corrector.opset < 9 or (lengths is not None and bool((lengths > 0).all())):
+        return _correct_steps(corrector, node, graph)
+    outputs = [corrector.name_value("state") if index in states else name for index, name in enumerate(node.outputs)]
+    layer = replace(node, outputs=tuple(outputs))
+    if not _correct_steps(corrector, layer, graph):
+        corrector.keep(layer)
+    shape = corrector.constant(np.array([-1, 1, 1] if node.attributes.get("layout", 0) else [1, -1, 1], np.int64))
+    is_empty = corrector.add("Equal", corrector.add("Reshape", node.inputs[4], shape), corrector.constant(np.array(0, np.int32)))
+    for index in states:
+        corrector.add("Where", is_empty, node.inputs[4 + index], outputs[index], output=node.outputs[index])
+    return True
+
+
+def _correct_steps(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     """Puts a recurrent layer into an If: without steps or sequences it returns its initial states."""
     dtype = dtype_of_input(node, graph)
     if has_steps(node, graph) or dtype is None or node.attributes.get("layout", 0):
         return False
+    return _avoid_nothing(corrector, node, dtype, (0,), lambda index: _make_initial_state(corrector, node, index, dtype))
+
+
+def _avoid_nothing(
+    corrector: _Corrector, node: Node, dtype: str, operands: Sequence[int], make_output: Callable[[int], str]
+) -> bool:
+    """Puts a node into an If: where one of these inputs has no elements, the outputs are made by their index."""
     outputs = [index for index, name in enumerate(node.outputs) if name]
-    layer = replace(node, outputs=tuple(f"{name}/full" if name else "" for name in node.outputs))
+    full = replace(node, outputs=tuple(f"{name}/full" if name else "" for name in node.outputs))
 
-    def compute_layer() -> list[str]:
-        corrector.keep(layer)
-        return [layer.outputs[index] for index in outputs]
+    def compute_node() -> list[str]:
+        corrector.keep(full)
+        return [full.outputs[index] for index in outputs]
 
-    def compute_nothing() -> list[str]:
-        return [_make_initial_state(corrector, node, index, dtype) for index in outputs]
-
-    is_empty = corrector.add("Equal", corrector.add("Size", node.inputs[0]), corrector.constant(np.array(0, np.int64)))
+    count, *others = [corrector.add("Size", node.inputs[index]) for index in operands]
+    for other in others:
+        count = corrector.add("Mul", count, other)
+    is_empty = corrector.add("Equal", count, corrector.constant(np.array(0, np.int64)))
     branches = {
-        "then_branch": corrector.build_branch(f"{node.name}/empty", dtype, compute_nothing),
-        "else_branch": corrector.build_branch(f"{node.name}/full", dtype, compute_layer),
+        "then_branch": corrector.build_branch(f"{node.name}/empty", dtype, lambda: list(map(make_output, outputs))),
+        "else_branch": corrector.build_branch(f"{node.name}/full", dtype, compute_node),
     }
     return corrector.keep(
         node,
@@ -265,6 +295,40 @@ def _make_initial_state(corrector: _Corrector, node: Node, index: int, dtype: st
     shape = corrector.add("Concat", *((count, batch, hidden) if index else (steps, count, batch, hidden)), axis=0)
     # ConstantOfShape is younger, of opset 9.
     return corrector.add("Tile", corrector.constant(np.zeros((1,) * (3 if index else 4), numpy_dtype(dtype))), shape)
+
+
+def _correct_einsum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts an Einsum with a product into an If: the engine ends the process at one over nothing."""
+    terms, _, result = str(node.attributes["equation"]).replace(" ", "").partition("->")
+    labels, dtype = terms.split(","), dtype_of_input(node, graph)
+    shapes = [find_shape(node, graph, index) for index in range(len(labels))]
+    is_product = any(sum(label in term for term in labels) > 1 and label not in result for label in set(terms) - {","})
+    is_full = all(shape is not None and all(isinstance(size, int) and size > 0 for size in shape) for shape in shapes)
+    if not is_product or is_full or "->" not in str(node.attributes["equation"]) or "." in terms or dtype is None:
+        return False
+
+    def make_zeros(_: int) -> str:
+        sizes = [corrector.constant(np.zeros(0, np.int64))]
+        for label in result:
+            operand = next(index for index, term in enumerate(labels) if label in term)
+            axis = corrector.constant(np.array([labels[operand].index(label)], np.int64))
+            sizes.append(corrector.add("Gather", corrector.add("Shape", node.inputs[operand]), axis))
+        return corrector.add("ConstantOfShape", corrector.add("Concat", *sizes, axis=0), value=np.zeros(1, numpy_dtype(dtype)))
+
+    return _avoid_nothing(corrector, node, dtype, range(len(labels)), make_zeros)
+
+
+def _correct_reshape(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Names the size that -1 stands for beside a copied axis, if it is known: of an empty batch the engine makes it 0."""
+    target = graph.initializers.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = getattr(graph.types.get(node.outputs[0]), "shape", None)
+    if target is None or shape is None or node.attributes.get("allowzero", 0) or len(shape) != prod(target.shape):
+        return False
+    sizes = target.array.tolist()
+    if 0 not in sizes or -1 not in sizes or not isinstance(size := shape[sizes.index(-1)], int):
+        return False
+    named = corrector.constant(np.array([size if each == -1 else each for each in sizes], np.int64))
+    return corrector.keep(node, inputs=(node.inputs[0], named))
 
 
 def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph) -> bool:
@@ -365,10 +429,10 @@ def _shift_convolution(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     return corrector.keep(node, inputs=tuple(inputs))
 
 
-def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Makes uint8 of int8 before it is dequantized, so that the engine fuses no product of uint8 and int8."""
+def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> Node:
+    """Returns a dequantization of uint8 in place of int8, if the engine would otherwise fuse a product of uint8 and int8."""
     if not corrector.shifts_dequantized or dtype_of_input(node, graph) != "int8":
-        return False
+        return node
     value = _shift(corrector, node.inputs[0], graph)
     if has_input(node, 2):
         point = _shift(corrector, node.inputs[2], graph)
@@ -379,7 +443,7 @@ def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
             point = corrector.add("ConstantOfShape", sizes, value=np.full(1, 128, np.uint8))
         else:
             point = corrector.constant(np.full(cast("tuple[int, ...]", shape), 128, np.uint8))
-    return corrector.keep(node, inputs=(value, node.inputs[1], point))
+    return replace(node, inputs=(value, node.inputs[1], point))
 
 
 def may_have_no_depth(node: Node, graph: Graph, first: int = 0, second: int = 1) -> bool:
@@ -398,15 +462,58 @@ def may_have_no_depth(node: Node, graph: Graph, first: int = 0, second: int = 1)
     return True
 
 
-def _part_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Puts a Sum between a dequantization and a product that may be over nothing.
+def _part_product(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts a Sum between a dequantization and a product that may be over nothing, or whose scales are not those of its outputs.
 
-    It keeps the engine from a fused product, which returns memory that was not written.
+    It keeps the engine from a fused product. Over nothing, that product returns memory that was not written; with scales of other axes,
+    or of blocks, it fails.
     """
     producers = [graph.find_producer(name) for name in node.inputs[:2]]
-    if any(producer is None or producer.op_type != "DequantizeLinear" for producer in producers) or not may_have_no_depth(
-        node, graph
-    ):
+    if any(producer is None or producer.op_type != "DequantizeLinear" for producer in producers):
+        return False
+    if not may_have_no_depth(node, graph) and _scales_outputs(node, cast(Node, producers[1]), graph):
+        return False
+    return corrector.keep(node, inputs=(corrector.add("Sum", node.inputs[0]), *node.inputs[1:]))
+
+
+def _scales_outputs(node: Node, dequantize: Node, graph: Graph) -> bool:
+    """Says whether the second operand of a product has a single scale, or a scale for each output channel or column."""
+    if _has_one_scale(dequantize, graph):
+        return True
+    shape, scales = find_shape(node, graph, 1), find_shape(dequantize, graph, 1)
+    if shape is None or scales is None or len(scales) != 1 or (len(shape) != 2 and node.op_type != "Conv"):
+        return False
+    is_first = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
+    return int(dequantize.attributes.get("axis", 1)) % len(shape) == (0 if is_first else len(shape) - 1)
+
+
+def _has_one_scale(node: Node, graph: Graph) -> bool:
+    shape = find_shape(node, graph, 1)
+    return shape is not None and all(size == 1 for size in shape)
+
+
+def _part_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts a Sum behind a dequantization that the engine fuses wrongly with the node that reads it.
+
+    ONNX Runtime 1.32 fails to load a fused node with scales by channels of an activation, with weights of no elements or of 2 bits, or with
+    weights of an outer graph. Its MatMulNBits of 2 bits is wrong unless the columns are a multiple of 4.
+    """
+    shifted, weights = _shift_dequantized(corrector, node, graph), graph.initializers.get(node.inputs[0])
+    if weights is None:
+        fuses = _has_one_scale(node, graph)
+    else:
+        fuses = not weights.dtype.endswith("int2") and 0 not in weights.shape and not corrector.is_captured(node.inputs[0])
+    if fuses:
+        return shifted is not node and corrector.keep(shifted)
+    value = corrector.name_value("DequantizeLinear")
+    corrector.keep(shifted, outputs=(value,))
+    corrector.add("Sum", value, output=node.outputs[0])
+    return True
+
+
+def _part_quantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts a Sum in front of a quantization by channels, with which the engine fuses no node rightly."""
+    if _has_one_scale(node, graph):
         return False
     return corrector.keep(node, inputs=(corrector.add("Sum", node.inputs[0]), *node.inputs[1:]))
 
@@ -415,10 +522,11 @@ _INTEGER_SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
 _SUMS = _INTEGER_SUMS | {"ReduceL2", "ReduceLogSum", "ReduceMean"}
 
 _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]] = {
-    **{("", name): _part_dequantized for name in ("Conv", "Gemm", "MatMul")},
+    **{("", name): _part_product for name in ("Conv", "Gemm", "MatMul")},
     ("", "ConvInteger"): _shift_convolution,
-    ("", "DequantizeLinear"): _shift_dequantized,
+    ("", "DequantizeLinear"): _part_dequantized,
     ("", "Div"): _correct_division,
+    ("", "Einsum"): _correct_einsum,
     ("", "GroupNormalization"): _correct_group_normalization,
     **{("", name): _correct_recurrent for name in ("GRU", "LSTM", "RNN")},
     **{("", name): _correct_reduction for name in sorted(_SUMS)},
@@ -426,6 +534,8 @@ _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]
     ("", "QLinearConv"): _shift_product(3, 5),
     ("com.microsoft", "QLinearConv"): _shift_product(3, 5),
     ("", "QLinearMatMul"): _shift_product(3, 5),
+    ("", "QuantizeLinear"): _part_quantized,
+    ("", "Reshape"): _correct_reshape,
     (MICROSOFT, "DynamicQuantizeLSTM"): _shift_recurrent,
     (MICROSOFT, "DynamicQuantizeMatMul"): _shift_product(1, 3),
     (MICROSOFT, "MatMulIntegerToFloat"): _shift_product(1, 5),

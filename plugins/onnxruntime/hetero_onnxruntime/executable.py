@@ -23,7 +23,7 @@ from hetero_core.errors import ClosedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
 from hetero_onnxruntime.compiled import list_optimized
@@ -79,6 +79,8 @@ class OrtExecutable(Executable):
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
         self._may_be_empty = any(_may_be_empty(spec) for spec in self.inputs)
         self._may_be_large = not (self._is_fixed or settings.widens) and settings.provider == CPU_PROVIDER and has_open_sum(network)
+        # ONNX Runtime 1.32 ends the process at sums and products of no quantized numbers if it has several threads.
+        self._adds_codes = self._may_be_empty and settings.threads != 1 and any(map(_may_add_codes, iterate_graphs(network)))
         self._program: Program | None = None
 
     @cached_property
@@ -114,6 +116,9 @@ class OrtExecutable(Executable):
     def _run_without_elements(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs of a run with an empty input, at which many of the engine's kernels fail: NumPy answers in their place."""
         try:
+            if self._adds_codes:
+                self._require_loaded()
+                return self._single.run(inputs, context)
             return self._run(inputs, context)
         except ClosedError:
             raise
@@ -135,6 +140,12 @@ class OrtExecutable(Executable):
     def _wide(self) -> OrtExecutable:
         """The network with sums in float64, for runs with inputs of many elements."""
         settings = replace(self.settings, widens=True)
+        return OrtExecutable(self._engine, self.network, self._stamp, settings, build_session(self._engine, self.stamped, settings))
+
+    @cached_property
+    def _single(self) -> OrtExecutable:
+        """The network on a single thread, for runs with empty inputs."""
+        settings = replace(self.settings, threads=1)
         return OrtExecutable(self._engine, self.network, self._stamp, settings, build_session(self._engine, self.stamped, settings))
 
     def _require_loaded(self) -> Loaded:
@@ -232,6 +243,7 @@ class OrtExecutable(Executable):
         with self._turn:
             self._loaded = None
             self.__dict__.pop("_wide", None)
+            self.__dict__.pop("_single", None)
 
     def __del__(self) -> None:
         """Releases the session under its provider's lock if the network was not closed."""
@@ -270,3 +282,10 @@ def _take(value: Any, spec: ValueSpec) -> Any:
     assert spec.dtype is not None
     raw = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
     return np.frombuffer(raw, numpy_dtype(spec.dtype)).reshape(value.shape()).copy()
+
+
+def _may_add_codes(graph: Graph) -> bool:
+    """Says whether a graph adds or multiplies quantized numbers, as such or between a dequantization and a quantization."""
+    operators = {node.op_type for node in graph.nodes}
+    is_fused = not operators.isdisjoint({"Add", "Mul"}) and operators >= {"DequantizeLinear", "QuantizeLinear"}
+    return is_fused or not operators.isdisjoint({"QLinearAdd", "QLinearMul"})

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache, partial
+from itertools import repeat
+from operator import ge
 
 import numpy as np
 
@@ -296,6 +298,18 @@ ERRORS = (
          _UNWRITTEN, "onnxruntime#23142"),
     _row("8-bit product with scales over nothing", "QLinearConv QLinearMatMul com.microsoft.QGemm", _has_no_depth(0, 3),
          _UNWRITTEN, "onnxruntime#23142"),
+    _row("zero points of rows", "MatMulInteger",
+         both(reads(2), lambda node, graph: find_shape(node, graph, 2) not in ((), (1,))),
+         "ONNX Runtime fails at run time on MatMulInteger with a zero point for each row, or of an unknown number", kind="fails"),
+    _row("groups of bits in another order", "com.microsoft.MatMulNBits",
+         both(reads(4), lambda node, graph: has_input(node, 3) or node.attributes.get("bits", 4) != 4),
+         "ONNX Runtime takes g_idx of MatMulNBits for weights of 4 bits without zero points only"),
+    _row("long padding of outputs", "ConvTranspose",
+         lambda node, graph: any(map(ge, node.attributes.get("output_padding", ()), node.attributes.get("strides", repeat(1)))),
+         "ONNX Runtime fails at run time on output_padding of ConvTranspose that is as long as the stride", kind="fails"),
+    _row("single block", "DequantizeLinear QuantizeLinear",
+         both(differs("block_size", 0), lambda node, graph: find_shape(node, graph, 1) in (None, (1,), (None,))),
+         "ONNX Runtime fails at run time on block_size if there is a single scale", kind="fails"),
     _row("dequantized int32 beside a Transpose", "DequantizeLinear", _moves_dequantized,
          "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose",
          kind="fails"),

@@ -105,6 +105,7 @@ def build_session(
             disabled += ["ConstantFolding"] if _folds_without_limit(network, folded) else []
         model, arrays = _write_model(engine, network, options)
         disabled += ["SkipLayerNormFusion"] if _has_single_scale(network) else []
+        disabled += ["ExpandElimination"] if _expands_to_nothing(network) else []
         disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
@@ -159,6 +160,17 @@ def _may_turn_halves(network: Network) -> bool:
     products = (node for node in network.nodes if node.op_type == "MatMul" and not node.domain)
     has_halves = any(getattr(network.type_of(node.outputs[0]), "dtype", None) == "float16" for node in products)
     return has_halves and any(node.op_type == "Transpose" for node in network.nodes)
+
+
+def _expands_to_nothing(network: Network) -> bool:
+    """Says whether a constant size of an Expand is 0: ONNX Runtime 1.32 takes it for the size that is there, and removes the node."""
+    shapes = (
+        graph.initializers.get(node.inputs[1])
+        for graph in iterate_graphs(network)
+        for node in graph.nodes
+        if node.op_type == "Expand"
+    )
+    return any(shape is not None and 0 in shape.array for shape in shapes)
 
 
 def _has_single_scale(network: Network) -> bool:

@@ -46,6 +46,24 @@ EXAMPLES: dict[str, Example] = {
         "13 g (uint8[2,0] a, uint8[0,3] b, float s, uint8 z) => (y) { y = QLinearMatMul(a, s, z, b, s, z, s, z) }",
         "13 g (uint8[0,2] a, uint8[2,3] b, float s, uint8 z) => (y) { y = QLinearMatMul(a, s, z, b, s, z, s, z) }",
     ),
+    "zero points of rows": (
+        "13 g (uint8[3,5] a, uint8[5,2] b, uint8[3] z) => (y) { y = MatMulInteger(a, b, z) }",
+        "13 g (uint8[3,5] a, uint8[5,2] b, uint8[1] z) => (y) { y = MatMulInteger(a, b, z) }",
+    ),
+    "groups of bits in another order": (
+        "21 g (float[2,16] a, uint8[3,1,8] b, float[3] s, uint8[3] z, int32[16] i) => (y) "
+        "{ y = com.microsoft.MatMulNBits<K = 16, N = 3, bits = 4, block_size = 16>(a, b, s, z, i) }",
+        "21 g (float[2,16] a, uint8[3,1,8] b, float[3] s, uint8[3] z) => (y) "
+        "{ y = com.microsoft.MatMulNBits<K = 16, N = 3, bits = 4, block_size = 16>(a, b, s, z) }",
+    ),
+    "long padding of outputs": (
+        "13 g (float[1,2,3,4] x, float[2,1,2,2] w) => (y) { y = ConvTranspose<dilations = [1, 2], output_padding = [0, 1]>(x, w) }",
+        "13 g (float[1,2,3,4] x, float[2,1,2,2] w) => (y) { y = ConvTranspose<strides = [1, 2], output_padding = [0, 1]>(x, w) }",
+    ),
+    "single block": (
+        "21 g (uint8[2] x, float[1] s) => (y) { y = DequantizeLinear<axis = 0, block_size = 2>(x, s) }",
+        "21 g (uint8[4] x, float[2] s) => (y) { y = DequantizeLinear<axis = 0, block_size = 2>(x, s) }",
+    ),
     "dequantized int32 beside a Transpose": (
         "13 g (int32[2,3] x, float s, int32 z) => (y) { d = DequantizeLinear(x, s, z) y = Transpose(d) }",
         "13 g (int32[2,3] x, float s) => (y) { d = DequantizeLinear(x, s) y = Transpose(d) }",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
+import onnx
 import onnx.parser
 import pytest
 from hetero_tests.child_loads import load_in_child
@@ -98,3 +100,155 @@ def test_groups_of_no_elements_are_no_elements(sizes: tuple[str, str], opset: in
     x = np.zeros((2, 4, 0) if sizes[0] == "2" else (0, 4, 3), np.float32)
     with Core() as core:
         assert core.load_network(model, "ORT").infer({"x": x})["y"].shape == x.shape
+
+
+def describe_weights(form: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, int], np.ndarray]:
+    """Returns quantized weights of a form, their scales, zero points, the attributes of DequantizeLinear, and the exact weights."""
+    depth, columns = 0 if form == "empty" else 16, 17
+    dtype = np.dtype(ml_dtypes.uint2 if form == "2 bits" else np.int8)
+    low, high = (0, 4) if form == "2 bits" else (-128, 128)
+    shape, attributes = {
+        "rows": ((depth,), {"axis": 0}),
+        "blocks": ((4, columns), {"axis": 0, "block_size": 4}),
+        "columns": ((columns,), {"axis": 1}),
+        "batch": ((columns,), {"axis": 2}),
+    }.get(form, ((), {}))
+    w = rng.integers(low, high, (2, depth, columns) if form == "batch" else (depth, columns))
+    scales, points = rng.uniform(0.01, 0.1, shape).astype(np.float32), rng.integers(low, high, shape)
+    wide = [np.asarray(part, np.float64) for part in (points, scales)]
+    if form == "blocks":
+        wide = [part.repeat(4, axis=0) for part in wide]
+    elif form == "rows":
+        wide = [part.reshape(-1, 1) for part in wide]
+    return w.astype(dtype), scales, points.astype(dtype), attributes, (w - wide[0]) * wide[1]
+
+
+@pytest.mark.parametrize("is_quantized", [False, True], ids=["floats", "bytes"])
+@pytest.mark.parametrize("form", ["columns", "batch", "rows", "blocks", "2 bits", "empty"])
+def test_product_of_dequantized_weights_is_exact(form: str, is_quantized: bool) -> None:
+    """The engine fuses it: it fails with scales of rows, blocks or several matrices, and with no elements, and is wrong about 2 bits."""
+    rng = np.random.default_rng(3)
+    w, scales, points, attributes, exact = describe_weights(form, rng)
+    x = rng.integers(0, 256, (3, w.shape[-2]))
+    nodes = [onnx.helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], **attributes)]
+    left = onnx.helper.make_node("DequantizeLinear", ["x", "t", "p"], ["f"])
+    nodes += [left, onnx.helper.make_node("MatMul", ["f" if is_quantized else "x", "d"], ["y"])]
+    constants = {"w": w, "s": scales, "z": points, "t": np.float32(0.5), "p": np.uint8(7)}
+    graph = onnx.helper.make_graph(
+        nodes if is_quantized else [nodes[0], nodes[2]],
+        "product",
+        [
+            onnx.helper.make_tensor_value_info(
+                "x", onnx.TensorProto.UINT8 if is_quantized else onnx.TensorProto.FLOAT, ["n", w.shape[-2]]
+            )
+        ],
+        [onnx.ValueInfoProto(name="y")],
+        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)], ir_version=11)
+    with Core() as core:
+        y = core.load_network(model, "ORT").infer({"x": x.astype(np.uint8 if is_quantized else np.float32)})["y"]
+    expected = ((x - 7) * 0.5 if is_quantized else x) @ exact
+    assert y.shape == expected.shape
+    assert np.abs(y - expected).max(initial=0) <= 1e-5 * np.abs(expected).max(initial=0)
+
+
+def test_weights_of_an_outer_graph_are_dequantized_in_a_body() -> None:
+    branches = (
+        "then_branch = t () => (float[2,2] a) { d = DequantizeLinear (w, s) a = MatMul (x, d) }, "
+        "else_branch = e () => (float[2,2] b) { b = Neg (x) }"
+    )
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (bool c, float[2,2] x) => (float[2,2] y)
+        <int8[2,2] w = {{1, 2, 3, 4}}, float s = {{0.5}}> {{ y = If (c) <{branches}> }}"""
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "ORT")
+        y = network.infer({"c": np.array(True), "x": np.eye(2, dtype=np.float32)})["y"]
+    assert y.tolist() == [[0.5, 1.0], [1.5, 2.0]]
+
+
+@pytest.mark.parametrize("function", ["LeakyRelu <alpha = 0.5> (a)", "Sigmoid (a)", "GlobalAveragePool (a)", "Add (a, a)"])
+def test_activations_with_scales_by_channels_load(function: str) -> None:
+    """The engine fuses the function with the scales of its input and of its result, which have to be single."""
+    channels = "float[2] s = {0.5, 2}, uint8[2] z = {3, 7}"
+    text = f"""<ir_version: 8, opset_import: ["": 13]> g (uint8[n,2,1,1] x) => (uint8[n,2,1,1] y) <{channels}>
+        {{ a = DequantizeLinear (x, s, z) b = {function} y = QuantizeLinear (b, s, z) }}"""
+    x = np.array([[1, 9], [3, 6]], np.uint8).reshape(2, 2, 1, 1)
+    a = (x.astype(np.float64) - np.array([3, 7]).reshape(2, 1, 1)) * np.array([0.5, 2]).reshape(2, 1, 1)
+    b = {"L": np.where(a < 0, 0.5 * a, a), "S": 1 / (1 + np.exp(-a)), "G": a, "A": 2 * a}[function[0]]
+    expected = np.clip(np.rint(b / np.array([0.5, 2]).reshape(2, 1, 1)) + np.array([3, 7]).reshape(2, 1, 1), 0, 255)
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": x})["y"]
+    assert y.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "shape"),
+    [
+        ("bij,bkj->bik", [(0, 2, 3), (0, 4, 3)], (0, 2, 4)),
+        ("bij,bkj->bik", [(2, 2, 0), (2, 4, 0)], (2, 2, 4)),
+        ("ij,jk->", [(2, 0), (0, 3)], ()),
+    ],
+)
+def test_einsum_over_nothing_is_zero(equation: str, shapes: list[tuple[int, ...]], shape: tuple[int, ...]) -> None:
+    """The engine divides by the size, and the processor ends the process."""
+    inputs = ", ".join(
+        f"float[{','.join(f'd{name}{axis}' for axis in range(len(each)))}] {name}" for name, each in zip("ab", shapes, strict=True)
+    )
+    text = f'<ir_version: 8, opset_import: ["": 13]> g ({inputs}) => (y) {{ y = Einsum <equation = "{equation}"> (a, b) }}'
+    arrays = {name: np.ones(each, np.float32) for name, each in zip("ab", shapes, strict=True)}
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "ORT")
+        np.testing.assert_array_equal(network.infer(arrays)["y"], np.zeros(shape, np.float32))
+        filled = {name: np.ones([size or 2 for size in each], np.float32) for name, each in zip("ab", shapes, strict=True)}
+        np.testing.assert_array_equal(network.infer(filled)["y"], np.einsum(equation, *filled.values()))
+
+
+def test_expand_to_nothing_is_not_removed() -> None:
+    text = """<ir_version: 8, opset_import: ["": 13]> g (float[n,3] x) => (int64[a,b,c] y) <int64[1] i = {0}, int64[3] k = {0, 1, 1}>
+        { u = Unsqueeze (x, i) e = Expand (u, k) y = ArgMax <axis = 2> (e) }"""
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": np.ones((2, 3), np.float32)})["y"]
+    assert y.shape == (0, 2, 1)
+
+
+@pytest.mark.parametrize("function", ["Add", "Mul"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_of_no_quantized_numbers_are_empty(function: str, threads: int) -> None:
+    """The engine reads memory that is not there if it has several threads, and the process ends."""
+    text = f"""<ir_version: 8, opset_import: ["": 13]> g (uint8[n,1,2,2] x) => (uint8[n,1,1,1] y) <float s = {{0.5}}, uint8 z = {{0}}>
+        {{ a = DequantizeLinear (x, s, z) b = GlobalAveragePool (a) c = QuantizeLinear (b, s, z) d = DequantizeLinear (c, s, z)
+        e = {function} (d, d) y = QuantizeLinear (e, s, z) }}"""
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "ORT", {"INFERENCE_NUM_THREADS": threads})
+        answers = [network.infer({"x": np.full((batch, 1, 2, 2), 4, np.uint8)})["y"] for batch in (2, 0, 1)]
+    assert [answer.ravel().tolist() for answer in answers] == [[8, 8], [], [8]]
+    assert [answer.shape for answer in answers] == [(batch, 1, 1, 1) for batch in (2, 0, 1)]
+
+
+def test_empty_batch_keeps_the_size_that_minus_one_stands_for() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n,3,4] x) => (float[n,c] y) <int64[2] k = {0, -1}> { y = Reshape (x, k) }'
+    )
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "ORT")
+        assert [network.infer({"x": np.ones((batch, 3, 4), np.float32)})["y"].shape for batch in (2, 0)] == [(2, 12), (0, 12)]
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("layer", ["y, h, c = LSTM", "y, h = GRU", "y, h = RNN"])
+def test_sequence_of_no_steps_keeps_its_initial_states(layer: str, direction: str) -> None:
+    """The engine returns zeros in their place. Weights of 0 halve a state of LSTM and GRU in each step, and RNN forgets it."""
+    count, gates = 1 + (direction == "bidirectional"), {"L": 4, "G": 3, "R": 1}[layer.partition("= ")[2][0]]
+    outputs = ", ".join(layer.partition(" =")[0].split(", "))
+    zeros = ", ".join("0" * gates * count)
+    inputs = "x, w, r, , n, s, s" if gates == 4 else "x, w, r, , n, s"
+    text = f"""<ir_version: 8, opset_import: ["": 14]> g (float[2,3,1] x, int32[3] n, float[{count},3,1] s) => ({outputs})
+        <float[{count},{gates},1] w = {{{zeros}}}, float[{count},{gates},1] r = {{{zeros}}}>
+        {{ {layer} <hidden_size = 1, direction = "{direction}"> ({inputs}) }}"""
+    states = np.array([1, 2, 4] * count, np.float32).reshape(count, 3, 1)
+    feeds = {"x": np.ones((2, 3, 1), np.float32), "n": np.array([0, 1, 2], np.int32), "s": states}
+    with Core() as core:
+        answers = core.load_network(onnx.parser.parse_model(text), "ORT").infer(feeds)
+    last = {4: "c", 3: "h", 1: "h"}[gates]
+    assert answers["h"][:, 0].ravel().tolist() == [1] * count
+    np.testing.assert_allclose(answers[last].reshape(count, 3), [[1, 0, 0] if gates == 1 else [1, 1, 1]] * count, rtol=1e-6)

@@ -64,7 +64,7 @@ def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
         if node.op_type == "Div":
             # div_int8, since the engine's fusion is off
             return f"OpenVINO rounds quotients of {dtype}; the standard cuts them off"
-        is_saturating = node.op_type in _SATURATING
+        is_saturating = node.op_type in _SATURATING or (dtype == "int8" and node.op_type in ("Abs", "Neg"))
         return f"OpenVINO saturates {dtype}; the standard's reference wraps around" if is_saturating else None
     return f"OpenVINO computes {node.op_type} of {dtype} in float32" if node.op_type in _GROWING else None
 

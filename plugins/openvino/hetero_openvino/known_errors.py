@@ -389,11 +389,27 @@ def _strides_last_axis_alone(node: Node, graph: Graph) -> bool:
     return shape is None or shape[-1] == 1 or not isinstance(shape[-1], int)
 
 
+def _may_keep_states(node: Node, graph: Graph) -> bool:
+    lengths = find_constant(node.inputs[4], graph)
+    return (has_input(node, 5) or has_input(node, 6)) and (lengths is None or bool((lengths == 0).any()))
+
+
+def _moves_strides(node: Node, graph: Graph) -> bool:
+    filters = find_shape(node, graph, 3 if node.op_type == "QLinearConv" else 1)
+    has_one_element = filters is None or all(size == 1 for size in filters[2:])
+    return has_one_element and any(stride != 1 for stride in node.attributes.get("strides", ()))
+
+
+def _rounds_bounds(node: Node, graph: Graph) -> bool:
+    """Says whether a constant bound of a Clip of integers is no float32."""
+    bounds = [find_constant(name, graph) for name in node.inputs[1:] if name]
+    wide = [bound for bound in bounds if bound is not None and bound.dtype.kind in "iu"]
+    return any(bool((bound.astype(np.float32).astype(np.float64) != bound).any()) for bound in wide)
+
+
 def _loses_stride(node: Node, graph: Graph) -> bool:
     """Says whether the engine moves the strides of a Conv with filters of a single element up to an operation with several outputs."""
-    filters = getattr(graph.type_of(node.inputs[1]), "shape", None)
-    has_one_element = filters is None or all(size == 1 for size in filters[2:])
-    if not has_one_element or all(stride == 1 for stride in node.attributes.get("strides", ())):
+    if not _moves_strides(node, graph):
         return False
     producers = walk_producers(node.inputs[0], graph, lambda producer: not producer.domain and producer.op_type in _ELEMENTWISE)
     # All but the first stand behind an elementwise node.
@@ -622,6 +638,8 @@ ROWS = (
          "OpenVINO computes both directions of {node.op_type} with the activations of the first"),
     _row("recurrent_lengths", " ".join(RECURRENT), both(reads(4), is_open(0, slice(2))),
          "OpenVINO ignores the lengths of the sequences of {node.op_type} if length or batch is open"),
+    _row("recurrent_states", " ".join(RECURRENT), both(reads(4), _may_keep_states),
+         "OpenVINO may return zeros for the initial states of sequences of length 0 of {node.op_type}"),
     _row("recurrent_shared_input", " ".join(RECURRENT), _shares_turned_input,
          "OpenVINO reorders what a recurrent node of one direction reads, and another node or an output has the same numbers, transposed"),
     _row("zero_factor", "HardSigmoid Selu", lambda node, graph: 0 in map(node.attributes.get, ("alpha", "beta", "gamma")),
@@ -698,6 +716,18 @@ ROWS = (
          "OpenVINO is wrong about a Conv of one channel whose last axis alone has a stride, and ends with one position"),
     _row("conv_lost_stride", "Conv", _loses_stride,
          "OpenVINO cannot move the strides of this Conv to the node before it, which has several outputs", kind="fails"),
+    _row("conv_padded_stride", "Conv ConvInteger QLinearConv",
+         both(_moves_strides, lambda node, graph: any(node.attributes.get("pads", ()))),
+         "OpenVINO moves the strides of {node.op_type} to the node before it, and loses them beside pads"),
+    _row("clip_of_wide_bounds", "Clip", _rounds_bounds, "OpenVINO rounds the bounds of Clip to float32"),
+    _row("words_to_halves", "DequantizeLinear",
+         both(has_dtype("int16", "uint16", "int32"), lambda node, graph: dtype_of_input(node, graph, 1) == "float16"),
+         "OpenVINO dequantizes integers of 16 and 32 bits in float16 if their scale is of it, and makes them infinite"),
+    _row("flatten_of_nothing", "Flatten",
+         both(may_be_empty(), lambda node, graph: node.attributes.get("axis", 1) not in (0, 1)),
+         "OpenVINO gives a Flatten of no elements another shape, and there may be none here"),
+    _row("groups_of_bits", "com.microsoft.MatMulNBits", reads(4), "OpenVINO may end the process on MatMulNBits with g_idx",
+         kind="ends the process"),
     _row("transposed_open_same", "ConvTranspose",
          both(is_open(), lambda node, graph: str(node.attributes.get("auto_pad")).startswith("SAME")),
          "OpenVINO cuts nothing off a ConvTranspose with auto_pad SAME if a size of its input is open"),

@@ -98,6 +98,8 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
     ("text", "opset", "reason"),
     [
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
+        ("g (int8[2] x) => (int8[2] y) { y = Neg(x) }", 17, "saturates int8; the standard's reference wraps around"),
+        ("g (int8[2] x) => (int8[2] y) { y = Abs(x) }", 17, "saturates int8; the standard's reference wraps around"),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
             17,

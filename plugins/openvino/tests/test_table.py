@@ -44,6 +44,8 @@ BRANCHES = """g (float[{0},2] x, bool c) => (y)
 {{ y = If (c) <then_branch = t () => (a) {{ a = Relu (x) }}, else_branch = e () => (b) {{ b = Abs (x) }}> }}"""
 ROI = "g (float[1,1,4,4] x) => (y) <int64[1] b = {{0}}, float[1,4] r = {{0,0,2,2}}> {{ y = RoiAlign {}(x, r, b) }}"
 MASKED = "g (float[1,3,4] q, int32[1,3] m) => (y) {{ y = com.microsoft.MultiHeadAttention <num_heads = 2{}> (q, q, q, , m) }}"
+BITS = f"""g (float[2,16] a{{}}) => (y) <uint8[3,1,8] b = {{{{{", ".join(map(str, range(24)))}}}}}, float[3] s = {{{{1, 2, 3}}}}>
+{{{{ y = com.microsoft.MatMulNBits <K = 16, N = 3, bits = 4, block_size = 16> (a, b, s{{}}) }}}}"""
 EXAMPLES: dict[str, Example] = {
     "fixed_size_0": (
         "g (float[0,3] x, int64[2] i) => (y) { y = Gather <axis = 1> (x, i) }",
@@ -135,6 +137,11 @@ EXAMPLES: dict[str, Example] = {
     "recurrent_activations": (
         RNN.format('"Tanh", "Relu"'),
         RNN.format('"Relu", "Relu"'),
+    ),
+    "recurrent_states": (
+        "g (float[3,4,2] x, float[1,6,2] w, float[1,6,2] r, int32[4] n, float[1,4,2] h) => (y, z) "
+        "{ y, z = GRU <hidden_size = 2> (x, w, r, , n, h) }",
+        "g (float[3,4,2] x, float[1,6,2] w, float[1,6,2] r, float[1,4,2] h) => (y, z) { y, z = GRU <hidden_size = 2> (x, w, r, , , h) }",
     ),
     "recurrent_lengths": (
         LSTM.format("2,B").replace("(x, w, r)", "(x, w, r, , n)").replace(") => (y)", ", int32[B] n) => (y)"),
@@ -298,6 +305,23 @@ EXAMPLES: dict[str, Example] = {
         "g (float[2] x, int64[1] r) => (y) { y = Tile (x, r) }",
         "g (float[2] x) => (y) <int64[1] r = {2}> { y = Tile (x, r) }",
     ),
+    "conv_padded_stride": (
+        "g (float[1,1,2,2] x, float[1,1,1,1] w) => (y) { r = Relu (x) y = Conv <strides = [2, 2], pads = [1, 1, 2, 2]> (r, w) }",
+        "g (float[1,1,2,2] x, float[1,1,1,1] w) => (y) { r = Relu (x) y = Conv <strides = [2, 2]> (r, w) }",
+    ),
+    "clip_of_wide_bounds": (
+        "g (int32[2] x) => (y) <int32 a = {-74749211}, int32 b = {5}> { y = Clip (x, a, b) }",
+        "g (int32[2] x) => (y) <int32 a = {-74749216}, int32 b = {5}> { y = Clip (x, a, b) }",
+    ),
+    "words_to_halves": (
+        "21 g (uint16[2] x) => (y) <float16 s = {9216}, uint16 z = {65535}> { y = DequantizeLinear (x, s, z) }",
+        "21 g (uint8[2] x) => (y) <float16 s = {9216}, uint8 z = {255}> { y = DequantizeLinear (x, s, z) }",
+    ),
+    "flatten_of_nothing": (
+        "g (float[n,4,8] x) => (y) { y = Flatten <axis = 2> (x) }",
+        "g (float[n,4,8] x) => (y) { y = Flatten (x) }",
+    ),
+    "groups_of_bits": (BITS.format(", int32[16] i", ", , i"), BITS.format("", "")),
     "contrib_attention_masks": (MASKED.format(", unidirectional = 1"), MASKED.format("")),
     "contrib_product_of_batches": (
         "g (float[2,3,4] a, float[2,4,5] b) => (y) { y = com.microsoft.FusedMatMul <transBatchA = 1> (a, b) }",

@@ -606,14 +606,13 @@ def _read_dequantized(state: _Rewriter, node: Node) -> Weight | None:
     if scale is None or scale.ndim > 1 or constant.dtype not in (*_LIMITS, "int4", "uint4", "int32"):
         return None
     rank = len(constant.shape)
-    axis = int(node.attributes.get("axis", 1)) % max(rank, 1) if scale.size > 1 else 0
+    is_single = scale.size == 1
+    axis = 0 if is_single else int(node.attributes.get("axis", 1)) % max(rank, 1)
     zero = state.constant(_input(node, 2), constant.dtype) if _input(node, 2) else np.zeros((), np.int32)
-    if zero is None or (scale.size > 1 and (rank == 0 or constant.shape[axis] != scale.size)) or zero.size not in (1, scale.size):
+    if zero is None or (not is_single and (rank == 0 or constant.shape[axis] != scale.size)) or zero.size not in (1, scale.size):
         return None
     wide = (zero.astype(np.int8) if zero.dtype.kind == "V" else zero).astype(np.int32)
-    return Weight(
-        node.inputs[0], constant, _along(wide, axis, rank), scale.reshape(-1) if scale.size > 1 else scale.reshape(()), axis
-    )
+    return Weight(node.inputs[0], constant, _along(wide, axis, rank), scale.reshape(()) if is_single else scale.reshape(-1), axis)
 
 
 def _turn(state: _Rewriter, node: Node) -> bool:
