@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from time import monotonic, sleep
+from math import inf
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.contract import Array, Done, RunContext
@@ -98,6 +99,8 @@ class InferRequest:
     _last: Run | None = None
     _profile: Profile | None = None
     _copied_inputs = 0
+    seconds = inf
+    """Seconds in which a thread of the core has computed the last run; infinite if the device started it by itself."""
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling("an InferRequest", "load the network in the other process and create a request there")
@@ -234,6 +237,7 @@ class InferRequest:
         run = Run(computing, self.states.join(ordered) if self._has_states else ordered, context, network.deadline)
         if delegate is not None:
             run.is_delegated = True
+        self.seconds = inf
         with self._lock:
             if self._running is not None:  # of another thread
                 self.require_idle("start a run")
@@ -293,7 +297,9 @@ class InferRequest:
         try:
             if run.context.state is NO_STATE:
                 self._give_state(run)
+            start = perf_counter()
             outputs = run.network.run_host(run.inputs, run.context)
+            self.seconds = perf_counter() - start
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
             if self._take_back(run, error):
                 self._compute(run)

@@ -153,10 +153,10 @@ def find_datatype(array: Any) -> str:
     return datatype
 
 
-def write_bytes(array: Any) -> bytes:
-    """Returns the bytes of an output."""
+def write_bytes(array: Any) -> bytes | memoryview:
+    """Returns the bytes of an output, those of numbers as a view."""
     if array.dtype.kind != "O":
-        return bytes(array.tobytes())
+        return memoryview(array.ravel().view(np.uint8))
     return join_texts(str(text).encode() for text in array.ravel())
 
 

@@ -1,6 +1,8 @@
 """The REST interface of the Open Inference Protocol, version 2, with binary tensors, the model repository, and metrics.
 
 body ──> JSON, then the bytes of tensors in its order ──> arrays ──> ModelVersion.infer ──> JSON, then the bytes of outputs
+
+The bytes of tensors are not copied once they are in the memory of the body, and those of outputs once, into the answer.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.exceptions import HTTPException
@@ -23,6 +26,7 @@ from hetero_core.serving.protocol import Refusal, describe_error, find_datatype,
 from hetero_core.serving.repository import ModelVersion, Repository
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+_LENGTHS = (b"content-length", HEADER_LENGTH.lower().encode())
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names the folder in which several workers keep their figures; prometheus_client reads it when it is imported."""
 BODY_SECONDS = 60.0
@@ -45,12 +49,12 @@ def create_routes(repository: Repository, control: Control, *, max_body: int) ->
         with repository.admit(request.path_params["name"], request.path_params.get("version", ""), "http") as model:
             body = await _read_body(request, max_body)
             length = request.headers.get(HEADER_LENGTH, str(len(body)))
-            if not length.isdecimal() or int(length) > len(body):
+            if not length.isdecimal() or len(length) > 15 or int(length) > len(body):
                 raise Refusal(400, f"{HEADER_LENGTH} is '{length[:20]}', and the body has {len(body)} bytes")
             call = _read_object(body[: int(length)])
-            inputs, outputs, is_binary = _read_call(call, memoryview(body)[int(length) :])
+            inputs, outputs, is_binary = _read_call(call, body[int(length) :])
             run = model.infer(inputs, list(outputs), lambda values: _write_answer(model, call, values, outputs, is_binary))
-            return await _run_while_connected(request, run)
+            return await (run if model.is_quick(inputs) else _run_while_connected(request, run))
 
     async def index(request: Request) -> Response:
         fields = _read_object(await _read_body(request, max_body))
@@ -107,10 +111,43 @@ ERROR_HANDLERS: dict[Any, Callable[[Request, Exception], Coroutine[Any, Any, Res
 }
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
+class Body:
+    """The memory of a body of known length; its connection writes each part that arrives to its place.
+
+    uvicorn itself copies a body four times until the application has it in one piece. Byte `header`, at which the first tensor
+    begins, stands at a multiple of 64, so that its array is a view.
+    """
+
+    def __init__(self, nbytes: int, header: int) -> None:
+        memory = np.empty(nbytes + 64, np.uint8)
+        self.content = memory.data[-(memory.ctypes.data + header) % 64 :][:nbytes]
+        self._end = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Says whether all parts have arrived."""
+        return self._end == len(self.content)
+
+    def add(self, part: bytes) -> None:
+        """Copies the next part."""
+        begin, self._end = self._end, self._end + len(part)
+        self.content[begin : self._end] = part
+
+
+def open_body(headers: Iterable[tuple[bytes, bytes]], limit: int) -> Body | None:
+    """Returns the memory for the body of a request; None if its length is unknown or beyond the limit."""
+    lengths = {name: int(value) for name, value in headers if name in _LENGTHS and value.isdigit() and len(value) < 16}
+    nbytes, header = (lengths.get(name, 0) for name in _LENGTHS)
+    return Body(nbytes, header) if 0 < nbytes <= limit else None
+
+
+async def _read_body(request: Request, limit: int) -> memoryview:
     """Returns the body. Raises: Refusal for a body that is too long, too slow, or compressed; ClientDisconnect."""
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise Refusal(415, "compressed bodies are not read; send the request without Content-Encoding")
+    body: Body | None = request.scope.get("state", {}).get("body")
+    if body is not None and body.is_whole:
+        return body.content
     chunks, nbytes, declared = [], 0, int(request.headers.get("Content-Length", 0))
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -124,14 +161,19 @@ async def _read_body(request: Request, limit: int) -> bytes:
         raise Refusal(408, f"the body has not arrived within {BODY_SECONDS:g} s") from None
     if max(nbytes, declared) > limit:
         raise Refusal(413, f"the body is longer than {limit} bytes, the limit of this server (--max-body)")
-    return b"".join(chunks)
+    return memoryview(b"".join(chunks)) if body is None else body.content
 
 
 async def _run_while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """Returns the result, or cancels the work when the client leaves. Raises: ClientDisconnect; errors of the work."""
     task, is_over = asyncio.current_task(), False
     assert task is not None
-    leave = asyncio.ensure_future(request.receive())
+
+    async def wait_for_end() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    leave = asyncio.ensure_future(wait_for_end())
     leave.add_done_callback(lambda _: is_over or task.cancel())
     try:
         return await work
@@ -142,10 +184,10 @@ async def _run_while_connected(request: Request, work: Coroutine[Any, Any, Respo
         leave.cancel()
 
 
-def _read_object(content: bytes) -> dict[str, Any]:
+def _read_object(content: memoryview) -> dict[str, Any]:
     """Returns the JSON object of a body, an empty object for an empty body. Raises: Refusal."""
     try:
-        fields = json.loads(content) if content else {}
+        fields = json.loads(str(content, "utf-8")) if content else {}
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the request is no JSON: {error}") from None
     if not isinstance(fields, dict):

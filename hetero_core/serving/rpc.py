@@ -140,7 +140,7 @@ def create_handlers(repository: Repository, control: Control, gate: asyncio.Even
 
             def encode(outputs: dict[str, Any]) -> dict[str, Any]:
                 rows = [{"name": name, "datatype": find_datatype(array), "shape": array.shape} for name, array in outputs.items()]
-                raw = [write_bytes(array) for array in outputs.values()]
+                raw = [bytes(write_bytes(array)) for array in outputs.values()]
                 names = {"model_name": model.name, "model_version": model.version, "id": message.id}
                 return {**names, "outputs": rows, "raw_output_contents": raw}
 

@@ -22,10 +22,12 @@ import onnx.parser
 import pytest
 from hetero_tests.server import RunningServer, run_server, write_model
 
-from hetero_core import Core, ExecutableNetwork
+from hetero_core import Core, ExecutableNetwork, Network
 from hetero_core.cli.main import main
+from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 for _package in ("starlette", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(_package, reason="the extra 'serve' is not installed")
@@ -81,7 +83,7 @@ VALUES: dict[str, list[Any]] = {
 def test_values_of_every_type_come_back_in_each_form(server: RunningServer, datatype: str) -> None:
     values = VALUES[datatype]
     dtype = numpy_dtype(next(dtype for dtype, name in protocol.DATATYPES.items() if name == datatype))
-    raw = protocol.write_bytes(np.array(values, dtype))
+    raw = bytes(protocol.write_bytes(np.array(values, dtype)))
     tensor = {"name": "x", "datatype": datatype, "shape": [2, 2]}
     path = f"/v2/models/{datatype}/infer"
     _, by_list = server.ask(path, {"inputs": [{**tensor, "data": [values[:2], values[2:]]}]})
@@ -165,6 +167,7 @@ def test_request_that_cannot_be_read_is_refused(server: RunningServer, body: Any
     [
         ("9999", 12, "is '9999', and the body has"),
         ("-1", 12, "is '-1'"),
+        ("9" * 5000, 12, "is '99999999999999999999', and the body has"),
         (None, 13, "binary_data_size 13"),
         (None, 11, "expected 12 bytes"),
     ],
@@ -326,6 +329,72 @@ def test_run_ends_when_its_client_leaves(hand: Any, repository: Callable[[int], 
         run.end()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("header", range(50, 54))
+def test_body_in_parts_stands_where_its_tensor_is_a_view(header: int) -> None:
+    values = np.arange(100_000, dtype=np.float32)
+    content = bytes(header) + values.tobytes()
+    lengths = {"Content-Length": len(content), rest.HEADER_LENGTH: header}
+    body = rest.open_body([(name.lower().encode(), str(length).encode()) for name, length in lengths.items()], len(content))
+    assert body is not None
+    for begin in range(0, len(content), 65_536):
+        assert not body.is_whole
+        body.add(content[begin : begin + 65_536])
+    assert body.is_whole
+    array = protocol.read_tensor("x", "FP32", [len(values)], content=body.content[header:])
+    assert np.array_equal(array, values)
+    assert np.shares_memory(array, np.frombuffer(body.content, np.uint8))
+    assert rest.open_body([(b"content-length", b"9")], 8) is None
+    assert rest.open_body([(b"transfer-encoding", b"chunked")], 8) is None
+
+
+def test_body_of_unknown_length_is_read(server: RunningServer) -> None:
+    connection = http.client.HTTPConnection(server.http, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("POST", INFER, iter([b'{"inputs": [', json.dumps(X).encode(), b"]}"]), encode_chunked=True)
+        assert json.loads(connection.getresponse().read())["outputs"][0]["data"] == [4, 8, 12]
+
+
+class NotingDevice(PlainDevice):
+    """A device that notes the thread of each run."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def make_executable(self, network: Network) -> Executable:
+        return NotingExecutable(network, self.threads)
+
+
+class NotingExecutable(PlainExecutable):
+    def __init__(self, network: Network, threads: list[int]) -> None:
+        super().__init__(network)
+        self._threads = threads
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        self._threads.append(threading.get_ident())
+        return super().run(inputs, context)
+
+
+def test_quick_runs_stay_in_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(tmp_path / "m.onnx", 2)
+
+    async def run(core: Core) -> None:
+        models = Repository([str(tmp_path)], lambda file: core.load_network(file, "NOTING"), queue=1)
+        await models.load_all()
+        with models.admit("m", "", "http") as model:
+            for size in (3, 3, 4):
+                inputs = {"x": np.ones(size, np.float32)}
+                assert await model.infer(inputs, [], lambda outputs: outputs["y"].tolist()) == [2] * size
+        await models.close()
+
+    for seconds, expected in ((1e9, [False, True, False]), (0, [False, False, False])):
+        monkeypatch.setattr("hetero_core.serving.repository.QUICK_SECONDS", seconds)
+        device = NotingDevice()
+        with Core() as core:
+            core.register_plugin("NOTING", device)
+            asyncio.run(run(core))
+        assert [thread == threading.get_ident() for thread in device.threads] == expected
 
 
 def test_server_answers_what_it_was_sent_and_ends_with_code_0(tmp_path: Path) -> None:
