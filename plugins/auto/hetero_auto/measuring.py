@@ -39,8 +39,8 @@ WARM_SECONDS = 30.0
 _SAMPLE_SECONDS = 1e-3
 """Seconds of a sample: runs of a few microseconds are timed many at once."""
 _SPARE_SECONDS, _HOLD_SECONDS = 0.02, 5e-3
-"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample, as nobody notices: beside requests a
-run of a millisecond takes ten, as both want the interpreter's lock. Longer samples run beside requests.
+"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample, which nobody notices:
+beside requests a run of a millisecond takes ten, as both want the interpreter's lock. Longer samples run beside requests.
 """
 _MARGIN = 0.98
 """A member replaces another member if it takes less than this part of its time."""
