@@ -53,8 +53,10 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
 
     The arguments behind the colon of the device string come from the blob if the call leaves them out.
 
-    Raises: BlobMismatchError if the call or the device's architecture contradicts the blob; ConfigKeyError, ConfigValueError.
+    Raises: BlobMismatchError if the call or the device's architecture contradicts the blob; NotImplementedByDeviceError; ConfigKeyError,
+    ConfigValueError.
     """
+    entry.require_hook("import_network", device)
     arguments = _arguments_of(header.config, entry, device)
     device = DeviceName(device.name, device.id, device.arguments or arguments)
     keys = entry.keys(device)

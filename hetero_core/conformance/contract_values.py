@@ -290,6 +290,8 @@ def float32_keeps_its_precision(context: CheckContext) -> None:
 
 
 def _describe_bits(bits: int) -> str:
+    if bits < 7:
+        return f"{bits} bits of 24, fewer than the 8 of bfloat16: the result is wrong, not rounded to a shorter type"
     kind = "bfloat16" if bits < 10 else "TF32 or float16" if bits < 14 else "sums of several short types"
     return f"{bits} bits of 24; bfloat16 has 8, float16 and TF32 have 11, so that the device seems to compute in {kind}"
 

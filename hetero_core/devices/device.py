@@ -75,6 +75,11 @@ class Device:
         implementations = getattr(self.manager.hook, hook).get_hookimpls()
         return any(not implementation.wrapper and not implementation.hookwrapper for implementation in implementations)
 
+    def require_hook(self, hook: str, device: DeviceName) -> None:
+        """Raises NotImplementedByDeviceError if the device itself does not implement a hook."""
+        if not self.implements(hook):
+            raise NotImplementedByDeviceError(f"device {device} does not implement {hook}; {self.provenance} has no such hook")
+
     @property
     def can_export(self) -> bool:
         """Says whether loaded networks can be exported and imported."""
@@ -92,10 +97,9 @@ class Device:
             blame=self.provenance,
             where=f"{hook} for device {device}",
         )
-        if result is None and self.implements(hook):
-            raise PluginError(f"{self.provenance} returned None from {hook}; expected a result, as the hook's specification says")
         if result is None:
-            raise NotImplementedByDeviceError(f"device {device} does not implement {hook}; {self.provenance} has no such hook")
+            self.require_hook(hook, device)
+            raise PluginError(f"{self.provenance} returned None from {hook}; expected a result, as the hook's specification says")
         return result
 
     def keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:

@@ -95,8 +95,8 @@ class Declaration:
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked. Raises: TypeError for an argument of the declaration."""
-        for name, (kinds, expected) in _ARGUMENTS.items():
-            if not isinstance(value := getattr(self, name), kinds):
+        for name, (is_right, expected) in _ARGUMENTS.items():
+            if not is_right(value := getattr(self, name)):
                 raise TypeError(
                     f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
                 )
@@ -132,15 +132,38 @@ class Declaration:
         )
 
 
-_ARGUMENTS: Mapping[str, tuple[Any, str]] = {
-    "since": (tuple, "a tuple of versions"),
-    "host": (tuple, "a tuple of positions of inputs"),
-    "outputs": ((int, type(None)), "the largest number of outputs, or None for any number"),
-    "unread": (Mapping, "a mapping of attributes to their defaults"),
-    "choices": (Mapping, "a mapping of attributes to tuples of values"),
-    "shared": (Mapping, "a mapping of attributes to their defaults"),
+def _is_tuple_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
+
+
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, int)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _are_dtypes(value: Any) -> bool:
+    return all(isinstance(dtypes, frozenset) and dtypes <= ANY for dtypes in (value if isinstance(value, tuple) else (value,)))
+
+
+_ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "since": (_is_tuple_of(int), "a tuple of versions"),
+    "dtypes": (_are_dtypes, f"a frozenset of element types, or a tuple of such for the inputs; there are {enumerate_choices(ANY)}"),
+    "host": (_is_tuple_of(int), "a tuple of positions of inputs"),
+    "bodies": (_is_tuple_of(str), "a tuple of attributes"),
+    "outputs": (_is_number_or_none, "the largest number of outputs, or None for any number"),
+    "unread": (_is_mapping, "a mapping of attributes to their defaults"),
+    "choices": (
+        lambda value: _is_mapping(value) and _is_tuple_of(tuple)(tuple(value.values())),
+        "a mapping of attributes to tuples of values",
+    ),
+    "without": (_is_tuple_of(str), "a tuple of attributes"),
+    "shared": (_is_mapping, "a mapping of attributes to their defaults"),
+    "largest": (_is_number_or_none, "a number of bytes, or None"),
 }
-"""Argument of a declaration -> its types, and their description."""
+"""Argument of a declaration -> whether its value is right, and the description of right values."""
 
 
 def _with_halves(dtypes: Dtypes) -> Dtypes:

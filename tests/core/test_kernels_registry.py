@@ -213,6 +213,13 @@ def test_kernels_do_not_write_into_their_inputs() -> None:
         ({"outputs": (1, 1)}, r"outputs=\(1, 1\); expected the largest number of outputs, or None for any number"),
         ({"unread": ("x",)}, r"unread=\('x',\); expected a mapping of attributes to their defaults"),
         ({"since": 13}, "since=13; expected a tuple of versions"),
+        (
+            {"dtypes": "float32"},
+            "dtypes='float32'; expected a frozenset of element types, or a tuple of such for the inputs; there are bfloat16",
+        ),
+        ({"dtypes": frozenset({"float"})}, r"dtypes=frozenset\({'float'}\); expected a frozenset of element types"),
+        ({"choices": {"axis": -1}}, r"choices={'axis': -1}; expected a mapping of attributes to tuples of values"),
+        ({"bodies": "body"}, "bodies='body'; expected a tuple of attributes"),
     ],
 )
 def test_wrong_argument_is_told_where_the_kernel_is_declared(arguments: dict[str, Any], reason: str) -> None:

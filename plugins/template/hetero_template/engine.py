@@ -18,6 +18,7 @@ from onnx.reference.op_run import RuntimeContextError
 from hetero_core.contract import DeviceName, Executable, RunContext
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.engines.device import EngineDevice
+from hetero_core.engines.inspection import dtype_of_input
 from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_unless
 from hetero_core.engines.probing import NodeProber, list_element_types
 from hetero_core.hookspecs import hookimpl
@@ -31,13 +32,27 @@ def refuse_before(version: int, reason: str) -> Check:
     return lambda node, graph: reason if node.since_version < version else None
 
 
+def refuse_halves(node: Node, graph: Graph) -> str | None:
+    """Refuses all but float32 and float64, also if the type is not known."""
+    dtype = dtype_of_input(node, graph)
+    return None if dtype in ("float32", "float64") else f"the evaluator adds up {dtype or 'an unknown type'} without a wider type"
+
+
+def refuse_padding(node: Node, graph: Graph) -> str | None:
+    """Refuses windows that may begin or end outside the input."""
+    is_padded = any(node.attributes.get("pads", ())) or node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    return "the evaluator pads other sides than the standard" if is_padded else None
+
+
 WRONG: Mapping[str, Check] = {
     "BatchNormalization": refuse_before(14, "the evaluator mixes in the mean of the batch"),
     "ConvTranspose": refuse_unless("group", 1, "the evaluator cannot divide its channels into groups"),
+    "GatherElements": refuse("the evaluator does not run a negative axis, or indices of other sizes than the data"),
     "Hardmax": refuse_before(13, "the evaluator takes the last axis"),
+    "LayerNormalization": refuse_halves,
     "LogSoftmax": refuse_before(13, "the evaluator takes the last axis"),
     "Loop": refuse("the evaluator gives scan outputs an axis too many"),
-    "MaxPool": lambda node, graph: "the evaluator reads past one axis" if len(node.attributes["kernel_shape"]) == 1 else None,
+    "MaxPool": refuse_padding,
     "RandomNormal": refuse("the evaluator seeds all of NumPy"),
     "RandomUniform": refuse("the evaluator seeds all of NumPy"),
     "Resize": refuse_before(11, "the evaluator does not run it"),
@@ -58,11 +73,11 @@ class TemplateDevice(EngineDevice):
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """Facts about the device. The evaluator loses NaN in MaxPool, and GatherElements takes an index of any size."""
+        """Facts about the device. The evaluator loses NaN in MaxPool."""
         return {
             "FULL_DEVICE_NAME": f"{self.title} {self.version}",
             "OPTIMIZATION_CAPABILITIES": ("FP32", "BF16", "FP16", "FP64"),
-            "VALUE_DEVIATIONS": ("INDICES", "NAN"),
+            "VALUE_DEVIATIONS": ("NAN",),
         }
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
