@@ -150,6 +150,25 @@ def test_missing_optional_hooks_are_named_in_the_error(core: Core, read: Callabl
         core.add_extension("Twist", "CPU")  # type: ignore[arg-type]  # the wrong type is the point
 
 
+class Exporting(Device):
+    @hookimpl
+    def export_network(self, executable: Any) -> Payload:
+        return Payload({"bytes": b"0"}, 1)
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        raise AssertionError
+
+
+def test_missing_import_is_named_in_the_error(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+    core.register_plugin("BARE", Exporting())
+    core.load_network(read(ADD), "BARE").export_network(tmp_path / "x.blob")
+    core.unregister_plugin("BARE")
+    core.register_plugin("BARE", Device())
+    with pytest.raises(NotImplementedByDeviceError, match="device BARE does not implement import_network"):
+        core.import_network(tmp_path / "x.blob", "BARE")
+
+
 def test_duplicate_or_malformed_name_is_refused(core: Core) -> None:
     with pytest.raises(PluginError, match="device name 'CPU' is taken by plugin CPU"):
         core.register_plugin("cpu", Device())

@@ -56,6 +56,4 @@ class JaxExecutable(Executable):
 
 
 def _map(values, convert):
-    return tuple(
-        value if value is None else [*_map(value, convert)] if isinstance(value, list) else convert(value) for value in values
-    )
+    return tuple(x if x is None else [*_map(x, convert)] if isinstance(x, list) else convert(x) for x in values)
