@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping
 from enum import Enum
 from typing import Any
 
+from hetero_core.contract import ConfigKey
 from hetero_core.errors import ConfigKeyError, MetricNotFoundError
 from hetero_core.frontends.openvino.shapes import Type
 
@@ -23,18 +24,26 @@ HINTS = frozenset(_HINTS.split())
 """Properties that change how fast a model runs or how much memory it takes. A device without such a key computes as it does, in the
 types of the model."""
 SUPPORTED_KEY = "SUPPORTED_PROPERTIES"
+_PRECISION = "INFERENCE_PRECISION_HINT"
 
 
-def settle_properties(properties: Any, declared: Container[str], *, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def settle_properties(
+    properties: Any, declared: Container[str] | Mapping[str, ConfigKey], *, where: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the configuration of hetero, and the hints that the device does not have, which a warning of the log names.
 
     `properties`: a mapping, or the pair of a property and its value. Unknown names stay in the configuration, which hetero refuses.
+    A precision that the device does not have is a hint without effect, too.
     """
     pairs = [properties] if isinstance(properties, tuple) else (properties or {}).items()
     settings = {str(key).upper(): _read_value(value) for key, value in pairs}
     ineffective = {name: settings.pop(name) for name in sorted(HINTS & settings.keys()) if name not in declared}
     if ineffective:
         logger.warning("%s has no %s; it computes as it does without", where, ", ".join(ineffective))
+    key = declared.get(_PRECISION) if isinstance(declared, Mapping) else None
+    if _PRECISION in settings and isinstance(key, ConfigKey) and key.choices and settings[_PRECISION] not in key.choices:
+        ineffective[_PRECISION] = settings.pop(_PRECISION)
+        logger.warning("%s does not compute in %s; it computes as it does without", where, ineffective[_PRECISION])
     if str(settings.get("NUM_STREAMS")) == "-1":
         settings["NUM_STREAMS"] = "AUTO"
     if str(settings.get("INFERENCE_NUM_THREADS")) == "0":  # OpenVINO's default
@@ -69,6 +78,6 @@ def read_property(
             value = get_config(name)
         except ConfigKeyError as error:
             raise ConfigKeyError(f"there is no property '{name}': {error}") from None
-    if name == "INFERENCE_PRECISION_HINT" and value in Type.__members__:
+    if name == _PRECISION and value in Type.__members__:
         return Type[value]
     return list(value) if isinstance(value, tuple) and not name.startswith("RANGE_") else value

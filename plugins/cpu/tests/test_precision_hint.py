@@ -87,6 +87,21 @@ def test_convolutions_round_their_operands_alone(core: Core, products: str, chan
     assert (np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()) == bool(products)
 
 
+@pytest.mark.parametrize("channels", [5, 20, 32])
+def test_infinite_pixel_reaches_its_windows_alone(core: Core, products: str, channels: int) -> None:
+    rng, graph = np.random.default_rng(0), Builder()
+    x = rng.standard_normal((1, channels, 6, 30)).astype(np.float32)
+    x[0, :, 3, 11] = np.inf
+    w = np.abs(rng.standard_normal((16, channels, 1, 3))).astype(np.float32)
+    y = graph.node("Conv", graph.feed(x), graph.constant(w), kernel_shape=[1, 3])
+    case = graph.finish({y: np.zeros((1, 16, 6, 28), np.float32)})
+    (found,) = core.load_network(case.model, "CPU", {**HINT, "CPU_KERNELS": "JIT"}).infer(case.feeds).values()
+    is_reached = np.zeros(found.shape, bool)
+    is_reached[:, :, 3, 9:12] = True
+    assert np.array_equal(np.isposinf(found), is_reached)
+    assert np.isfinite(found[~is_reached]).all()
+
+
 @pytest.mark.parametrize("kind", ["qlinear_conv", "dynamic_mat_mul"])
 def test_integers_stay_exact(core: Core, products: str, kind: str) -> None:
     assert find_difference(core, draw_case(kind, 3), "JIT", HINT) == ""

@@ -7,8 +7,9 @@ x (float32) ── as bfloat16 ────────> rows with a halo of zer
 
 The pass `compute_integers` holds quantized tensors as whole float32. Those within 256 numbers of one another are bytes from 0 on if a
 number, the shift, is added; the sums are exact, and so is the result below 2^24. Weights are bytes of -128 to 127. The pass
-`narrow_products` rounds what a product reads to bfloat16. Four bytes or two bfloat16 of a column of weights lie side by side. What a row
-has behind its end, up to 64 bytes, meets weights of zero.
+`narrow_products` rounds what a product reads to bfloat16. Four bytes or two bfloat16 of a column of weights lie side by side, filled up
+with zeros to groups that are multiplied at a time. What a row of bytes has behind its end, up to 64 of them, meets these zeros; pixels of
+bfloat16 are filled up themselves, since an infinite number times zero is NaN.
 """
 
 from __future__ import annotations
@@ -90,8 +91,12 @@ class _Cut:
     def has_sums(self) -> bool:
         return self.products in ("amx", "vnni")
 
+    def measure_pixel(self, channels: int) -> int:
+        """Returns the bytes of a staged pixel."""
+        return channels if self.has_sums else -(-channels * HALF_BYTES // self.group) * self.group
+
     def measure_block(self, taps: int, groups: int) -> int:
-        """Returns the bytes of a block of packed weights."""
+        """Returns the bytes of a block of packed weights, of so many groups of each tap."""
         return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
 
     def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
@@ -125,9 +130,11 @@ class _Cut:
         return config
 
 
-def _choose_cut(kind: _Kind, pixels: int, outputs: int, *, is_image: bool) -> _Cut:
+def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_image: bool) -> _Cut:
     products, width = kind.products, find_width()
-    if products.startswith("amx") and (is_open(pixels) or pixels >= _FEWEST_ROWS):
+    # Pixels of few bfloat16 would be mostly zeros.
+    is_short = kind.nbytes == HALF_BYTES and channels * kind.nbytes < TILE_BYTES // 2
+    if products.startswith("amx") and not is_short and (is_open(pixels) or pixels >= _FEWEST_ROWS):
         most = TILE_ROWS if not is_open(pixels) and pixels <= TILE_ROWS else 2 * TILE_ROWS
         tiles = -(-pixels // most)
         size = most if is_open(pixels) else -(-pixels // tiles)
@@ -203,17 +210,26 @@ def _make_stage(kind: _Kind, *, of_planes: bool) -> Kernel:
         code.visit_vectors(count, copy)
 
     def copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-        with code.either(p["x_pixel"].equals(p["channels"] * FLOAT_BYTES)) as (dense, sparse):
+        is_dense = p["x_pixel"].equals(p["channels"] * FLOAT_BYTES) & p["y_pixel"].equals(p["channels"] * kind.nbytes)
+        with code.either(is_dense) as (dense, sparse):
             with dense:
                 copy_row(code, p, x, y, p["width"] * p["channels"])
             with sparse, code.loop(0, p["width"]) as pixel:
-                copy_row(code, p, x + pixel * p["x_pixel"], y + pixel * p["y_pixel"], p["channels"])
+                target = y + pixel * p["y_pixel"]
+                copy_row(code, p, x + pixel * p["x_pixel"], target, p["channels"])
+                fill_up(code, p, target)
 
     def copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
         with code.loop(0, p["width"]) as pixel:
             source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
             with code.loop(0, p["channels"]) as channel:
                 store(code, p, target + channel * kind.nbytes, code.load_scalar(source + channel * p["x_channel"]), None)
+            fill_up(code, p, target)
+
+    def fill_up(code: Code, p: dict[str, Number], pixel: Number) -> None:
+        if kind.nbytes > 1:
+            end = p["channels"] * kind.nbytes
+            clear(code, p, pixel + end, p["y_pixel"] - end)
 
     def clear(code: Code, p: dict[str, Number], y: Number, nbytes: Number) -> None:
         zeros = code.constant(0.0)
@@ -245,7 +261,6 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
         return None
     batch, _, height, width = site.shape(source)
     halo = reach_of_windows(windows, (height, width))
-    shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels * kind.nbytes)
     values = (source, epilogue.added) if epilogue.added else (source,)
     is_flat = (
         windows.is_pointwise
@@ -255,15 +270,16 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     )
     rows, columns = windows.outputs
     pixels, lines = (batch * rows * columns, 1) if is_flat else (columns, batch * rows)
-    cut = _choose_cut(kind, pixels, outputs, is_image=True)
-    tiling = cut.tiling
+    cut = _choose_cut(kind, pixels, channels, outputs, is_image=True)
+    tiling, pixel_bytes = cut.tiling, cut.measure_pixel(channels)
+    shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
     # Pixels lie side by side, so a row of the kernel is a single tap.
     steps = 1 if windows.dilations[1] == 1 else windows.kernel[1]
     taps = windows.kernel[0] * steps
-    groups = -(-(depth // taps * kind.nbytes) // cut.group)
-    words, pixel_bytes = -(-depth * kind.nbytes // FLOAT_BYTES), channels * kind.nbytes
+    groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
+    words = -(-prod(windows.kernel) * pixel_bytes // FLOAT_BYTES)
     chunks = choose_chunks(tiling, lines=lines, depth=words, pixel_bytes=pixel_bytes * prod(windows.strides), workers=site.workers)
-    packing = NarrowPacking(tiling.packing, taps, cut.group, cut.has_sums)
+    packing = NarrowPacking(tiling.packing, taps if cut.has_sums else prod(windows.kernel), cut.group, cut.has_sums)
     weight = convolution.pack_lazily(("narrow", kind.nbytes, taps, cut.group, tiling.vectors), packing)
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     x = site.prototypes[source]
@@ -336,8 +352,8 @@ def _plan_product(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe 
     if not all(site.prototypes[value].flags.c_contiguous for value in values):
         return None
     rows = prod(site.shape(source)[:-1])
-    cut = _choose_cut(kind, rows, outputs, is_image=False)
-    tiling, row_bytes = cut.tiling, depth * kind.nbytes
+    cut = _choose_cut(kind, rows, depth, outputs, is_image=False)
+    tiling, row_bytes = cut.tiling, cut.measure_pixel(depth)
     groups = -(-row_bytes // cut.group)
     chunks = choose_chunks(tiling, lines=1, depth=-(-row_bytes // FLOAT_BYTES), pixel_bytes=row_bytes, workers=site.workers)
     packing = NarrowPacking(tiling.packing, 1, cut.group, cut.has_sums, is_turned)
