@@ -279,7 +279,7 @@ def test_hint_that_a_device_does_not_have_is_logged(caplog: pytest.LogCaptureFix
         compiled = core.compile_model(MODEL, "CPU", {hints.inference_precision: ov.Type.f32})
     assert "CPU has no ENABLE_CPU_PINNING; it computes as it does without" in caplog.text
     assert (compiled.get_property("ENABLE_CPU_PINNING"), core.get_property("CPU", "ENABLE_CPU_PINNING")) == ("True", "True")
-    assert compiled.get_property(hints.inference_precision) == "f32"
+    assert compiled.get_property(hints.inference_precision) == ov.Type.f32
     with pytest.raises(RuntimeError, match="device CPU has no configuration key 'ENABLE_PINNING'"):
         core.set_property("CPU", {"ENABLE_PINNING": True})
 
@@ -288,7 +288,7 @@ def test_precision_that_a_device_does_not_have_is_logged(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         compiled = ov.Core().compile_model(MODEL, "CPU", {hints.inference_precision: ov.Type.f16})
     assert "CPU does not compute in f16; it computes as it does without" in caplog.text
-    assert compiled.get_property(hints.inference_precision) == "f16"
+    assert compiled.get_property(hints.inference_precision) == ov.Type.f16
 
 
 def test_properties_of_all_devices(tmp_path: Path) -> None:

@@ -69,10 +69,8 @@ def read_property(
     name = str(name).upper()
     if name == SUPPORTED_KEY:
         return {**dict.fromkeys(get_metric("SUPPORTED_METRICS"), "RO"), **dict.fromkeys(get_metric("SUPPORTED_CONFIG_KEYS"), "RW")}
-    if name in ineffective:
-        return ineffective[name]
     try:
-        value = get_metric(name)
+        value = ineffective[name] if name in ineffective else get_metric(name)
     except MetricNotFoundError:
         try:
             value = get_config(name)
