@@ -22,8 +22,8 @@ def keep_float32() -> None:
     """Has OpenVINO compute in float32: by itself it computes in bfloat16 on processors with AMX, and boxes move by a pixel."""
     compile_model = openvino.Core.compile_model
 
-    def compile_in_float32(core: Any, model: Any, device: str = "CPU", config: Any = None) -> Any:
-        return compile_model(core, model, device, {"INFERENCE_PRECISION_HINT": "f32", **(config or {})})
+    def compile_in_float32(core: Any, model: Any, device_name: str = "CPU", config: Any = None) -> Any:
+        return compile_model(core, model, device_name, {"INFERENCE_PRECISION_HINT": "f32", **(config or {})})
 
     openvino.Core.compile_model = compile_in_float32
 
