@@ -20,7 +20,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
@@ -35,6 +35,8 @@ GRACE_SECONDS = 5.0
 """The child ends itself after the time limit, with the stacks of its threads; it is killed if it has not done so in this time."""
 OPENING_SECONDS = 60.0
 """The least time limit for opening the device."""
+HUNG_SECONDS = 10.0
+"""The time limit of checks after one that has hung: a device that hangs once most likely hangs again."""
 BUILDING_SECONDS = 600.0
 """How long the child may take for its imports and for building the cases; 5 s on a quiet processor."""
 TRACE_CHARACTERS = 20_000
@@ -108,6 +110,8 @@ class CheckProcesses:
         if not isinstance(answer, Death):
             return Outcome(check, answer["status"], answer["reason"], finding=answer["finding"], trace=answer["trace"])
         self._end_child()
+        if answer.is_hang:
+            self._order = replace(self._order, limit=min(self._order.limit, HUNG_SECONDS))
         return Outcome(check, FAILED, answer.reason, trace=answer.trace)
 
     def close(self) -> Death | None:
@@ -137,6 +141,7 @@ class Death:
 
     reason: str
     trace: str = ""
+    is_hang: bool = False
 
 
 class _Child:
@@ -196,7 +201,8 @@ class _Child:
         trace = self._output.read_text(errors="replace")[-TRACE_CHARACTERS:].strip()
         # The child's own timer writes this line before it ends the child.
         if re.search(r"^Timeout \(\d+:\d\d:\d\d", trace, re.MULTILINE) or code is None:
-            return Death(f"did not end within {self._limit:g} seconds; the device, or the core, hangs{_find_place(trace)}", trace)
+            reason = f"did not end within {self._limit:g} seconds; the device, or the core, hangs{_find_place(trace)}"
+            return Death(reason, trace, is_hang=True)
         return Death(f"the device ended the process of the checks{when}: {_describe_code(code)}", trace)
 
 

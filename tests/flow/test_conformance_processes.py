@@ -13,6 +13,7 @@ from textwrap import indent
 
 import pytest
 
+from hetero_core.conformance import processes as processes_of_the_kit
 from hetero_core.conformance.processes import CheckProcesses, Order
 
 HEAD = """
@@ -102,6 +103,15 @@ if plan:
             assert outcome.reason.startswith(reason)
             assert "in on_run" in outcome.trace or "exit code" in reason
         assert [outcome.status for outcome in processes.run_checks()] == ["passed", "passed"]
+
+
+def test_device_that_hangs_has_less_time_for_further_checks(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes_of_the_kit, "HUNG_SECONDS", 1.0)
+    plant_code(plant, run="ctypes.PyDLL(None).pause()")
+    with CheckProcesses(Order(device="BREAKING", patterns=(FORK, "load.networks_of*"), limit=3)) as processes:
+        outcomes = list(processes.run_checks())
+    hangs = [outcome.reason for outcome in outcomes if "hangs" in outcome.reason]
+    assert [reason.partition(";")[0] for reason in hangs[:2]] == ["did not end within 3 seconds", "did not end within 1 seconds"]
 
 
 def test_report_of_a_device_that_spoils_everything_is_whole(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
