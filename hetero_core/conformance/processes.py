@@ -35,7 +35,7 @@ GRACE_SECONDS = 5.0
 """The child ends itself after the time limit, with the stacks of its threads; it is killed if it has not done so in this time."""
 OPENING_SECONDS = 60.0
 """The least time limit for opening the device."""
-HUNG_SECONDS = 10.0
+HUNG_SECONDS = 3.0
 """The time limit of checks after one that has hung: a device that hangs once most likely hangs again."""
 BUILDING_SECONDS = 600.0
 """How long the child may take for its imports and for building the cases; 5 s on a quiet processor."""
