@@ -280,6 +280,9 @@ FAULTS = {
     "unknown input": lambda session: session(make_model(SQUARE)).run(None, {"X": X, "x": X}),
     "unknown output": lambda session: session(make_model(SQUARE)).run(["y"], {"X": X}),
     "invalid graph": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "Mul (X, V)"))),
+    "unknown operator": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "Nope (X)"))),
+    "unknown domain": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "acme.Nope (X)"))),
+    "mixed types": lambda session: session(make_model("g (float[2] x, int64[2] z) => (float[2] y) { y = Add (x, z) }")),
     "failing run": lambda session: session(make_model("g (float[a] x, int64[2] s) => (float[b, c] y) { y = Reshape (x, s) }")).run(
         None, {"x": X[0], "s": np.array([2, 2])}
     ),
@@ -425,6 +428,12 @@ def test_options_are_stored_and_unknown_ones_refused() -> None:
         own.get_session_config_entry("other")
     with pytest.raises(AttributeError):
         own.intra_op_threads = 3
+    for name, value in (("intra_op_num_threads", "2"), ("inter_op_num_threads", 1.0), ("enable_profiling", "no")):
+        for options in (own, original):
+            with pytest.raises(TypeError, match=None if options is original else f"{name} is {value!r}; expected "):
+                setattr(options, name, value)
+    own.intra_op_num_threads, own.enable_mem_pattern = np.int64(1), 0
+    assert own.enable_mem_pattern is False
     own.add_provider(HETERO, {"device": "TEMPLATE"})
     assert own.has_providers()
     assert str(open_session(options=own, providers=None).network.device) == "TEMPLATE"
@@ -470,6 +479,22 @@ def test_folder_of_external_weights_is_read(tmp_path: Path) -> None:
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
     session = ort.InferenceSession((tmp_path / "m.onnx").read_bytes(), options, providers=CPU)
     assert session.run(None, {"X": X})[0].tolist() == Y.tolist()
+
+
+def test_files_of_external_weights_come_from_memory(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(HEAD + SQUARE)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(X, "W"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(7, np.float32), "A"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    content, source = (tmp_path / "weights").read_bytes(), (tmp_path / "m.onnx").read_bytes()
+    for package, providers in ((ort, CPU), (onnxruntime, None)):
+        options = package.SessionOptions()
+        options.add_external_initializers_from_files_in_memory(["weights"], [content], [len(content)])
+        assert package.InferenceSession(source, options, providers=providers).run(None, {"X": X})[0].tolist() == Y.tolist()
+    options = ort.SessionOptions()
+    options.add_external_initializers_from_files_in_memory(["weights"], [content], [10])
+    with pytest.raises(EXCEPTIONS["InvalidArgument"], match="'W' needs 24 bytes of the file 'weights', which has 10"):
+        ort.InferenceSession(source, options, providers=CPU)
 
 
 def test_profile_and_model_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

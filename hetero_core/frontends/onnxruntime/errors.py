@@ -28,8 +28,8 @@ _STATUS = {
     "RuntimeException": (6, "RUNTIME_EXCEPTION"),
     "InvalidProtobuf": (7, "INVALID_PROTOBUF"),
     "ModelLoaded": (8, "MODEL_LOADED"),
-    "NotImplemented": (9, "NOT_IMPLEMENTED"),
     "InvalidGraph": (10, "INVALID_GRAPH"),
+    "NotImplemented": (9, "NOT_IMPLEMENTED"),
     "EPFail": (11, "EP_FAIL"),
     "ModelLoadCanceled": (12, "MODEL_LOAD_CANCELED"),
     "ModelRequiresCompilation": (13, "MODEL_REQUIRES_COMPILATION"),
@@ -37,8 +37,9 @@ _STATUS = {
     "DeviceReset": (15, "DEVICE_RESET"),
 }
 
-# ONNX Runtime raises either of two for one fault, by its version and the node.
-_ALSO = {"RuntimeException": ("Fail",), "InvalidGraph": ("InvalidArgument",)}
+# ONNX Runtime raises either of several for one fault, by its version and the node: a node that nothing runs has no kernel
+# (NotImplemented), no operator (InvalidGraph), no domain or wrong types (Fail).
+_ALSO = {"RuntimeException": ("Fail",), "InvalidGraph": ("InvalidArgument",), "NotImplemented": ("Fail", "InvalidGraph")}
 
 # The first class that matches names the exception: subclasses stand before their bases.
 _NAME_OF_ERROR: tuple[tuple[Any, str], ...] = (

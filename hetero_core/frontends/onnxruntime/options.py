@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,16 @@ class SessionOptions:
     sizes_of_denotations: dict[str, int] = field(default_factory=dict)
     weights: dict[str, Any] = field(default_factory=dict)
     """OrtValues by name of the constant that they replace."""
+    files: dict[str, Any] = field(default_factory=dict)
+    """Contents of files of external weights by the name of the file."""
     providers: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A number or switch of a wrong type is refused here, as by ONNX Runtime, not in the session that reads it.
+        kind = _KIND_OF_OPTION.get(name)
+        if kind is not None and not hasattr(value, "__index__" if kind is int else "__bool__"):
+            raise TypeError(f"SessionOptions.{name} is {value!r}; expected {'a whole number' if kind is int else 'True or False'}")
+        object.__setattr__(self, name, value if kind is None else kind(value))
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Stores an entry; of those that change answers or files, the entries for external weights have an effect."""
@@ -124,6 +133,13 @@ class SessionOptions:
         """Replaces the model's constants of these names by OrtValues."""
         self.weights.update(zip(names, values, strict=True))
 
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], contents: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """Gives the contents of files of external weights, by the names of the files in the model."""
+        for name, content, length in zip(names, contents, lengths, strict=True):
+            self.files[name] = memoryview(content).cast("B")[:length]
+
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         """Adds a provider, as the argument `providers` of a session does."""
         self.providers.append((name, dict(options)))
@@ -138,6 +154,9 @@ class SessionOptions:
             raise make_error("Fail", f"cannot load the library of custom operators '{path}': there is no such file")
         paths = [*filter(None, os.environ.get(_LIBRARY_VARIABLE, "").split(os.pathsep)), os.path.abspath(path)]
         os.environ[_LIBRARY_VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
+
+
+_KIND_OF_OPTION = {each.name: type(each.default) for each in fields(SessionOptions) if type(each.default) in (int, bool)}
 
 
 class RunOptions:

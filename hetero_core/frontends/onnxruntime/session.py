@@ -112,13 +112,13 @@ class InferenceSession:
         """Returns the path or bytes if the options change nothing in the model, else the changed network."""
         options = self._sess_options
         folder = getattr(options, "entries", {}).get(FOLDER_ENTRY)
-        weights = getattr(options, "weights", {})
+        weights, files = getattr(options, "weights", {}), getattr(options, "files", {})
         shapes = _find_shapes(proto, options) if isinstance(options, SessionOptions) else {}
         source: Any = self._source
-        if weights:
+        if weights or files:
             folder = folder or (os.path.dirname(os.path.abspath(source)) if isinstance(source, str) else None)
-            source = _replace_weights(source, weights)
-        if not (weights or folder or shapes or self._has_open_sizes):
+            source = _replace_weights(source, weights, files)
+        if not (weights or files or folder or shapes or self._has_open_sizes):
             return source
         network = find_core().read_network(source, base=folder)
         network = network.with_shapes(shapes) if shapes else network
@@ -469,9 +469,10 @@ def _find_shapes(proto: onnx.ModelProto, options: SessionOptions) -> dict[str, t
     return shapes
 
 
-def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> onnx.ModelProto:
-    """Returns the model with these constants. Raises: InvalidArgument for a name that it does not have."""
+def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue], files: Mapping[str, memoryview]) -> onnx.ModelProto:
+    """Returns the model with these constants, and with those in these files. Raises: InvalidArgument for a name that it does not have."""
     import onnx  # heavy
+    import onnx.external_data_helper
     import onnx.numpy_helper
 
     model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source, load_external_data=False)
@@ -480,6 +481,18 @@ def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue]) -> on
         if name not in tensors:
             raise make_error("InvalidArgument", f"the model has no constant '{name}' to replace")
         tensors[name].CopyFrom(onnx.numpy_helper.from_array(value.tensor, name))
+    for tensor in filter(onnx.external_data_helper.uses_external_data, tensors.values()):
+        place = onnx.external_data_helper.ExternalDataInfo(tensor)
+        if place.location not in files:
+            continue
+        content, begin = files[place.location], place.offset or 0
+        end = len(content) if place.length is None else begin + place.length
+        if end > len(content):
+            size = f"{end} bytes of the file '{place.location}', which has {len(content)}"
+            raise make_error("InvalidArgument", f"the constant '{tensor.name}' needs {size}")
+        tensor.raw_data = bytes(content[begin:end])
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
     return model
 
 
