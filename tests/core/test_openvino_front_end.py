@@ -323,9 +323,33 @@ def test_photograph_becomes_the_input() -> None:
     assert ov.compile_model(model, "CPU")(photograph)[0][0, :, 0, 0].tolist() == [-4.5, -9, -13.5]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_channels_may_be_swapped_behind_a_resize(is_first: bool) -> None:
+    ppp = PrePostProcessor(ov.Core().read_model(ONE))
+    ppp.input().tensor().set_layout("NHWC").set_color_format(ColorFormat.BGR).set_spatial_static_shape(6, 6)
+    steps = ppp.input().preprocess()
+    for step in ("color", "resize") if is_first else ("resize", "color"):
+        assert (steps.convert_color(ColorFormat.RGB) if step == "color" else steps.resize(ResizeAlgorithm.RESIZE_LINEAR)) is steps
+    steps.mean([1, 2, 3])
+    photograph = np.zeros((1, 6, 6, 3), np.float32) + np.float32([30, 20, 10])
+    assert ov.compile_model(ppp.build(), "CPU")(photograph)[0][0, :, 0, 0].tolist() == [-9, -18, -27]
+
+
+def test_layout_of_a_parameter_is_kept() -> None:
+    model = ov.Core().read_model(ONE)
+    (parameter,) = model.get_parameters()
+    assert parameter.get_layout().empty
+    with pytest.raises(RuntimeError, match="has 4 axes; expected a letter for each, got the layout 'NHC'"):
+        parameter.set_layout("NHC")
+    parameter.set_layout(ov.Layout("CNHW"))
+    assert (model.get_parameters()[0].get_layout(), model.inputs[0].layout.empty) == (ov.Layout("CNHW"), False)
+    assert ov.get_batch(model) == 3
+
+
 WRONG_STEPS: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda info: info.scale(2.0).mean(1.0), "mean after scale; the steps run in the order color, crop, resize, pad, mean, scale"),
     (lambda info: info.mean(1.0).mean(1.0), "mean after mean"),
+    (lambda info: info.mean(1.0).set_color_format(ColorFormat.BGR).convert_color(ColorFormat.RGB), "color after mean"),
     (lambda info: info.set_color_format(ColorFormat.NV12_TWO_PLANES), "join the planes, and say NV12_SINGLE_PLANE"),
     (lambda info: info.convert_element_type(ov.Type.u8), r"convert_element_type\(u8\) would round"),
     (lambda info: info.convert_layout("NCHW").convert_layout("NHWC"), r"convert_layout\('NHWC'\): the model's layout is NCHW"),

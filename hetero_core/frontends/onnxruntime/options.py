@@ -156,7 +156,9 @@ class SessionOptions:
         os.environ[_LIBRARY_VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
 
 
-_KIND_OF_OPTION = {each.name: type(each.default) for each in fields(SessionOptions) if type(each.default) in (int, bool)}
+_KIND_OF_OPTION: dict[str, type] = {
+    each.name: type(each.default) for each in fields(SessionOptions) if type(each.default) in (int, bool)
+}
 
 
 class RunOptions:

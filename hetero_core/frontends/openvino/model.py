@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.frontends.openvino.ports import ConstOutput, Output, find_port
-from hetero_core.frontends.openvino.shapes import Dimension, Layout, PartialShape, translated, with_getters
+from hetero_core.frontends.openvino.ports import Output, find_port
+from hetero_core.frontends.openvino.shapes import Dimension, PartialShape, translated, with_getters
 from hetero_core.network.graph import Node as NetworkNode
 from hetero_core.transforms.editing import EditableNetwork
 
@@ -60,22 +60,20 @@ class Model:
     @property
     def inputs(self) -> list[Output]:
         """The inputs in order."""
-        bounds = self.network.border.bounds
-        return [Output(spec, index, bounds, is_input=True) for index, spec in enumerate(self.network.inputs)]
+        return [Output(self, spec, index, is_input=True) for index, spec in enumerate(self.network.inputs)]
 
     @property
     def outputs(self) -> list[Output]:
         """The outputs in order."""
-        bounds = self.network.border.bounds
-        return [Output(spec, index, bounds, is_input=False) for index, spec in enumerate(self.network.outputs)]
+        return [Output(self, spec, index, is_input=False) for index, spec in enumerate(self.network.outputs)]
 
     parameters, results = inputs, outputs
 
-    def input(self, key: Any = None) -> ConstOutput:
+    def input(self, key: Any = None) -> Output:
         """Returns an input by name or index; the only one without. Raises: RuntimeError."""
         return find_port(self.inputs, key, where="the input")
 
-    def output(self, key: Any = None) -> ConstOutput:
+    def output(self, key: Any = None) -> Output:
         """Returns an output by name or index; the only one without. Raises: RuntimeError."""
         return find_port(self.outputs, key, where="the output")
 
@@ -97,7 +95,7 @@ class Model:
         )
 
     @translated
-    def add_outputs(self, outputs: str | Sequence[str]) -> list[ConstOutput]:
+    def add_outputs(self, outputs: str | Sequence[str]) -> list[Output]:
         """Makes inner values outputs, by the names of the values; returns the new ports. Raises: RuntimeError."""
         names = [outputs] if isinstance(outputs, str) else list(outputs)
         self.network = self.network.with_outputs(add=names)
@@ -151,7 +149,7 @@ class Model:
 def get_batch(model: Model) -> Dimension:
     """Returns the batch size: axis N of the first input with a layout, else its first axis."""
     port = model.inputs[0]
-    axis = Layout(model.network.border.layouts.get(port.any_name, "N")).get_index_by_name("N")
+    axis = 0 if port.layout.empty else port.layout.get_index_by_name("N")
     return port.partial_shape.require_sizes()[axis]
 
 

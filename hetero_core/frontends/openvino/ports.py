@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hetero_core.frontends.openvino.shapes import Shape, find_shape, find_type, with_getters
+from hetero_core.frontends.openvino.shapes import Layout, Shape, find_shape, find_type, with_getters
 from hetero_core.network.types import ValueSpec
+
+if TYPE_CHECKING:
+    from hetero_core.frontends.openvino.model import Model
+
+Port = TypeVar("Port", bound="ConstOutput")
 
 
 @with_getters("any_name", "names", "index", "shape", "partial_shape", "element_type")
@@ -51,10 +58,36 @@ class ConstOutput:
 
 
 class Output(ConstOutput):
-    """An input or output of a model that is not compiled yet."""
+    """An input or output of a model that is not compiled yet. As in OpenVINO's parameters and results, its layout can be set."""
+
+    def __init__(self, model: Model, spec: ValueSpec, index: int, *, is_input: bool) -> None:
+        super().__init__(spec, index, model.network.border.bounds, is_input=is_input)
+        self._model = model
+
+    @property
+    def layout(self) -> Layout:
+        """The order of the axes, empty if it was not said. Raises: RuntimeError when it is set without a letter for each axis."""
+        return Layout(self._model.network.border.layouts.get(self.any_name, ""))
+
+    @layout.setter
+    def layout(self, layout: Any) -> None:
+        letters, rank = Layout(layout).letters, len(self.partial_shape.require_sizes())
+        if not letters.isalpha() or len(letters) != rank:
+            raise RuntimeError(f"'{self.any_name}' has {rank} axes; expected a letter for each, got the layout '{letters}'")
+        network = self._model.network
+        layouts = MappingProxyType({**network.border.layouts, self.any_name: letters})
+        self._model.network = replace(network, border=replace(network.border, layouts=layouts))
+
+    def get_layout(self) -> Layout:
+        """Returns `layout`."""
+        return self.layout
+
+    def set_layout(self, layout: Any) -> None:
+        """Sets `layout`."""
+        self.layout = layout
 
 
-def find_port(ports: Sequence[ConstOutput], key: Any, *, where: str) -> ConstOutput:
+def find_port(ports: Sequence[Port], key: Any, *, where: str) -> Port:
     """Returns the port of a name, an index or an equal port; of None, the only port. Raises: RuntimeError with the names."""
     if key is None and len(ports) == 1:
         return ports[0]

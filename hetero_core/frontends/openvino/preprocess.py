@@ -1,6 +1,7 @@
 """PrePostProcessor: conversions of inputs and outputs, which become nodes of the model by `with_inputs` and `with_outputs`.
 
-The steps of an input run in one order: colors, crop, resize, pad, mean, scale. A program that asks for another order gets an error.
+The steps of an input run in one order: colors, crop, resize, pad, mean, scale. A program that asks for another order gets an error, unless
+it swaps RGB and BGR behind a crop, a resize or a pad, which is the same in front of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from hetero_core.frontends.openvino.model import Model
-from hetero_core.frontends.openvino.ports import ConstOutput
+from hetero_core.frontends.openvino.ports import Output
 from hetero_core.frontends.openvino.shapes import Layout, PartialShape, Type, translated
 from hetero_core.network import border
 from hetero_core.network.border import LAYOUT_OF_RANK
@@ -41,7 +42,7 @@ class InputModelInfo:
 class OutputInfo:
     """All about an output: `tensor()` and `postprocess()` are this object. `fields` are those of hetero's OutputInfo."""
 
-    def __init__(self, port: ConstOutput) -> None:
+    def __init__(self, port: Output) -> None:
         self.port = port
         self.fields: dict[str, Any] = {}
 
@@ -77,7 +78,7 @@ class OutputInfo:
 class InputInfo(OutputInfo):
     """All about an input: `tensor()` and `preprocess()` are this object. `fields` are those of hetero's InputInfo."""
 
-    def __init__(self, port: ConstOutput) -> None:
+    def __init__(self, port: Output) -> None:
         super().__init__(port)
         self._color = ColorFormat.UNDEFINED
         self._is_reordered = False
@@ -95,6 +96,11 @@ class InputInfo(OutputInfo):
         return RuntimeError(f"input '{self.port.any_name}': {reason}")
 
     def _begin(self, step: str, **fields: Any) -> None:
+        is_swap = fields.get("color") in ("BGR->RGB", "RGB->BGR") and "color" not in self._steps
+        if is_swap and self._steps and self._steps[-1] in ("crop", "resize", "pad"):
+            self._steps.insert(0, step)
+            self.fields.update(fields)
+            return
         if self._steps and _ORDER.index(step) <= _ORDER.index(self._steps[-1]):
             raise self._refuse(f"{step} after {self._steps[-1]}; the steps run in the order {', '.join(_ORDER)}, each once")
         self._steps.append(step)
@@ -102,7 +108,7 @@ class InputInfo(OutputInfo):
 
     def _find_layout(self, *, of_model: bool) -> str:
         rank = len(self.port.partial_shape)
-        model = str(self.fields.get("model_layout", LAYOUT_OF_RANK.get(rank, "")))
+        model = str(self.fields.get("model_layout", self.port.layout.letters or LAYOUT_OF_RANK.get(rank, "")))
         layout = model if of_model else str(self.fields.get("layout", model))
         if len(layout) != rank:
             raise self._refuse(f"it has {rank} axes; say their layout with set_layout, got '{layout}'")

@@ -297,6 +297,11 @@ class Layout(Written):
     def __init__(self, layout: Any = "") -> None:
         self.letters: str = re.sub(r"[\[\],\s]", "", str(layout)).upper()
 
+    @property
+    def empty(self) -> bool:
+        """Whether no order is said."""
+        return not self.letters
+
     def has_name(self, name: str) -> bool:
         """Says whether an axis has this letter."""
         return name.upper() in self.letters
