@@ -282,7 +282,6 @@ FAULTS = {
     "invalid graph": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "Mul (X, V)"))),
     "unknown operator": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "Nope (X)"))),
     "unknown domain": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "acme.Nope (X)"))),
-    "mixed types": lambda session: session(make_model("g (float[2] x, int64[2] z) => (float[2] y) { y = Add (x, z) }")),
     "failing run": lambda session: session(make_model("g (float[a] x, int64[2] s) => (float[b, c] y) { y = Reshape (x, s) }")).run(
         None, {"x": X[0], "s": np.array([2, 2])}
     ),
