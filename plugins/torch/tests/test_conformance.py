@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hetero_torch
 import pytest
 from hetero_torch.device import TorchDevice
 from hetero_torch.installation import open_torch
@@ -14,6 +15,8 @@ from hetero_core.conformance.suite import DeviceConformance
 
 class OwnMemory:
     """The plugin, on a processor that has separate memory."""
+
+    requires_api = hetero_torch.requires_api
 
     @hookimpl
     def create_device(self, name: str) -> object:
