@@ -15,7 +15,7 @@ bfloat16 are filled up themselves, since an infinite number times zero is NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -49,7 +49,7 @@ from hetero_cpu.operators.product_kernel import (
     make_product,
 )
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
-from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
 from hetero_cpu.symbols.sizes import is_open
 
 _FEWEST_OUTPUTS = 8
@@ -136,13 +136,10 @@ def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_ima
     is_short = kind.nbytes == HALF_BYTES and channels * kind.nbytes < TILE_BYTES // 2
     if products.startswith("amx") and not is_short and (is_open(pixels) or pixels >= _FEWEST_ROWS):
         most = TILE_ROWS if not is_open(pixels) and pixels <= TILE_ROWS else 2 * TILE_ROWS
-        tiles = -(-pixels // most)
-        size = most if is_open(pixels) else -(-pixels // tiles)
-        vectors = min(_MOST_SUMS * TILE_ROWS // most, -(-outputs // width))
-        blocks = -(-outputs // (vectors * width))
-        rest = outputs - (blocks - 1) * vectors * width
-        last_vectors = -(-rest // width)
-        return _Cut(Tiling(size, tiles, tiles, vectors, blocks, last_vectors, rest - (last_vectors - 1) * width, width), products)
+        vectors = _MOST_SUMS * TILE_ROWS // most
+        if not is_open(pixels):
+            return _Cut(cut_pixels(pixels, outputs, width, most, vectors), products)
+        return _Cut(replace(cut_pixels(most, outputs, width, most, vectors), tiles=-(-pixels // most)), products)
     return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image), "vnni" if kind.nbytes == 1 else "bf16")
 
 

@@ -109,7 +109,7 @@ def choose_tiling(pixels: int, outputs: int, width: int, *, is_image: bool = Fal
     tiles = (_SHARED_TILES if is_shared else _TILES)[width]
     if is_open(pixels):
         return _choose_open_tiling(pixels, outputs, width, tiles, is_image=is_image)
-    candidates = [_cut(pixels, outputs, width, most, vectors) for most, vectors in tiles]
+    candidates = [cut_pixels(pixels, outputs, width, most, vectors) for most, vectors in tiles]
     return min(candidates, key=_count_cycles)
 
 
@@ -124,7 +124,7 @@ def _choose_open_tiling(
     """
 
     def rate(tile: tuple[int, int]) -> float:
-        return _count_cycles(_cut(_MANY, outputs, width, *tile))
+        return _count_cycles(cut_pixels(_MANY, outputs, width, *tile))
 
     best = sorted(((min(most, _LONG), vectors) for most, vectors in tiles_of_width if most not in _UNFIT), key=rate)
     short = _SHORT, best[0][1]
@@ -136,13 +136,14 @@ def _choose_open_tiling(
         best = [best[0], short, *sorted(best)]
     tile = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) * (tile[0] - 2)))
     most, vectors = tile
-    like = _cut(most, outputs, width, most, vectors)
+    like = cut_pixels(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)
     is_few = not is_image and tile != best[0]
     return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1), is_few=is_few)
 
 
-def _cut(pixels: int, outputs: int, width: int, most: int, vectors: int) -> Tiling:
+def cut_pixels(pixels: int, outputs: int, width: int, most: int, vectors: int) -> Tiling:
+    """Returns the tiling in the fewest tiles of at most `most` pixels, in blocks of at most so many vectors."""
     tiles = -(-pixels // most)
     size = -(-pixels // tiles)
     vectors = min(vectors, -(-outputs // width))
