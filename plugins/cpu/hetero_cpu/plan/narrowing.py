@@ -10,6 +10,7 @@ A product of two bfloat16 is exact in float32, and so the network says what is c
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -25,6 +26,8 @@ from hetero_core.transforms.constants import LARGEST_KEPT, drop_unread
 from hetero_cpu.machine.compiler import find_half_products
 from hetero_cpu.operators.images import is_whole
 
+logger = logging.getLogger(__name__)
+
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _CAST_OPSET = 13
 """The first opset whose Cast knows bfloat16."""
@@ -35,7 +38,8 @@ def narrow_products(network: Network) -> Network:
 
     Weights of whole numbers, as quantized networks have, stay as they are.
     """
-    if not find_half_products() or _PRODUCTS.isdisjoint(network.op_types):
+    if not find_half_products():
+        logger.warning("CPU does not multiply bfloat16 on this processor; network '%s' is computed in float32", network.name)
         return network
     names, types, constants = FreshNames(network), dict(network.types), dict(network.initializers)
     nodes: list[Node] = []
