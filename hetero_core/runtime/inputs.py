@@ -69,7 +69,7 @@ class LastInputs:
         self._last: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] | None = None
 
     def match(self, inputs: Any) -> tuple[Any, ...] | None:
-        """Returns the arrays in order; None unless there is an array like the last one for each input, and nothing else."""
+        """Returns the arrays in order; None if names, types or shapes differ from the last ones, or an array is not contiguous."""
         last = self._last
         if last is None or type(inputs) is not dict or len(inputs) != len(last):
             return None

@@ -672,7 +672,7 @@ class _Loader:
             return hanging is not challenger
 
     def _make_inputs(self, member: Member) -> dict[str, Any]:
-        """Returns the inputs of the latest request that was copied, arrays of ones before the first one."""
+        """Returns copies of the inputs of a recent request; arrays of ones if there was no request."""
         specs, sample = member.loaded.inputs, self.pool.recent or self.pool.sample
         if sample is None:
             return make_inputs(specs)
