@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,3 +174,21 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         if name.startswith("hetero_cpu.") and name != "hetero_cpu.machine.compiler" and hasattr(module, "find_width"):
             monkeypatch.setattr(module, "find_width", find_width)
     return NativeRun(request.param)
+
+
+def use_products(monkeypatch: pytest.MonkeyPatch, find: Any, name: str, hidden: str) -> Iterator[str]:
+    """Has a processor's flags that match `hidden` overlooked, so that `find` of the compiler finds the products `name`; skips if not."""
+    import hetero_cpu.machine.compiler as compiler
+
+    whole = compiler._describe_processor()
+    caches = (find, compiler.describe_environment)
+    for cached in caches:
+        cached.cache_clear()
+    monkeypatch.setattr(compiler, "_describe_processor", lambda: re.sub(hidden, "", whole))
+    if not compiler.find_width():
+        pytest.skip("no machine code is made for this processor")
+    if find() != name:
+        pytest.skip(f"the processor does not have the products '{name}'")
+    yield name
+    for cached in caches:
+        cached.cache_clear()

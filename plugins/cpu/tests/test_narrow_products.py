@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from hetero_cpu.operators import narrow_product
 
 from hetero_core import Core
 
+from .conftest import use_products
 from .integers import KINDS, Builder, Case, convolve, draw_case, find_difference
 
 FLAGS = {"amx": "", "vnni": r" amx_\w+", "": r" amx_\w+| avx512_vnni"}
@@ -23,18 +23,7 @@ FACTOR = np.float32(0.5)
 @pytest.fixture(params=FLAGS, ids=lambda name: name or "float32")
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The products of bytes in use; skipped if the processor has others alone."""
-    whole = compiler._describe_processor()
-    caches = (compiler.find_byte_products, compiler.describe_environment)
-    for cached in caches:
-        cached.cache_clear()
-    monkeypatch.setattr(compiler, "_describe_processor", lambda: re.sub(FLAGS[request.param], "", whole))
-    if not compiler.find_width():
-        pytest.skip("no machine code is made for this processor")
-    if compiler.find_byte_products() != request.param:
-        pytest.skip(f"the processor does not multiply bytes by {request.param}")
-    yield request.param
-    for cached in caches:
-        cached.cache_clear()
+    yield from use_products(monkeypatch, compiler.find_byte_products, request.param, FLAGS[request.param])
 
 
 @pytest.fixture

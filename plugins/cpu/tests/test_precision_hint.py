@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hetero_cpu.machine import compiler
 from hetero_core import Core
 from hetero_core.errors import ConfigValueError
 
+from .conftest import use_products
 from .integers import Builder, Case, draw_case, find_difference
 
 HINT = {"INFERENCE_PRECISION_HINT": "bf16"}
@@ -24,18 +24,7 @@ FLAGS = {"amx_bf16": "", "bf16": r" amx_\w+", "": r" amx_\w+| avx512_bf16"}
 @pytest.fixture(params=FLAGS, ids=lambda name: name or "float32")
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The products of bfloat16 in use; skipped if the processor has others alone."""
-    whole = compiler._describe_processor()
-    caches = (compiler.find_half_products, compiler.describe_environment)
-    for cached in caches:
-        cached.cache_clear()
-    monkeypatch.setattr(compiler, "_describe_processor", lambda: re.sub(FLAGS[request.param], "", whole))
-    if not compiler.find_width():
-        pytest.skip("no machine code is made for this processor")
-    if compiler.find_half_products() != request.param:
-        pytest.skip(f"the processor does not multiply bfloat16 by {request.param}")
-    yield request.param
-    for cached in caches:
-        cached.cache_clear()
+    yield from use_products(monkeypatch, compiler.find_half_products, request.param, FLAGS[request.param])
 
 
 @pytest.fixture(scope="module")
