@@ -305,9 +305,9 @@ def runs_keep_no_memory(context: CheckContext) -> None:
     with context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         for turn in range(LEAK_ROUNDS):
-            before = _read_resident()
+            before = _read_written()
             nbytes = _run_often(sample, request)
-            growth.append((_read_resident() - before) / LEAK_RUNS)
+            growth.append((_read_written() - before) / LEAK_RUNS)
             # Allocators grow only in the first rounds; a leak still grows by each run in the last round. Other threads of the process may
             # free memory in a single round.
             if turn > FIRST_ROUNDS and max(growth[-2:]) < LEAK_BYTES:
@@ -405,9 +405,17 @@ def _count() -> dict[str, int]:
     }
 
 
-def _read_resident() -> int:
-    """Returns the resident memory of the process in bytes, after glibc's free heap memory was given back to the system."""
+def _read_written() -> int:
+    """Returns the memory in bytes that the process has written to, after glibc's free heap memory was given back to the system.
+
+    Where the system counts it exactly (`smaps_rollup`), pages of files, which it may drop at any time, are not part of it and swapped pages
+    are. Elsewhere it is the resident memory, of which Linux keeps an approximate sum.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    return int((PROCESS / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    try:
+        rows = dict(line.split(":", 1) for line in (PROCESS / "smaps_rollup").read_text().splitlines()[1:])
+        return sum(int(rows[name].split()[0]) << 10 for name in ("Anonymous", "Pss_Shmem", "Swap"))
+    except (OSError, KeyError):
+        return int((PROCESS / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
