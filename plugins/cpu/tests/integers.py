@@ -332,7 +332,9 @@ def qlinear_average_pool(rng: Rng) -> Case:
     total = convolve(numbers, window, **geometry)
     counts = np.float32(kernel[0] * kernel[1]) if counts_pads else convolve(np.ones_like(numbers), window, **geometry)
     total, counts = (np.broadcast_to(each, total.shape).reshape(batch, channels, *total.shape[2:]) for each in (total, counts))
-    return graph.finish({y: rescale(total, scales[0] / (scales[1] * counts.astype(np.float32)), zeros[1], dtype)})
+    # The zero point is added before the sum is rounded.
+    shifted = fuse(total, scales[0] / (scales[1] * counts.astype(np.float32)), np.float32(zeros[1]))
+    return graph.finish({y: limit(np.rint(shifted), 0, dtype)})
 
 
 def qlinear_softmax(rng: Rng) -> Case:

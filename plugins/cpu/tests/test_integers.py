@@ -87,6 +87,15 @@ def test_depth_is_cut_where_sums_reach_two_to_the_24(depth: int, pieces: int) ->
     assert [node.op_type for node in network.nodes].count("MatMul") == pieces
 
 
+def test_mean_of_a_window_is_rounded_with_its_zero_point(core: Core, kernels: str) -> None:
+    graph, one = Builder(), np.float32(1)
+    names = map(graph.constant, (one, np.int8(0), one, np.int8(-35)))
+    x = graph.feed(np.array([[[0, 1, 2, 3]]], np.int8))
+    y = graph.node("QLinearAveragePool", x, *names, domain="com.microsoft", kernel_shape=[2])
+    # The sums -34.5, -33.5 and -32.5 are rounded to even numbers.
+    assert find_difference(core, graph.finish({y: np.array([[[-34, -34, -32]]], np.int8)}), kernels) == ""
+
+
 def test_operator_without_rule_reads_bytes(core: Core, kernels: str) -> None:
     graph = Builder()
     x = np.array([[1.0, -3.0, 2.0], [0.5, 0.25, -1.0]], np.float32)

@@ -95,6 +95,9 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     sizes, strides = merge_axes(arrays)
     if not sizes:
         return Rows((), 1, 1, ((),) * len(arrays))
+    if strides[-1][0] != y.itemsize:
+        # A halo lies between the elements of a narrow image of one channel: each is a row.
+        sizes, strides = [*sizes, 1], [*strides, (y.itemsize,) * len(arrays)]
     length, steps = sizes.pop(), strides.pop()
     last = length
     if not sizes and (is_open(length) or length > _ROW):

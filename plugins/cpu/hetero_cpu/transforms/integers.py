@@ -1075,7 +1075,9 @@ def _pool_quantized(state: _Rewriter, node: Node) -> bool:
     mean = state.emit_like(replace(template, attributes=MappingProxyType(attributes)), codes.parts[0], shape=shape)
     total = state.emit("Round", state.emit("Mul", mean, state.number(np.float32(count)), shape=shape), shape=shape)
     factor = x_scale / (y_scale * counts)
-    return state.keep_rescaled(node, total, factor.reshape((1, 1, *factor.shape)) if factor.ndim == rank else factor, *target)
+    # ONNX Runtime adds the zero point before it rounds.
+    value = state.rescale(total, factor.reshape((1, 1, *factor.shape)) if factor.ndim == rank else factor, shape, target[0])
+    return state.keep(node.outputs[0], state.saturate(value, *target, shape, is_shifted=True))
 
 
 def _normalize_quantized(state: _Rewriter, node: Node) -> bool:

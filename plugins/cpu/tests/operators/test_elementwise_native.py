@@ -93,6 +93,14 @@ def test_sum_of_images_channels_last_equals_numpy(case: Any) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("height", [2, 5, 40])
+def test_narrow_image_of_one_channel_is_written_into_a_halo(height: int, width: int) -> None:
+    x, y = draw_array(0, (2, 3, height, 1))[:, :1], draw_array(0, (2, 1, height, 1), "halo")
+    run_site(make_site([make_node("Relu", ["x"], "y")], {"x": x}, x.shape), {"x": x}, y, width)
+    assert np.array_equal(y, np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("shape", [(1,), (7,), (4096,), (100_001,), (3, 5), (2, 3, 50), (70, 700), (2, 3, 2, 2, 3)])
 @pytest.mark.parametrize("operand", ["full", "last", "rows", "one"])
 def test_product_in_c_order_equals_numpy(shape: tuple[int, ...], operand: str, width: int) -> None:
