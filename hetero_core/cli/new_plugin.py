@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,11 @@ def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
         "pyproject.toml": _fill("pyproject.toml", name),
         "README.md": _fill("README.md", name, about=KINDS[kind]),
         f"{name.package}/__init__.py": _fill(
-            "__init__.py", name, about=KINDS[kind], kind="engine" if kind == "engine" else "interpreter"
+            "__init__.py",
+            name,
+            about=KINDS[kind],
+            kind="engine" if kind == "engine" else "interpreter",
+            api="(1, 2)" if kind == "asynchronous" else "(1, 0)",  # the lowest version that has its hooks and arguments
         ),
         f"{name.package}/device.py": _write_device(name, kind),
         f"{name.package}/py.typed": "",
@@ -122,18 +127,19 @@ def answer(options: argparse.Namespace) -> Answer:
             (folder / path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write the plugin to '{folder}': {error.strerror or error}") from error
+    place = folder if folder.is_absolute() else f"./{folder}"
     lines = [
         *(str(folder / path) for path in texts),
         "",
         "Next:",
-        f"  pip install -e './{folder}[test]'" if not folder.is_absolute() else f"  pip install -e '{folder}[test]'",
+        f"  pip install -e {shlex.quote(f'{place}[test]')}",
         f"  hetero conformance {name.device} --level contract",
     ]
     return Answer("\n".join(lines), {"device": name.device, "kind": options.kind, "folder": str(folder), "files": list(texts)}, OK)
 
 
 def _require_free(name: PluginName) -> None:
-    """Raises UsageError if an installed distribution announces a device of this name, or a distribution of hetero has the name."""
+    """Raises UsageError for the name of an installed or known device, and for a name whose distribution is one of hetero's own."""
     from importlib_metadata import entry_points  # reads the installed distributions
 
     claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]
@@ -143,4 +149,9 @@ def _require_free(name: PluginName) -> None:
         raise UsageError(
             f"the name {name.device} is taken: it is the device of {owner}{', which is installed' if claims else ''}. Give the plugin "
             f"another name, as MY_{name.device}"
+        )
+    if name.distribution in {"hetero-core", *(row.package for row in known_devices().values())}:
+        raise UsageError(
+            f"the name {name.device} is taken: {name.distribution} is a package of hetero. Give the plugin another name, as "
+            f"MY_{name.device}"
         )

@@ -155,6 +155,11 @@ def _check_hooks(plugin: Any, blame: Provenance | str, cure: str) -> None:
         known = tuple(inspect.signature(specs[hook]).parameters)
         for argument, parameter in inspect.signature(function).parameters.items():
             # pluggy passes no argument that has a default.
+            if argument in known and parameter.default is not parameter.empty:
+                raise PluginError(
+                    f"{blame} does not fit the contract: its {hook} has the argument '{argument}' with a default, and would never get it; "
+                    f"declare it without the default{cure}"
+                )
             if argument not in (*known, "self") and parameter.default is parameter.empty:
                 raise PluginError(
                     f"{blame} does not fit the contract: its {hook} asks for '{argument}'{suggest(argument, known) or ';'} "
@@ -200,6 +205,7 @@ class Registry:
         entry_points = importlib_metadata.entry_points()
         wrappers = entry_points.select(group=WRAPPERS_GROUP)
         announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
+        self._installed = frozenset(announced)  # when this Core was opened
         self._plugins = switches.plugins
         self._left_out = switches.select(announced, [wrapper.name for wrapper in wrappers])
         self._announced = {name: claims for name, claims in announced.items() if name not in self._left_out}
@@ -228,6 +234,10 @@ class Registry:
             advice = advise_missing(name, self._announced)
             if name in self._left_out:
                 advice = f"{PLUGINS_VARIABLE}={self._plugins} leaves it out"
+            elif name not in self._installed and name in read_announcements(
+                importlib_metadata.entry_points(group=DEVICES_GROUP), self._timeout
+            ):
+                advice = "it was installed after this Core was opened, open another Core"
             hint = f"; {advice};" if advice else suggest_device(name, self._announced) or ";"
             if "," in name:
                 hint = f", did you mean 'HETERO:{name}'?"

@@ -102,6 +102,8 @@ class Declaration:
                 )
         table = TOOLKIT if self.table is None else self.table
         complete = cache(partial(self.complete, function))
+        if self.table is not None:  # the toolkit's own hundreds of signatures are read when they are first needed
+            complete()
         for version in self.since:
             table.add((self.domain, self.op_type, version), complete)
         return function
@@ -114,6 +116,18 @@ class Declaration:
             attributes, required, _ = read_signature(self.prepare)
         counts_outputs = "output_count" in attributes
         attributes |= self.shared
+        names, most = {**self.unread, **attributes}, limits[1]
+        absent = [
+            *(f"host={place}" for place in self.host if most is not None and not 0 <= place < most),
+            *(f"without {name!r}" for name in self.without if name not in names),
+            *(f"{field} of {name!r}" for field in ("choices", "bodies") for name in getattr(self, field) if name not in names),
+        ]
+        if absent:
+            inputs = "any number of inputs" if most is None else f"{most} inputs at most"
+            raise TypeError(
+                f"the kernel {function.__name__} of {self.op_type} is declared with {', '.join(absent)}; its signature has {inputs} and "
+                f"the attributes {enumerate_choices(names)}"
+            )
         hidden = {"output_count", *self.without}
         dtypes = self.dtypes
         if self.halves is not None:

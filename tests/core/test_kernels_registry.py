@@ -220,6 +220,13 @@ def test_kernels_do_not_write_into_their_inputs() -> None:
         ({"dtypes": frozenset({"float"})}, r"dtypes=frozenset\({'float'}\); expected a frozenset of element types"),
         ({"choices": {"axis": -1}}, r"choices={'axis': -1}; expected a mapping of attributes to tuples of values"),
         ({"bodies": "body"}, "bodies='body'; expected a tuple of attributes"),
+        (
+            {"choices": {"axes": (-1,), "mode": ("a",)}, "unread": {"mode": "a"}},
+            "choices of 'axes'; its signature has 1 inputs at most and the attributes mode$",
+        ),
+        ({"bodies": ("body",)}, "bodies of 'body'; .* the attributes none"),
+        ({"without": ("axis",)}, "without 'axis'; "),
+        ({"host": (0, 1)}, "host=1; "),
     ],
 )
 def test_wrong_argument_is_told_where_the_kernel_is_declared(arguments: dict[str, Any], reason: str) -> None:

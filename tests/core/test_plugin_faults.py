@@ -140,14 +140,22 @@ def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
         @hookimpl
         def export_network(self, everything: object) -> None: ...
 
+    class Lazy(PlainDevice):
+        @hookimpl
+        def load_network(self, network: Network, query: object = None) -> None: ...
+
     core.register_plugin("MISSPELT", Misspelt())
     core.register_plugin("GREEDY", Greedy())
+    core.register_plugin("LAZY", Lazy())
     misspelt = r"plugin MISSPELT \(.*\) does not fit the contract: unknown hook 'qery_network', did you mean 'query_network'"
     with pytest.raises(PluginError, match=misspelt):
         core.get_metric("MISSPELT", "FULL_DEVICE_NAME")
     greedy = r"plugin GREEDY \(.*\) does not fit the contract: its export_network asks for 'everything'"
     with pytest.raises(PluginError, match=greedy):
         core.get_metric("GREEDY", "FULL_DEVICE_NAME")
+    lazy = r"plugin LAZY \(.*\) .* its load_network has the argument 'query' with a default, and would never get it; declare it without"
+    with pytest.raises(PluginError, match=lazy):
+        core.get_metric("LAZY", "FULL_DEVICE_NAME")
 
 
 @pytest.mark.parametrize("run", [InferRequest.infer, lambda request, inputs: [request.start_async(inputs), request.wait()]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hetero_core.conformance.runner import make_target, run_checks
 
 ROOT = Path(__file__).parents[2]
 CHECKS = (
+    "registry.plugin_states_the_api_that_it_uses",
     "load.*",
     "requests.*",
     "start.*",
@@ -35,7 +37,9 @@ def test_plugin_of_each_kind_passes_the_kit_as_written(kind: str, tmp_path: Path
     project = tomllib.loads((tmp_path / "new" / "pyproject.toml").read_text())["project"]
     assert project["name"] == f"hetero-new-{kind}"
     assert project["entry-points"]["hetero_core.devices"] == {device: package}
-    target = make_target(device, plugin=importlib.import_module(package))
+    module = importlib.import_module(package)
+    assert module.requires_api == ((1, 2) if kind == "asynchronous" else (1, 0))  # only its device takes `query`
+    target = make_target(device, plugin=module)
     outcomes = list(run_checks(choose_checks([], CHECKS), target))
     assert [outcome for outcome in outcomes if outcome.status == "failed"] == []
     assert len([outcome for outcome in outcomes if outcome.status == "passed"]) > 20
@@ -117,3 +121,23 @@ def test_name_that_is_taken_is_refused(
     assert main(["new-plugin", name]) == 2
     assert f"the name {name.upper()} is taken: it is the device of {owner}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["core", "OnnxRuntime"])
+def test_name_of_a_package_of_hetero_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No device has these names, but pip would put the plugin in the place of the package."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-plugin", name]) == 2
+    assert f"the name {name.upper()} is taken: hetero-{name.lower()} is a package of hetero" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_printed_install_command_survives_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-plugin", "mine", "--folder", "o'neil & co"]) == 0
+    (command,) = (line for line in capsys.readouterr().out.splitlines() if "pip install" in line)
+    assert shlex.split(command) == ["pip", "install", "-e", "./o'neil & co[test]"]
