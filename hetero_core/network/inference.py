@@ -30,6 +30,7 @@ from hetero_core.network.hints import (
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
 from hetero_core.network.operators import KEPT_RANKS, REFUSALS, OpenSize, Shape, SizedNode, open_size
+from hetero_core.network.opsets import find_schema
 from hetero_core.network.soundness import check_axes
 from hetero_core.network.types import (
     LARGEST_RANK,
@@ -158,6 +159,8 @@ class _Inference:
         input_types = [state.find_type(value) if value else None for value in node.inputs]
         if node.since_version == 0:
             return node, self._ask_author(node, input_types) or infer_contrib(node, input_types, state.read)
+        if self.budget is not None:  # a model that is read: its passes keep the types
+            _check_element_types(node, input_types)
         if node.op_type == "If" and not node.domain and node.since_version < 11:
             # As of opset 10 onnx takes the branches' types for two descriptions of a single type.
             return node, _unite_branches(node)
@@ -363,6 +366,23 @@ def infer_contrib(node: Node, input_types: Sequence[ValueType | None], read: Rea
     """Returns the types that the rule of an operator of ONNX Runtime gives; element types alone if it cannot tell the sizes."""
     types = apply_rule(node, input_types, read)
     return types or {value: TensorType(dtype) for value, dtype in _apply_type_rule(node, input_types).items()}
+
+
+def _check_element_types(node: Node, input_types: Sequence[ValueType | None]) -> None:
+    """Refuses a node with inputs of different element types to which ONNX gives one, as ONNX Runtime does."""
+    dtypes = [each.dtype if isinstance(each, TensorType) else None for each in input_types]
+    if len({*dtypes, None}) <= 2:
+        return
+    types = find_schema(node.op_type, node.since_version, node.domain).types
+    first_of_type: dict[str, int] = {}
+    for index, dtype in enumerate(dtypes):
+        type_name = types[min(index, len(types) - 1)]
+        first = first_of_type.setdefault(type_name, index) if type_name and dtype is not None else index
+        if dtypes[first] != dtype:
+            raise InvalidNetworkError(
+                f"inputs '{node.inputs[first]}' and '{node.inputs[index]}' of node {node.label} have element types {dtypes[first]} and "
+                f"{dtype}; expected one type. Convert one of them with a Cast, or export the model again."
+            )
 
 
 def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:

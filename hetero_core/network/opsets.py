@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 class Schema:
     """The demands of an operator on its nodes, from a version on.
 
-    `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `kinds`
-    are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
+    `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `types`
+    names the type of each: inputs of one name have one type, an empty name is any type, and further inputs have the last one. `kinds` are
+    those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
     """
 
     since_version: int
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     needed: tuple[bool, ...]
+    types: tuple[str, ...]
     kinds: Mapping[str, int]
     required: tuple[str, ...]
 
@@ -38,13 +40,16 @@ def find_schema(op_type: str, since_version: int, domain: str) -> Schema:
     import onnx.defs  # heavy
 
     schema = onnx.defs.get_schema(op_type, since_version, domain)
-    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    options = onnx.defs.OpSchema.FormalParameterOption
     attributes = schema.attributes
     return Schema(
         int(schema.since_version),
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
-        tuple(formal.option != optional for formal in schema.inputs),
+        tuple(formal.option != options.Optional for formal in schema.inputs),
+        tuple(
+            "" if formal.option == options.Variadic and not formal.is_homogeneous else formal.type_str for formal in schema.inputs
+        ),
         MappingProxyType({name: int(attribute.type.value) for name, attribute in attributes.items()}),
         tuple(sorted(name for name, attribute in attributes.items() if attribute.required)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnx
@@ -213,3 +214,35 @@ def test_constant_of_another_kind_than_its_name_says_is_refused(key: str, value:
         InvalidNetworkError, match=f"has the attribute '{key}' of another kind than its name says; correct its type"
     ):
         read_network(model)
+
+
+MIXED = {
+    "[node] y = Add (x, n)": "inputs 'x' and 'n' of node 'node' (Add-14) have element types float32 and int64; expected one type",
+    "[node] y = Sum (x, x, d)": "inputs 'x' and 'd' of node 'node' (Sum-13) have element types float32 and float64",
+    "[node] y = Clip (x, , d)": "inputs 'x' and 'd' of node 'node' (Clip-13) have element types float32 and float64",
+    "y = If (c) <then_branch = t () => (a) { [inner] a = Mul (x, n) }, else_branch = e () => (b) { b = Neg (x) }>": (
+        "inputs 'x' and 'n' of node 'inner' (Mul-14) have element types float32 and int64"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", MIXED)
+def test_inputs_of_one_type_in_onnx_have_one_element_type(body: str) -> None:
+    with pytest.raises(InvalidNetworkError, match=re.escape(MIXED[body])):
+        read_network(parse(f"g (float[2] x, int64[2] n, double d, bool c) => (float[2] y) {{ {body} }}"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Pow (x, n)",
+        "y = Gather (x, n)",
+        "a, b = If (c) <then_branch = t () => (p, q) { p = Neg (x) q = Neg (n) }, else_branch = e () => (r, s) { r = Neg (x) s = Neg (n) }>"
+        " y = Neg (a)",
+        "y, z = Loop (, c, x, n) <body = l (int64 i, bool k, float[2] p, int64[2] q) => (bool r, float[2] s, int64[2] t) "
+        "{ r = Identity (k) s = Neg (p) t = Neg (q) }>",
+    ],
+)
+def test_element_types_differ_where_onnx_lets_them(body: str) -> None:
+    network = read_network(parse(f"g (float[2] x, int64[2] n, double d, bool c) => (float[2] y) {{ {body} }}"))
+    assert str(network.type_of("y")) == "float32[2]"
