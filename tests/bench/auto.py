@@ -89,13 +89,13 @@ def measure_case(name: str, options: argparse.Namespace) -> str:
             rounds += 1
     able = [device for device in ENGINES if all(answers[device])]
     medians = {key: {device: median(own[key] for own in answers[device]) for device in able} for key in ("run", "first", "final")}
-    ratios = {key: min(seconds[device] for device in able if device != "AUTO") / seconds["AUTO"] for key, seconds in medians.items()}
+    ratios = {
+        key: min(seconds[device] for device in able if device != "AUTO") / seconds["AUTO"] for key, seconds in medians.items()
+    }
     chosen = ", ".join("+".join(own["devices"]) for own in answers["AUTO"])
     runs = " ".join(f"{medians['run'][device] * 1e3:10.3f}" if device in able else f"{'-':>10}" for device in ENGINES)
     firsts = " ".join(f"{medians['first'][device]:6.2f}" if device in able else f"{'-':>6}" for device in ENGINES)
-    return (
-        f"{name:22} {rounds:2} {runs} {ratios['run']:6.3f}  {firsts} {1 / ratios['first']:6.3f} {medians['final']['AUTO']:6.1f}  {chosen}"
-    )
+    return f"{name:22} {rounds:2} {runs} {ratios['run']:6.3f}  {firsts} {1 / ratios['first']:6.3f} {medians['final']['AUTO']:6.1f}  {chosen}"
 
 
 def main() -> None:

@@ -81,6 +81,8 @@ class Home:
 class MemberMemory:
     """The working memory of a request on each of its members, made on first use."""
 
+    has_run = False
+
     def __init__(self, home: Home | None = None) -> None:
         self.home = home
         self._state_of_member: dict[Member, object] = {}
@@ -227,6 +229,8 @@ class Pool:
         self.sample: tuple[Any, ...] | None = None
         self.recent: tuple[Any, ...] | None = None
         """Copies of the inputs of the first request, and of a later one for measurements; None has the next one copied."""
+        self.repeats = False
+        """Whether the latest request had run before, as one that the caller keeps; `infer` of the network makes a new one each time."""
 
     @property
     def members(self) -> tuple[Member, ...]:
