@@ -308,22 +308,24 @@ class AutoExecutable(PoolExecutable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
-        if self._find_races(inputs, context) is None:
-            return super().run(inputs, context)
-        return Executable.run(self, inputs, context)
+        if self._races is not None and may_repeat_run(context):
+            return Executable.run(self, inputs, context)
+        self._note_request(inputs, context)
+        return super().run(inputs, context)
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or as soon as a member is free."""
-        races = self._find_races(inputs, context)
-        if races is None:
-            super().start(inputs, context, done)
-        else:
+        self._note_request(inputs, context)
+        races = self._races
+        if races is not None and may_repeat_run(context):
             races.start(inputs, context, done)
+        else:
+            super().start(inputs, context, done)
 
-    def _find_races(self, inputs: tuple[Any, ...], context: RunContext) -> Races | None:
-        """Returns the races if the choice is not made yet and the run may be repeated."""
+    def _note_request(self, inputs: tuple[Any, ...], context: RunContext) -> None:
+        """Begins the choice with the first request, and keeps of a request what measurements need."""
         if self._begin is None:
-            return None
+            return
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
         self.pool.repeats, state.has_run = state.has_run, True
@@ -331,7 +333,6 @@ class AutoExecutable(PoolExecutable):
             recent = self.pool.recent = tuple(each.copy() for each in inputs)
             self.pool.sample = self.pool.sample or recent
         self._open_settling()
-        return self._races if may_repeat_run(context) else None
 
     def _open_settling(self) -> Future[None] | None:
         """Returns the choice that is under way, which begins with the first call; None if the device was chosen at load."""
