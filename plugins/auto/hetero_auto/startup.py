@@ -196,6 +196,8 @@ _UNASKED_SECONDS, _FIRST_SECONDS, _MEASURE_SECONDS = 1.0, 1.0, 3.0
 """Seconds that the further devices wait for a first request, and then for the first runs of the process; those that are measured wait
 longer, as that takes longer.
 """
+_PAUSE_SECONDS = 0.5
+"""Seconds after a first answer in which an application mostly makes its first result, which a measurement does not disturb."""
 _LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
 """Seconds in which a further device must load the network, and in which two devices must be compared, before the choice goes on without
 the device that hangs.
@@ -301,8 +303,8 @@ class AutoExecutable(PoolExecutable):
             return settled
 
         executable._begin, executable.when_final = begin, executable._call_later
-        # Open sizes are those of the first request, so the measurement waits for it.
-        if not (way.measures and loader.is_open):
+        # A measurement is of the first request's sizes, and its work would be in the way of an application that still starts.
+        if not way.measures or (way.choice is not None and not loader.is_open):
             executable._open_settling()
         return executable
 
@@ -356,8 +358,8 @@ class AutoExecutable(PoolExecutable):
         settled = self._open_settling()
         if settled is not None:
             # The loader need not wait for a first answer now.
-            self.pool.has_entered.set()
-            self.pool.has_answered.set()
+            for event in (self.pool.has_entered, self.pool.has_answered, self.pool.is_awaited):
+                event.set()
             settled.result()
             self.hand_over()
 
@@ -485,11 +487,15 @@ class _Loader:
         """
         if self.pool.has_entered.wait(_UNASKED_SECONDS):
             FIRST_RUNS.expect(self.pool.has_answered)
+        is_measured = self._way.measures and self._way.choice is None
+        if is_measured:
+            self.pool.has_answered.wait(_MEASURE_SECONDS)
+            self.pool.is_awaited.wait(_PAUSE_SECONDS)
         # The choice of a part is made within the choice of the whole.
         turn = nullcontext() if self._is_part else _turn.take(self._is_over)
         try:
             with turn:
-                self._await_first_runs(_MEASURE_SECONDS if self._way.measures and self._way.choice is None else _FIRST_SECONDS)
+                self._await_first_runs(_MEASURE_SECONDS if is_measured else _FIRST_SECONDS)
                 self.settle()
         except ClosedError:
             return
@@ -503,7 +509,8 @@ class _Loader:
             raise ClosedError(f"{self._source.owner}: nothing needs the choice of a device any more")
 
     def _is_over(self) -> bool:
-        return self.pool.is_closed or not threading.main_thread().is_alive()
+        is_closing = self.executor is not None and self.executor.is_closed
+        return is_closing or self.pool.is_closed or not threading.main_thread().is_alive()
 
     def settle(self) -> None:
         """Loads the chosen device, which takes over from the members that serve meanwhile; if no device can load, these stay.
