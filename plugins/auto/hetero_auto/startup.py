@@ -267,12 +267,12 @@ class AutoExecutable(PoolExecutable):
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
-    def load(source: MemberSource, candidates: Candidates, way: Way, seconds_of_device: dict[str, float]) -> AutoExecutable:
+    def load(source: MemberSource, candidates: Candidates, way: Way) -> AutoExecutable:
         """Returns the executable, ready for its first request.
 
         Raises: the error of the last device, if no device can load the network.
         """
-        loader = _Loader(source, candidates, seconds_of_device, way)
+        loader = _Loader(source, candidates, way)
         falls_back = source.config[RUNTIME_KEY]
         pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
         loader.pool = pool
@@ -417,10 +417,10 @@ class _Loader:
     executor: Executor | None = None
     races: Races | None = None
 
-    def __init__(self, source: MemberSource, candidates: Candidates, seconds_of_device: dict[str, float], way: Way) -> None:
+    def __init__(self, source: MemberSource, candidates: Candidates, way: Way) -> None:
         self._source = source
         self._candidates = candidates
-        self._seconds = seconds_of_device
+        self._seconds: dict[str, float] = {}
         self._way = way
         self.is_open = any(not isinstance(size, int) for spec in source.network.inputs for size in spec.shape or (None,))
         self._lock = threading.RLock()

@@ -402,7 +402,7 @@ def test_no_take_over_is_lost_in_any_order_of_threads(
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
     # Not the times of the rounds before: they are nearly equal.
-    monkeypatch.setattr("hetero_auto.candidates.Candidates.find_quick", lambda self, seconds: "QUICK")
+    monkeypatch.setattr("hetero_auto.candidates.Candidates.find_quick", lambda self: "QUICK")
     add_device("CHOSEN")
     quick = add_device("QUICK")
     interval = sys.getswitchinterval()
