@@ -307,6 +307,7 @@ SCRIPTS = {
     "integers": Script(
         "plugins/cpu/tests/integers.py", "Runs 20,000 drawn quantized networks against exact integers; half an hour.", TESTED
     ),
+    "auto": Script("tests/bench/auto.py", "Compares AUTO with each device alone on twenty models; twelve minutes.", TESTED),
     "busy": Script("tests/bench/busy.py", "Runs one network in several processes at once; prints figures.", TESTED),
     "rounds": Script(
         "plugins/process/tests/rounds.py",

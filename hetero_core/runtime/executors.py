@@ -210,7 +210,8 @@ class Executor:
         # Held, so that the exit of the interpreter finds the manager of executors in use.
         self._manager = manager
         self._lock = threading.Lock()
-        self._is_closed = False
+        self.is_closed = False
+        """Whether the Core has been closed, and waits for the running tasks."""
         self._process = os.getpid()
         from queue import PriorityQueue, SimpleQueue  # a network with synchronous runs only has no executor
 
@@ -236,7 +237,7 @@ class Executor:
 
         future: Future[Any] = Future()
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 raise ClosedError(f"cannot start a request on {self._name}: its Core is closed")
             self._tasks.put((rank, next(_numbers), (future, task)))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self.workers:
@@ -251,7 +252,7 @@ class Executor:
         from queue import Empty  # as above
 
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
         with suppress(Empty):
             while True:
                 _, _, dropped = self._tasks.get_nowait()

@@ -47,7 +47,7 @@ def make_case(name: str, batch: int = 1) -> Case:
     """Returns a case, bit-identical for the same name and batch. Raises: KeyError.
 
     Only the fixed models have a batch. A case has a form of float16, `half:NAME`, and quantized forms, which need onnxruntime:
-    `qdq:NAME`, `qoperator:NAME` and `dynamic:NAME`.
+    `qdq:NAME`, `qoperator:NAME` and `dynamic:NAME`. `sklearn:NAME` needs skl2onnx.
     """
     if name in FIXED or name == "residual":
         model = larger_model(name, batch) if name in LARGER else widen_batch(_make_light(name), batch)
@@ -60,6 +60,8 @@ def make_case(name: str, batch: int = 1) -> Case:
             for run in whole.runs
         ]
         return Case(set_float_type(whole.model, TensorProto.FLOAT16), runs)
+    if kind == "sklearn":
+        return make_fitted(count)
     if kind in QUANTIZERS:
         return quantize_case(make_case(count, batch), kind)
     if count:
@@ -288,6 +290,24 @@ def _make_rows(nodes: list[Any], outputs: list[Any], constants: list[Any], featu
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(helper.make_graph(nodes, "rows", [x], outputs, constants), opset_imports=opsets, ir_version=10)
     return Case(model, [{"x": np.random.default_rng(1).standard_normal((rows, features), np.float32)}])
+
+
+def make_fitted(name: str, *, features: int = 20, rows: int = 1) -> Case:
+    """Returns a model of scikit-learn, fitted to drawn rows and converted by skl2onnx: `forest`, `pipeline` or `ridge`."""
+    from skl2onnx import to_onnx  # only these cases need it
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline as chain
+    from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+    model = {
+        "forest": RandomForestClassifier(100, max_depth=8, random_state=0),
+        "pipeline": chain(StandardScaler(), LogisticRegression()),
+        "ridge": chain(PolynomialFeatures(2), Ridge()),
+    }[name]
+    x = np.random.default_rng(0).standard_normal((500, features), np.float32)
+    model.fit(x, (x[:, 0] + x[:, 1] > 0).astype(np.int64))
+    return Case(to_onnx(model, x[:1], target_opset=17), [{"X": x[:rows]}])
 
 
 def make_int4_products() -> Case:

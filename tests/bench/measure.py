@@ -98,6 +98,17 @@ def time_plan(engine: str, path: Path) -> float:
     return perf_counter() - began
 
 
+def open_runs(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Returns the feeds of a pass, and the number of tokens that follow, from the files of a case."""
+    case = json.loads((folder / "case.json").read_text(encoding="utf-8"))
+    runs: list[dict[str, Any]] = [{} for _ in range(case["runs"])]
+    with np.load(folder / "inputs.npz") as stored:
+        for key in stored:
+            index, _, name = key.partition("/")
+            runs[int(index)][name] = stored[key]
+    return runs, case["tokens"]
+
+
 def run_case(run: Run, runs: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
     """Returns the outputs of the last run of a pass; a decoder gets the token of its largest logit and its own past outputs."""
     outputs: dict[str, Any] = {}
@@ -137,24 +148,20 @@ def find_peak_memory() -> int:
 def measure(task: dict[str, Any]) -> dict[str, Any]:
     """Returns the seconds until the first answer since the start of the process, of the load and of each pass, and the peak bytes."""
     folder = Path(task["folder"])
-    path, case = folder / "model.onnx", json.loads((folder / "case.json").read_text(encoding="utf-8"))
-    with np.load(folder / "inputs.npz") as stored:
-        runs: list[dict[str, Any]] = [{} for _ in range(case["runs"])]
-        for key in stored:
-            index, _, name = key.partition("/")
-            runs[int(index)][name] = stored[key]
+    path = folder / "model.onnx"
+    runs, tokens = open_runs(folder)
     began = perf_counter()
     run, is_ready = open_engine(task["engine"], path, task["threads"])
     loaded = perf_counter()
     outputs = run(runs[0])
     figures: dict[str, Any] = {"first answer": [time.time() - task["started"]], "load": [loaded - began]}
     if task["seconds"]:
-        wait_until_ready(is_ready, lambda: run_case(run, runs, case["tokens"]))
+        wait_until_ready(is_ready, lambda: run_case(run, runs, tokens))
         times: list[float] = []
         end = perf_counter() + task["seconds"]
         while perf_counter() < end or len(times) < 3:
             began = perf_counter()
-            outputs = run_case(run, runs, case["tokens"])
+            outputs = run_case(run, runs, tokens)
             times.append(perf_counter() - began)
         figures["run"] = times
         if task["engine"].startswith("HETERO:"):

@@ -1,6 +1,6 @@
 """The AUTO device: the best device of a list, or of all installed devices, for each network, with the next devices as a fallback.
 
-Loading: the devices that take the whole network, in order of preference; the device that loads fastest serves at once. With a list
+Loading: the devices that take the whole network, in order of preference; one that loads fast serves at once. With a list
 the first device takes over when it is compiled; without a list all devices are timed, and the fastest takes over.
 """
 
@@ -63,7 +63,10 @@ class AutoDevice(Composer):
                 runtime=True,
             ),
             STARTUP_KEY: ConfigKey(
-                bool, True, "Whether the device that loads fastest serves while the chosen one compiles.", runtime=True
+                bool,
+                True,
+                "Whether a device that loads fast, the last of a list, serves while the chosen one compiles.",
+                runtime=True,
             ),
             RUNTIME_KEY: ConfigKey(bool, True, "Whether the next device takes over where one fails in a run.", runtime=True),
             POLICY_KEY: POLICY,
@@ -80,11 +83,6 @@ class AutoDevice(Composer):
     example = "AUTO:GPU,CPU"
     purpose = "choose from"
     takes_exclusions = True
-
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
-        self.load_seconds: dict[str, float] = {}
-        """The latest time that each device took to load a network; which loads fastest is known from it."""
 
     def list_entries(self, device: DeviceName) -> tuple[ListedDevice, ...]:
         """Returns the devices of the list (all installed devices if it is empty), without the excluded devices."""
@@ -128,7 +126,7 @@ class AutoDevice(Composer):
             choice = None
         quick = None if choice is None or not candidates.takes_all(choice.quick) else choice.quick
         if quick is None:
-            quick = candidates.find_quick(self.load_seconds) if starts_early else next(iter(candidates), None)
+            quick = candidates.find_quick() if starts_early else next(iter(candidates), None)
         if quick is None:
             require_all_supported(device, network, self._explain(device, candidates))
         if is_cumulative:
@@ -138,7 +136,7 @@ class AutoDevice(Composer):
             whole = freeze_mapping({**config, THREADS_KEY: max(1, processors // streams), STREAMS_KEY: streams})
             source = replace(source, config=whole, sharers=sharers)
         way = Way(quick if starts_early else None, measures, entry, choice)
-        return AutoExecutable.load(source, candidates, way, self.load_seconds)
+        return AutoExecutable.load(source, candidates, way)
 
     @hookimpl
     def export_network(self, executable: AutoExecutable) -> Payload:

@@ -191,24 +191,17 @@ class Candidates:
                     self.query_seconds[name] = perf_counter() - began
             return name in self.answers and not self.answers[name].refused
 
-    def find_quick(self, seconds: Mapping[str, float]) -> str | None:
-        """Returns the device that is taken to answer first: by the `seconds` of its earlier loads, else the last device of the list
-        that does not hold the interpreter's lock; None if no device takes the network. If that device answers slowly at first by its
-        package's own account, as the network has many quantized weights, a device whose package promises a quick answer comes first.
+    def find_quick(self) -> str | None:
+        """Returns the device that is taken to answer first: the last device of the list that does not hold the interpreter's lock; None
+        if no device takes the network. If that device answers slowly at first by its package's own account, as the network has many
+        quantized weights, a device whose package promises a quick answer comes first.
         """
-        backwards = list(reversed(self.names))
-        backwards.sort(key=self.holds_lock)
+        backwards = sorted(reversed(self.names), key=self.holds_lock)
         quantized, limits = count_quantized(self._network), {name: self._find_quick_weights(name) for name in backwards}
         if quantized > next((inf if limit is None else limit for limit in limits.values()), inf):
-            prompt = (name for name, limit in limits.items() if limit is not None and limit >= quantized)
-            quick = next(filter(self.takes_all, prompt), None)
-            if quick is not None:
-                return quick
-        quick = next((name for name in backwards if self.takes_all(name)), None)
-        if quick is None or quick not in seconds:
-            return quick
-        timed = sorted((name for name in self.names if name in seconds), key=lambda name: seconds[name])
-        return next(name for name in timed if self.takes_all(name))
+            prompt = [name for name, limit in limits.items() if limit is not None and limit >= quantized]
+            backwards = [*prompt, *backwards]
+        return next(filter(self.takes_all, backwards), None)
 
     def _find_quick_weights(self, name: str) -> float | None:
         with suppress(DeviceUnavailableError):

@@ -61,10 +61,11 @@ def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], pool: Poo
     with a warning.
     """
     members = (challenger, best)
-    able = [member for member in members if _is_able(member, partial(_time, member, inputs, 1), title)]
-    if len(able) < len(members):
-        return able == [challenger]
-    once = {member: _time(member, inputs, 1) for member in members}
+    runs = {member: _open_run(member, inputs, pool.repeats) for member in members}
+    for member in members:
+        if not _is_able(member, runs[member], title):
+            return member is best
+    once = {member: _time(member, runs[member], 1) for member in members}
     counts = {member: max(1, int(_SAMPLE_SECONDS / max(seconds, 1e-9))) for member, seconds in once.items()}
     # Kernels may be compiled between the samples.
     for member in members:
@@ -75,7 +76,7 @@ def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], pool: Poo
         for member in members:
             with pool.hold(_HOLD_SECONDS) if once[member] < _HOLD_SECONDS else nullcontext():
                 _wait_for_room(pool.is_busy)
-                seconds = _time(member, inputs, counts[member])
+                seconds = _time(member, runs[member], counts[member])
             samples[member] = sorted([*samples[member], seconds])
     is_distant = _find_ratio(samples.values()) > _DISTANT
     for member in members:
@@ -107,34 +108,39 @@ def _is_confirmed(samples: Sequence[float]) -> bool:
     return len(samples) > 1 and samples[1] <= _SAME * samples[0]
 
 
-def await_kernels(member: Member, inputs: Mapping[str, Any], title: str) -> None:
-    """Runs a member now and then until its device has compiled its final kernels, or for `WARM_SECONDS`."""
+def await_kernels(member: Member, inputs: Mapping[str, Any], repeats: bool, title: str) -> bool:
+    """Runs a member now and then until its device has compiled its final kernels, or for `WARM_SECONDS`; False if it cannot run."""
+    run = _open_run(member, inputs, repeats)
 
     def run_and_rest() -> None:
         # The rest leaves processors to requests and to the compiler.
-        sleep(min(_time(member, inputs, 1), 1.0))
+        sleep(min(_time(member, run, 1), 1.0))
 
-    _is_able(member, lambda: warm_up(member.loaded, run_and_rest, WARM_SECONDS), title)
+    return _is_able(member, run, title) and _is_able(member, partial(warm_up, member.loaded, run_and_rest, WARM_SECONDS), title)
+
+
+def _open_run(member: Member, inputs: Mapping[str, Any], repeats: bool) -> Callable[[], object]:
+    """Returns a run as the caller of AUTO makes it: of one request many times, or of the network, which makes a request if it needs one
+    and copies what belongs to it.
+    """
+    return partial(member.loaded.create_infer_request().infer if repeats else member.loaded.infer, inputs)
 
 
 def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:
     try:
-        began = perf_counter()
-        run()
-        member.first = member.first or perf_counter() - began
+        seconds = _time(member, run, 1)
+        member.first = member.first or seconds
     except HeteroError as error:
         logger.warning("%s cannot measure %s: %s", title, member.name, error)
         return False
     return True
 
 
-def _time(member: Member, inputs: Mapping[str, Any], count: int) -> float:
-    # As AUTO runs it: without copies of outputs, which some devices need and others do not.
-    request = member.loaded.create_infer_request()
+def _time(member: Member, run: Callable[[], object], count: int) -> float:
     began, member.timed_since = perf_counter(), monotonic()
     try:
         for _ in range(count):
-            request.infer(inputs)
+            run()
     finally:
         member.timed_since = None
     return (perf_counter() - began) / count

@@ -81,6 +81,8 @@ class Home:
 class MemberMemory:
     """The working memory of a request on each of its members, made on first use."""
 
+    has_run = False
+
     def __init__(self, home: Home | None = None) -> None:
         self.home = home
         self._state_of_member: dict[Member, object] = {}
@@ -224,9 +226,13 @@ class Pool:
         self.served: dict[str, int] = {}
         self.has_entered, self.has_answered = threading.Event(), threading.Event()
         """Open when the first request has come, and when the first one has ended."""
+        self.is_awaited = threading.Event()
+        """Open when a thread waits for the choice of a device, and when the pool is closed."""
         self.sample: tuple[Any, ...] | None = None
         self.recent: tuple[Any, ...] | None = None
         """Copies of the inputs of the first request, and of a later one for measurements; None has the next one copied."""
+        self.repeats = False
+        """Whether the latest request had run before, as one that the caller keeps; `infer` of the network makes a new one each time."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -323,6 +329,7 @@ class Pool:
         """Takes nothing more and closes the members; those in a run are closed after it."""
         self.has_entered.set()
         self.has_answered.set()
+        self.is_awaited.set()
         with self._lock:
             self.is_closed = True
             for member in self._members:

@@ -17,14 +17,15 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, takewhile
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,7 +45,7 @@ from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
-from hetero_core.devices.watch import OutOfTimeError, call_within
+from hetero_core.devices.watch import OutOfTimeError
 from hetero_core.errors import (
     ClosedError,
     DeadlineExceededError,
@@ -58,6 +59,8 @@ from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor, call_in_child
 from hetero_core.runtime.first_runs import FIRST_RUNS
 from hetero_core.transforms.constants import RANDOM_OPERATORS
+
+Result = TypeVar("Result")
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
@@ -193,10 +196,14 @@ _UNASKED_SECONDS, _FIRST_SECONDS, _MEASURE_SECONDS = 1.0, 1.0, 3.0
 """Seconds that the further devices wait for a first request, and then for the first runs of the process; those that are measured wait
 longer, as that takes longer.
 """
+_PAUSE_SECONDS = 0.5
+"""Seconds after a first answer in which an application mostly makes its first result, which a measurement does not disturb."""
 _LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
 """Seconds in which a further device must load the network, and in which two devices must be compared, before the choice goes on without
 the device that hangs.
 """
+_CLOSING_SECONDS = 10.0
+"""Seconds that the end of a network or process waits at most for a load or run of the choice."""
 _TURN_SECONDS, _POLL_SECONDS = 30.0, 0.1
 """Seconds that a choice waits for the choices of other networks, and between two looks at its network, which may be closed."""
 _SIZE_RATIO = 4
@@ -260,12 +267,12 @@ class AutoExecutable(PoolExecutable):
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
-    def load(source: MemberSource, candidates: Candidates, way: Way, seconds_of_device: dict[str, float]) -> AutoExecutable:
+    def load(source: MemberSource, candidates: Candidates, way: Way) -> AutoExecutable:
         """Returns the executable, ready for its first request.
 
         Raises: the error of the last device, if no device can load the network.
         """
-        loader = _Loader(source, candidates, seconds_of_device, way)
+        loader = _Loader(source, candidates, way)
         falls_back = source.config[RUNTIME_KEY]
         pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
         loader.pool = pool
@@ -275,10 +282,10 @@ class AutoExecutable(PoolExecutable):
             return executable
         if way.quick is not None:
             pool.set_members([loader.load_quick(way.quick)])
-        elif way.measures:
-            loader.settle()
         else:
             pool.set_members([next(loader.load_each(candidates))])
+            if way.measures:
+                loader.settle()
         if way.quick is None or loader.is_settled():
             executable.hand_over()
             return executable
@@ -296,34 +303,38 @@ class AutoExecutable(PoolExecutable):
             return settled
 
         executable._begin, executable.when_final = begin, executable._call_later
-        # Open sizes are those of the first request, so the measurement waits for it.
-        if not (way.measures and loader.is_open):
+        # A measurement is of the first request's sizes, and its work would be in the way of an application that still starts.
+        if not way.measures or (way.choice is not None and not loader.is_open):
             executable._open_settling()
         return executable
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
-        if self._find_races(inputs, context) is None:
-            return super().run(inputs, context)
-        return Executable.run(self, inputs, context)
+        if self._races is not None and may_repeat_run(context):
+            return Executable.run(self, inputs, context)
+        self._note_request(inputs, context)
+        return super().run(inputs, context)
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or as soon as a member is free."""
-        races = self._find_races(inputs, context)
-        if races is None:
-            super().start(inputs, context, done)
-        else:
+        self._note_request(inputs, context)
+        races = self._races
+        if races is not None and may_repeat_run(context):
             races.start(inputs, context, done)
+        else:
+            super().start(inputs, context, done)
 
-    def _find_races(self, inputs: tuple[Any, ...], context: RunContext) -> Races | None:
-        """Returns the races if the choice is not made yet and the run may be repeated."""
+    def _note_request(self, inputs: tuple[Any, ...], context: RunContext) -> None:
+        """Begins the choice with the first request, and keeps of a request what measurements need."""
         if self._begin is None:
-            return None
+            return
+        state = context.state
+        assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
+        self.pool.repeats, state.has_run = state.has_run, True
         if self.pool.recent is None and all(isinstance(each, np.ndarray) for each in inputs):
             recent = self.pool.recent = tuple(each.copy() for each in inputs)
             self.pool.sample = self.pool.sample or recent
         self._open_settling()
-        return self._races if may_repeat_run(context) else None
 
     def _open_settling(self) -> Future[None] | None:
         """Returns the choice that is under way, which begins with the first call; None if the device was chosen at load."""
@@ -347,8 +358,8 @@ class AutoExecutable(PoolExecutable):
         settled = self._open_settling()
         if settled is not None:
             # The loader need not wait for a first answer now.
-            self.pool.has_entered.set()
-            self.pool.has_answered.set()
+            for event in (self.pool.has_entered, self.pool.has_answered, self.pool.is_awaited):
+                event.set()
             settled.result()
             self.hand_over()
 
@@ -406,18 +417,17 @@ class _Loader:
     executor: Executor | None = None
     races: Races | None = None
 
-    def __init__(self, source: MemberSource, candidates: Candidates, seconds_of_device: dict[str, float], way: Way) -> None:
+    def __init__(self, source: MemberSource, candidates: Candidates, way: Way) -> None:
         self._source = source
         self._candidates = candidates
-        self._seconds = seconds_of_device
+        self._seconds: dict[str, float] = {}
         self._way = way
         self.is_open = any(not isinstance(size, int) for spec in source.network.inputs for size in spec.shape or (None,))
         self._lock = threading.RLock()
         self._used: set[str] = set()
         self._is_part = is_candidate.get()
         self._abandoned: set[Member] = set()
-        # Of the names of devices that were compared; a later comparison of them with further kernels counts.
-        self._is_sure: dict[frozenset[str], bool] = {}
+        self._is_late = False
 
     def load_each(self, names: Iterable[str], seconds: float | None = None) -> Iterator[Member]:
         """Yields a member on each of these devices that can load the network, within `seconds` each; failures are named in warnings.
@@ -477,11 +487,15 @@ class _Loader:
         """
         if self.pool.has_entered.wait(_UNASKED_SECONDS):
             FIRST_RUNS.expect(self.pool.has_answered)
+        is_measured = self._way.measures and self._way.choice is None
+        if is_measured:
+            self.pool.has_answered.wait(_MEASURE_SECONDS)
+            self.pool.is_awaited.wait(_PAUSE_SECONDS)
         # The choice of a part is made within the choice of the whole.
         turn = nullcontext() if self._is_part else _turn.take(self._is_over)
         try:
             with turn:
-                self._await_first_runs(_MEASURE_SECONDS if self._way.measures and self._way.choice is None else _FIRST_SECONDS)
+                self._await_first_runs(_MEASURE_SECONDS if is_measured else _FIRST_SECONDS)
                 self.settle()
         except ClosedError:
             return
@@ -495,7 +509,8 @@ class _Loader:
             raise ClosedError(f"{self._source.owner}: nothing needs the choice of a device any more")
 
     def _is_over(self) -> bool:
-        return self.pool.is_closed or not threading.main_thread().is_alive()
+        is_closing = self.executor is not None and self.executor.is_closed
+        return is_closing or self.pool.is_closed or not threading.main_thread().is_alive()
 
     def settle(self) -> None:
         """Loads the chosen device, which takes over from the members that serve meanwhile; if no device can load, these stay.
@@ -545,66 +560,66 @@ class _Loader:
     def _settle_measured(self) -> None:
         """Has each device that can load the network take over if it is faster than the device that serves.
 
-        At most two devices are open at once, and those besides whose kernels are still being compiled: they are timed last.
+        A challenger is timed with its final kernels. If the device that serves loses while its own are still being compiled, it stays
+        open and is a challenger at the end, once.
         """
-        best = next(iter(self.pool.members), None)
-        unready: list[Member] = []
-        failure: HeteroError | None = None
+        best = self.pool.members[0]
         seconds: dict[str, float] = {}
+        again: list[Member] = []
+        challenger: Member | None = None
+        is_sure = True
         try:
-            for name in self._list_challengers(best):
-                if best is not None and not self._has_room():
-                    logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
-                    break
-                if best is not None:
-                    self._await_first_runs(_FIRST_SECONDS)
-                # The first request of a language model has a whole prompt, the later ones a token each.
-                self.pool.recent = None
-                try:
-                    challenger = self._find_present(name) or next(self.load_each([name], _LOAD_SECONDS))
-                except ClosedError:
-                    raise
-                except HeteroError as error:
-                    failure = error
-                    continue
-                unready.append(challenger)
-                is_faster = best is None or self._beats(challenger, best)
-                if challenger in self._abandoned:
-                    unready.remove(challenger)
-                    continue
-                for member in (challenger,) if best is None else (challenger, best):
+            for challenger in self._load_challengers(best, again):
+                is_faster = self._has_kernels(challenger) and self._beats(challenger, best)
+                for member in {challenger, best} - self._abandoned:
                     seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
+                winner, loser = (challenger, best) if is_faster else (best, challenger)
+                is_early = loser is best and not best.is_final and best not in self._abandoned
+                if is_early:
+                    again.append(best)
+                elif not (challenger.is_final and challenger.is_confirmed and best.is_confirmed) or loser in self._abandoned:
+                    is_sure = False
+                loser.stays_open = is_early or loser in self._abandoned
                 if is_faster:
-                    if best is not None:
-                        best.stays_open = best in self._abandoned or not best.is_final
-                        unready += [best] if best.stays_open and best not in self._abandoned else []
                     self._take_over(challenger)
-                    best = challenger
-                if challenger is best or challenger.is_final:
-                    unready.remove(challenger)
-                    if challenger is not best:
-                        self.close_member(challenger)
-            if best is None:
-                raise failure if failure is not None else ClosedError(f"{self._source.owner}: no device can load the network")
-            while unready:
-                challenger = unready[0]
-                if self._has_kernels(challenger) and self._beats(challenger, best):
-                    best.stays_open = best in self._abandoned
-                    self._take_over(challenger)
-                    best = challenger
-                unready.pop(0)
-                if challenger not in self._abandoned:
-                    self.close_member(challenger)
+                if not loser.stays_open:
+                    self.close_member(loser)
+                best = winner
         finally:
-            for member in unready:
-                self.close_member(member)
+            for member in again if challenger is None else [*again, challenger]:
+                if member not in self._abandoned and member not in self.pool.members:
+                    self.close_member(member)
         if len(self.pool.members) > 1:
             # A failed run has brought a further device.
             self._take_over(best)
         if len(seconds) < 2:
             self._warn_of_slow_nodes(best)
-        if self._way.entry and best.least and all(self._is_sure.values()):
+        if self._way.entry and best.least and is_sure and not self._is_late:
             write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
+
+    def _load_challengers(self, best: Member, again: Sequence[Member]) -> Iterator[Member]:
+        """Yields a member on each further device, in order, then those that are timed `again`; devices that hold the interpreter's lock
+        only if the user has asked for a measurement.
+        """
+        for name in self._candidates.names:
+            member = self._find_present(name)
+            if name == best.name or (name in self._used and member is None):
+                continue
+            if (self._way.entry and self._candidates.holds_lock(name)) or not self._candidates.takes_all(name):
+                continue
+            if not self._has_room():
+                logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
+                break
+            self._await_first_runs(_FIRST_SECONDS)
+            # The first request of a language model has a whole prompt, the later ones a token each.
+            self.pool.recent = None
+            try:
+                yield member or next(self.load_each([name], _LOAD_SECONDS))
+            except ClosedError:
+                raise
+            except HeteroError:
+                continue
+        yield from tuple(again)
 
     def _warn_of_slow_nodes(self, member: Member) -> None:
         """Warns if the only device that can be measured has slow nodes; waits for its kernels."""
@@ -616,18 +631,6 @@ class _Loader:
                 "network '%s': %s has no fast kernel for %s (SLOW_NODES names all), and most of a run is spent there; %s has no other "
                 "device to compare", self._source.network.name, member.name, ", ".join(map(repr, slow[:3])), self._source.owner,
             )  # fmt: skip
-
-    def _list_challengers(self, best: Member | None) -> Iterator[str]:
-        """Yields the devices to measure, in order; devices that hold the interpreter's lock only if there is no other."""
-        has_other = best is not None
-        for name in self._candidates.names:
-            if (best is not None and name == best.name) or (name in self._used and self._find_present(name) is None):
-                continue
-            if self._way.entry and has_other and self._candidates.holds_lock(name):
-                continue
-            if self._candidates.takes_all(name):
-                has_other = True
-                yield name
 
     def _count_elements(self) -> int:
         """Returns the elements of the inputs of the first request."""
@@ -646,30 +649,50 @@ class _Loader:
     def _beats(self, challenger: Member, best: Member) -> bool:
         """As `beats`; a member that hangs in a run loses."""
         inputs, owner = self._make_inputs(best), self._source.owner
-        is_faster = bool(self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner)))
-        members = {challenger, best}
-        is_sure = not members & self._abandoned and all(own.is_confirmed and own.is_final for own in members)
-        self._is_sure[frozenset((challenger.name, best.name))] = is_sure
-        return is_faster
+        return self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner))
 
     def _has_kernels(self, member: Member) -> bool:
-        """Waits for the final kernels of a member; False if it hangs in a run."""
+        """Waits for the final kernels of a member; False if it fails or hangs in a run."""
         inputs, owner = self._make_inputs(member), self._source.owner
-        self._call(member, member, lambda: await_kernels(member, inputs, owner))
-        return member not in self._abandoned
+        return self._call(member, member, lambda: await_kernels(member, inputs, self.pool.repeats, owner))
 
-    def _call(self, challenger: Member, best: Member, measure: Callable[[], Any]) -> Any:
+    def _call(self, challenger: Member, best: Member, measure: Callable[[], bool]) -> bool:
         """Returns the result of a measurement. One that takes too long is abandoned with the member whose run does not end, or else with
-        the challenger; that member stays open. Returns then whether it is the best member.
+        the challenger; that member stays open. Returns then whether it is the best member, not the challenger.
         """
         try:
-            return call_within(_RUN_SECONDS, measure, thread=f"hetero-{self._source.owner} measures {challenger.name}")
+            return self._call_within(_RUN_SECONDS, measure, f"hetero-{self._source.owner} measures {challenger.name}")
         except OutOfTimeError:
             since = monotonic() - _RUN_SECONDS / 2
             hanging = best if best.timed_since is not None and best.timed_since < since else challenger
             self._abandoned.add(hanging)
             logger.warning("%s goes on without %s, whose measurement has not ended", self._source.owner, hanging.name)
             return hanging is not challenger
+
+    def _call_within(
+        self, seconds: float, call: Callable[[], Result], thread: str, late: Callable[[Result], None] | None = None
+    ) -> Result:
+        """Returns the result of a call on a daemon thread, which gets less time once nothing needs the choice any more. `late` gets a
+        result that comes too late. Raises: OutOfTimeError; errors of the call.
+        """
+        answer: Future[Result] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:  # noqa: BLE001  # raised on the thread that waits
+                answer.set_exception(error)
+
+        latest = monotonic() + seconds
+        threading.Thread(target=copy_context().run, args=(work,), name=thread, daemon=True).start()
+        while wait([answer], _POLL_SECONDS).not_done:
+            if self._is_over():
+                latest = min(latest, monotonic() + _CLOSING_SECONDS)
+            if monotonic() >= latest:
+                if late is not None:
+                    answer.add_done_callback(lambda ended: None if ended.exception() else late(ended.result()))
+                raise OutOfTimeError(thread)
+        return answer.result()
 
     def _make_inputs(self, member: Member) -> dict[str, Any]:
         """Returns copies of the inputs of a recent request; arrays of ones if there was no request."""
@@ -704,11 +727,9 @@ class _Loader:
         token = is_candidate.set(self._way.measures and len(self._candidates.names) > 1)
         load = partial(self._source.load, name)
         try:
-            member = (
-                load() if seconds is None else call_within(seconds, load, thread=f"hetero-{name} load", on_late_result=_discard)
-            )
+            member = load() if seconds is None else self._call_within(seconds, load, f"hetero-{name} load", _discard)
         except OutOfTimeError:
-            self._is_sure[frozenset((name,))] = False
+            self._is_late = True
             raise DeviceTimeoutError(f"device {name} has not loaded it within {seconds:g} s; its thread goes on") from None
         finally:
             is_candidate.reset(token)

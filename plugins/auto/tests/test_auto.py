@@ -19,7 +19,7 @@ from hetero_auto.measuring import read_choice, write_choice
 from hetero_auto.pool import Member
 from hetero_auto.startup import may_repeat_network
 
-from hetero_core import Core, Network, hookimpl
+from hetero_core import Core, ExecutableNetwork, Network, hookimpl
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import (
     ClosedError,
@@ -402,7 +402,7 @@ def test_no_take_over_is_lost_in_any_order_of_threads(
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
     # Not the times of the rounds before: they are nearly equal.
-    monkeypatch.setattr("hetero_auto.candidates.Candidates.find_quick", lambda self, seconds: "QUICK")
+    monkeypatch.setattr("hetero_auto.candidates.Candidates.find_quick", lambda self: "QUICK")
     add_device("CHOSEN")
     quick = add_device("QUICK")
     interval = sys.getswitchinterval()
@@ -776,6 +776,40 @@ def test_device_that_hangs_costs_no_take_over(
         f"goes on without {hanging}, which failed to load the network: device {hanging} has not loaded it within 0.5 s"
         in caplog.text
     )
+
+
+def test_hanging_load_does_not_hold_the_end_of_the_core(
+    add_device: Any, core: Core, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hetero_auto.startup._CLOSING_SECONDS", 0.2)
+    chosen, _ = add_device("A"), add_device("B")
+    chosen.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+    assert loaded.infer(feed(2))["y"].tolist() == [6]
+    assert chosen.load_entered.wait(LIMIT)
+    closing = threading.Thread(target=core.close)
+    closing.start()
+    closing.join(LIMIT / 2)
+    assert not closing.is_alive()
+
+
+def test_devices_are_compared_as_the_caller_runs_them(
+    core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`infer` of a network may cost a device more than a request that is kept, and a request less."""
+    for name in ("A", "B"):
+        add_device(name)
+    opened: list[str] = []
+    create = ExecutableNetwork.create_infer_request
+    monkeypatch.setattr(ExecutableNetwork, "create_infer_request", lambda own: (opened.append(str(own.device)), create(own))[1])
+    for repeats in (False, True):
+        loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+        opened.clear()
+        request = loaded.create_infer_request()
+        for number in range(3):
+            (request if repeats else loaded).infer(feed(number))
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+        assert {name for name in opened if name in ("A", "B")} == ({"A", "B"} if repeats else set())
 
 
 @pytest.fixture
