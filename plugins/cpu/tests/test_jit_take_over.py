@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from hetero_cpu.operators.winograd import transform_kernels
 from hetero_cpu.transforms.tiles import build_matrices
 
 from hetero_core import Core
+from hetero_core.runtime.executors import IMPORT_SECONDS
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)
@@ -39,6 +42,7 @@ import json, sys, time
 import numpy as np
 import onnx
 from hetero_core import Core
+from hetero_core.runtime.executors import IMPORT_SECONDS
 from hetero_cpu.machine import compiler
 compiler.find_level = lambda: ""
 from hetero_core.conformance.oracles import run_onnxruntime
@@ -292,19 +296,23 @@ def test_transformed_kernels_are_the_formula_rounded_once(size: int, outputs: in
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_fork_waits_while_a_plan_is_made() -> None:
-    begun, is_over = threading.Event(), threading.Event()
+def test_fork_waits_for_an_import_of_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, is_over, name = threading.Event(), threading.Event(), "imported_while_planning"
+    monkeypatch.setattr(background_module, "events", (begun, is_over), raising=False)
+    body = "from hetero_cpu.machine.background import events\nevents[0].set()\nevents[1].wait(10)\n"
+    (tmp_path / f"{name}.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
 
     def plan() -> Iterator[Kernel]:
-        begun.set()
-        is_over.wait(10)
+        import_module(name)
         yield from ()
 
     BACKGROUND.order(plan(), lambda error: None)
-    assert begun.wait(10)
+    assert begun.wait(IMPORT_SECONDS)
     threading.Timer(0.2, is_over.set).start()
     child = os.fork()
     if child == 0:
+        signal.alarm(int(IMPORT_SECONDS))
+        import_module(name)
         os._exit(0)
-    assert is_over.is_set()
     assert os.waitpid(child, 0)[1] == 0

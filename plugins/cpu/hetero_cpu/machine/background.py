@@ -7,8 +7,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -25,8 +24,6 @@ logger = logging.getLogger(__name__)
 Done = Callable[[BaseException | None], None]
 LONGEST_DELAY = 1.0
 """Seconds from an order until it begins beside a first run, which planning and LLVM take the interpreter lock and a processor from."""
-LONGEST_PAUSE = 1.0
-"""Seconds that a fork waits for a step of planning to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +48,6 @@ class BackgroundCompiler:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_over = threading.Event()
-        # Held while a plan is made or takes over, which imports modules: a child forked meanwhile would wait for ever for the lock of
-        # such a module.
-        self._planning = threading.RLock()
 
     def order(
         self,
@@ -89,8 +83,7 @@ class BackgroundCompiler:
                 COMPILER.rest()
                 return
             try:
-                with self._planning:
-                    order.done(error)
+                order.done(error)
             except Exception:
                 logger.exception("the plan of machine code could not take over")
             # Behind the plan, which waits for no process to end.
@@ -103,21 +96,10 @@ class BackgroundCompiler:
         if order.begin is not None:
             self._first_runs.wait(order.latest, self._is_over.is_set)
         self._require_wanted(order)
-        with self._planning:
-            COMPILER.expect()
-        COMPILER.compile_all(self._plan(order.kernels), lambda: self._require_wanted(order))
+        COMPILER.expect()
+        COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
         # The emitted texts are free memory now, and the packed weights come next.
         give_back_memory()
-
-    def _plan(self, kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-        """Yields the kernels; a fork waits while the next kernel is found."""
-        steps = iter(kernels)
-        while True:
-            with self._planning:
-                kernel = next(steps, None)
-            if kernel is None:
-                return
-            yield kernel
 
     def _require_wanted(self, order: Order) -> None:
         if self._is_over.is_set() or not order.is_wanted():
@@ -130,19 +112,9 @@ class BackgroundCompiler:
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
-    def pause(self) -> None:
-        """Waits, before a fork, until no plan is being made."""
-        self._planning.acquire(timeout=LONGEST_PAUSE)
-
-    def resume(self) -> None:
-        """Ends a pause of this thread, if it has begun in time."""
-        with suppress(RuntimeError):
-            self._planning.release()
-
     def forget_thread(self) -> None:
         """Makes a forked child start a thread of its own, for new orders only."""
         self._orders, self._lock, self._thread = queue.SimpleQueue(), threading.Lock(), None
-        self._planning = threading.RLock()
 
 
 BACKGROUND = BackgroundCompiler(FIRST_RUNS)
@@ -150,4 +122,4 @@ BACKGROUND = BackgroundCompiler(FIRST_RUNS)
 
 atexit.register(BACKGROUND.close)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=BACKGROUND.pause, after_in_parent=BACKGROUND.resume, after_in_child=BACKGROUND.forget_thread)
+    os.register_at_fork(after_in_child=BACKGROUND.forget_thread)

@@ -19,6 +19,8 @@ from hetero_cpu.machine.terms import Floats, Integers, Mask, Number, Term, Truth
 FLOAT_BYTES, HALF_BYTES = 4, 2
 ELEMENTS = {"bool": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8), "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8)}
 """Element types of which a kernel may hold a single element, and their bytes."""
+HALVES = ("float16", "bfloat16")
+"""Element types that are float32 in registers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +161,9 @@ class Code:
         return Floats(self, self.builder.convert("fptrunc", value.value, ir.FLOAT))
 
     def load_element(self, address: Number, dtype: str, lanes: int = 1) -> Number | Floats:
-        """Returns an element, or a vector, of a type of `ELEMENTS`: a float as it is, a whole number or truth value as int64."""
+        """Returns an element, or a vector, of a type of `ELEMENTS` or `HALVES`: a whole number or truth value as int64."""
+        if dtype in HALVES:
+            return self.load_half(address, dtype, lanes)
         kind, nbytes = ELEMENTS[dtype]
         value = self.builder.load(self._point(address, 0), _lanes(kind, lanes), nbytes)
         if "float" in dtype:
@@ -168,6 +172,9 @@ class Code:
 
     def store_element(self, address: Number, term: Number | Floats, dtype: str) -> None:
         """Writes an element as `load_element` returns it; a whole number loses its upper bits."""
+        if isinstance(term, Floats) and dtype in HALVES:
+            self.store_half(address, term, dtype)
+            return
         (kind, lanes), (target, nbytes) = lanes_of(term.value.type), ELEMENTS[dtype]
         value = term.value if kind is target else self.builder.convert("trunc", term.value, _lanes(target, lanes))
         self.builder.store(value, self._point(address, 0), nbytes)

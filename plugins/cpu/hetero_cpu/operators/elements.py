@@ -1,7 +1,8 @@
 """Operators over small arrays of plain types by machine code, one element after another: comparisons, choices, casts, whole numbers,
 tables of keys, and the extremes and sums of rows. Models of ai.onnx.ml end in such nodes.
 
-Whole numbers and truth values are computed as int64, and cut to their type when they are stored.
+Whole numbers and truth values are computed as int64, and cut to their type when they are stored. Half precision is cast from and to
+float32, rounded to nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from hetero_core.dtypes import numpy_dtype
 from hetero_cpu.machine.arithmetic import emit_double_exponential
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
+from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site
@@ -70,8 +71,10 @@ def plan_elements(site: Site) -> Recipe | None:
     operator, values = site.node.op_type, site.node.inputs
     names = [site.prototypes[value].dtype.name if value in site.prototypes else "" for value in values]
     target = _find_target(site)
+    if operator == "Cast" and "float32" in (names[0], target) and (names[0] in HALVES or target in HALVES):
+        return _plan_walk(site, f"cast_{names[0]}_{target}", lambda code, x: x)
     types, function = _FUNCTIONS.get(operator, (tuple(ELEMENTS), lambda code, x: code.convert_element(x, target)))
-    if names[-1] not in types or "" in names:
+    if names[-1] not in types or not {*names, target} <= ELEMENTS.keys():
         return None
     return _plan_walk(site, f"{operator.lower()}_{'_'.join(names)}_{target}", function)
 
@@ -111,18 +114,24 @@ def _find_target(site: Site) -> str:
 
 
 def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables: Array, count: int = 0) -> Recipe | None:
-    """Returns the recipe of a function of elements; it also gets the addresses of tables and their count, if there are any."""
+    """Returns the recipe of a function of elements; it also gets the addresses of tables and their count, if there are any.
+
+    The result of a single operand has its order in memory.
+    """
     values, target, shape = tuple(site.node.inputs), _find_target(site), site.output_shape()
     arrays = [site.prototypes[value] for value in values]
-    if site.group.epilogue or target not in ELEMENTS or any(array.dtype.name not in ELEMENTS for array in arrays):
+    if site.group.epilogue:
         return None
     if len(shape) > 32 or 0 in shape or broadcast_shapes(*(array.shape for array in arrays)) != shape:
         return None
-    prototype = lay_empty(shape, np.dtype(target), tuple(range(len(shape))))
+    is_last = len(values) == 1 and site.is_channels_last(values[0])
+    prototype = lay_empty(shape, np.dtype(numpy_dtype(target)), (0, 2, 3, 1) if is_last else tuple(range(len(shape))))
     kinds = [find_kind(array, prototype) for array in arrays]
     if None in kinds or cut_rows(prototype, arrays) is None:
         return None
     types = [array.dtype.name for array in arrays]
+    is_half = not {*types, target}.isdisjoint(HALVES)
+    sizes = {dtype: HALF_BYTES if dtype in HALVES else ELEMENTS[dtype][1] for dtype in (*types, target)}
 
     def emit(name: str, width: int) -> Code:
         code = Code(name, 3, width)
@@ -135,16 +144,17 @@ def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables:
                 elements = []
                 for index, (kind, dtype) in enumerate(zip(kinds, types, strict=True)):
                     begin = walk.address(index + 1) if kind == "s" else addresses[index + 1]  # called inside the walk
-                    place = begin + element * ELEMENTS[dtype][1] if kind == "v" else begin
+                    place = begin + element * sizes[dtype] if kind == "v" else begin
                     term = code.load_element(place, dtype, lanes if kind == "v" else 1)
                     elements.append(term if kind == "v" else code.repeat_element(term, lanes))
-                y = addresses[0] + element * ELEMENTS[target][1]  # called inside the walk
+                y = addresses[0] + element * sizes[target]  # called inside the walk
                 code.store_element(y, function(code, *elements, *own), target)
 
-            full = code.number(0) if tables else length - length % _LANES
+            together = width if is_half else _LANES
+            full = code.number(0) if tables else length - length % together
             if not tables:
-                with code.loop(0, full, _LANES) as element:
-                    compute(element, _LANES)
+                with code.loop(0, full, together) as element:
+                    compute(element, together)
             with code.loop(full, length) as element:
                 compute(element, 1)
         return code.finish()
@@ -158,7 +168,7 @@ def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables:
         call = call_rows(kernel, rows, [writes[0], *reads], own, workers=site.workers)
         return [replace(call, keep=(*call.keep, *tables))]
 
-    return Recipe(values, bind, kernels=(kernel,))
+    return Recipe(values, bind, is_channels_last=is_last, kernels=(kernel,))
 
 
 _ROW_PARAMETERS = ("x", "length", "y", "rows")

@@ -20,6 +20,7 @@ from math import prod
 
 import numpy as np
 
+from hetero_core.kernels.windows import Windows, lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
@@ -251,23 +252,69 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     convolution = None if kind is None else read_convolution(site)
     if convolution is None or kind is None or convolution.group > 1:
         return None
-    windows, channels, outputs, source = convolution.windows, convolution.channels, convolution.outputs, convolution.source
-    depth = channels * prod(windows.kernel)
+    windows, outputs, source = convolution.windows, convolution.outputs, convolution.source
     epilogue = read_native_epilogue(site, site.constant(2), outputs, channel_axis=1)
+    depth = convolution.channels * prod(windows.kernel)
     if epilogue is None or not is_pixels(site, epilogue.added) or not _are_fit(convolution.weight, kind, depth, outputs):
         return None
-    batch, _, height, width = site.shape(source)
-    halo = reach_of_windows(windows, (height, width))
-    values = (source, epilogue.added) if epilogue.added else (source,)
+    shape = site.shape(source)
     is_flat = (
         windows.is_pointwise
         and site.output_halo == NO_HALO
-        and halo == NO_HALO
-        and all(is_even(site.prototypes[value]) for value in values[1:])
+        and reach_of_windows(windows, shape[2:]) == NO_HALO
+        and (not epilogue.added or is_even(site.prototypes[epilogue.added]))
     )
+    return _plan(site, kind, epilogue, windows, shape, convolution.weight, is_flat=is_flat, is_matrix=False, is_turned=False)
+
+
+def plan_narrow_mat_mul(site: Site) -> Recipe | None:
+    """Returns the recipe of x @ w with a constant matrix w; None if its numbers are not narrow."""
+    return _plan_matrix(site, None, is_turned=False)
+
+
+def plan_narrow_gemm(site: Site) -> Recipe | None:
+    """Returns the recipe of a Gemm that kernels take; None if its numbers are not narrow."""
+    gemm = None if _find_kind(site) is None else read_gemm(site)
+    return None if gemm is None else _plan_matrix(site, gemm[0], is_turned=gemm[1])
+
+
+def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
+    """Returns the recipe of a matrix product: the rows are an image of one column, and the weights a kernel of one tap."""
+    source, kind, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
+    if kind is None or weight is None or weight.ndim != 2 or not site.is_float32(source):
+        return None
+    depth, outputs = weight.shape[::-1] if is_turned else weight.shape
+    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    shape = site.shape(source)
+    if epilogue is None or len(shape) < 2 or shape[-1] != depth or 0 in shape or not _are_fit(weight, kind, depth, outputs):
+        return None
+    if not all(site.prototypes[value].flags.c_contiguous for value in (source, epilogue.added) if value):
+        return None
+    rows = prod(shape[:-1])
+    windows = lay_windows((rows, 1), (1, 1))
+    return _plan(site, kind, epilogue, windows, (1, depth, rows, 1), weight, is_flat=True, is_matrix=True, is_turned=is_turned)
+
+
+def _plan(
+    site: Site,
+    kind: _Kind,
+    epilogue: NativeEpilogue,
+    windows: Windows,
+    sizes: tuple[int, ...],
+    weight: Array,
+    *,
+    is_flat: bool,
+    is_matrix: bool,
+    is_turned: bool,
+) -> Recipe:
+    """Returns the recipe of a product over the windows of an image (batch, channels, height, width); `is_flat`: all pixels are a line."""
+    source, (batch, channels, height, width) = site.node.inputs[0], sizes
+    outputs = weight.shape[0 if is_turned or not is_matrix else 1]
+    halo = reach_of_windows(windows, (height, width))
+    values = (source, epilogue.added) if epilogue.added else (source,)
     rows, columns = windows.outputs
     pixels, lines = (batch * rows * columns, 1) if is_flat else (columns, batch * rows)
-    cut = _choose_cut(kind, pixels, channels, outputs, is_image=True)
+    cut = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
     tiling, pixel_bytes = cut.tiling, cut.measure_pixel(channels)
     shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
     # Pixels lie side by side, so a row of the kernel is a single tap.
@@ -276,18 +323,21 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
     words = -(-prod(windows.kernel) * pixel_bytes // FLOAT_BYTES)
     chunks = choose_chunks(tiling, lines=lines, depth=words, pixel_bytes=pixel_bytes * prod(windows.strides), workers=site.workers)
-    packing = NarrowPacking(tiling.packing, taps if cut.has_sums else prod(windows.kernel), cut.group, cut.has_sums)
-    weight = convolution.pack_lazily(("narrow", kind.nbytes, taps, cut.group, tiling.vectors), packing)
+    packing = NarrowPacking(tiling.packing, taps if cut.has_sums else prod(windows.kernel), cut.group, cut.has_sums, is_turned)
+    packed = site.weights.pack_lazily((weight,), ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors), packing)
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     x = site.prototypes[source]
-    stage = _make_stage(kind, of_planes=x.strides[1] != FLOAT_BYTES and x.shape[1] != 1)
+    stage = _make_stage(kind, of_planes=not is_matrix and x.strides[1] != FLOAT_BYTES and x.shape[1] != 1)
     kernel = cut.make_kernel(epilogue)
     config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
-    x_pixel = pixel_bytes * windows.strides[1]
-    nbytes = prod(shape)
+    x_pixel, nbytes = pixel_bytes * windows.strides[1], prod(shape)
+
+    def view(array: Array, sizes: tuple[int, ...]) -> Array:
+        return array.reshape(sizes).transpose(0, 3, 1, 2) if is_matrix else array
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y, shift_memory = reads[0], writes[0], reads[-1] if kind.reads else own_shift
+        x, shift_memory = view(reads[0], (1, height, 1, channels)), reads[-1] if kind.reads else own_shift
+        y, *added = (view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)]))
         image = scratch[:nbytes].reshape(shape)
         staged_rows = batch * shape[1]
         numbers = {
@@ -305,81 +355,20 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
         top, left = (halo.top - max(windows.pads[0][0], 0), halo.left - max(windows.pads[1][0], 0))
         numbers = {
             "x": address_of(image) + (top * row + left * pixel), "x_image": image_bytes, "x_row": row * windows.strides[0],
-            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups, "w": address_of(weight),
+            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups, "w": address_of(packed),
             "block_bytes": cut.measure_block(taps, groups), "bias": address_of(bias),
             "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
-            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", reads[1] if epilogue.added else None),
+            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", added[0] if added else None),
         }  # fmt: skip
-        keep = (offsets, weight, bias, image, y, config, shift_memory, *reads)
+        keep = (offsets, packed, bias, image, y, config, shift_memory, *reads)
         return [staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)]
 
-    # The last rows of a tile of AMX may lie behind the image.
-    scratch = align(nbytes + 2 * TILE_ROWS * x_pixel + TILE_BYTES)
     return Recipe(
         (*values, *kind.reads),
         bind,
-        scratch,
-        is_channels_last=True,
+        # The last rows of a tile of AMX may lie behind the image.
+        align(nbytes + 2 * TILE_ROWS * x_pixel + TILE_BYTES),
+        is_channels_last=not is_matrix,
         overwrites=list_overwritten(site, source, epilogue.added),
         kernels=(stage, kernel),
     )
-
-
-def plan_narrow_mat_mul(site: Site) -> Recipe | None:
-    """Returns the recipe of x @ w with a constant matrix w; None if its numbers are not narrow."""
-    return _plan_product(site, None, is_turned=False)
-
-
-def plan_narrow_gemm(site: Site) -> Recipe | None:
-    """Returns the recipe of a Gemm that kernels take; None if its numbers are not narrow."""
-    gemm = None if _find_kind(site) is None else read_gemm(site)
-    return None if gemm is None else _plan_product(site, gemm[0], is_turned=gemm[1])
-
-
-def _plan_product(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
-    source, kind, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
-    if kind is None or weight is None or weight.ndim != 2 or not site.is_float32(source):
-        return None
-    depth, outputs = weight.shape[::-1] if is_turned else weight.shape
-    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
-    shape = site.shape(source)
-    if epilogue is None or len(shape) < 2 or shape[-1] != depth or 0 in shape or not _are_fit(weight, kind, depth, outputs):
-        return None
-    values = (source, epilogue.added) if epilogue.added else (source,)
-    if not all(site.prototypes[value].flags.c_contiguous for value in values):
-        return None
-    rows = prod(site.shape(source)[:-1])
-    cut = _choose_cut(kind, rows, depth, outputs, is_image=False)
-    tiling, row_bytes = cut.tiling, cut.measure_pixel(depth)
-    groups = -(-row_bytes // cut.group)
-    chunks = choose_chunks(tiling, lines=1, depth=-(-row_bytes // FLOAT_BYTES), pixel_bytes=row_bytes, workers=site.workers)
-    packing = NarrowPacking(tiling.packing, 1, cut.group, cut.has_sums, is_turned)
-    packed = site.weights.pack_lazily((weight,), ("narrow", kind.nbytes, is_turned, cut.group, tiling.vectors), packing)
-    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    stage, kernel = _make_stage(kind, of_planes=False), cut.make_kernel(epilogue)
-    config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
-    offsets = np.zeros(1, np.int64)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y, shift_memory = reads[0], writes[0], reads[-1] if kind.reads else own_shift
-        numbers = {
-            "x": address_of(x), "x_row": depth * FLOAT_BYTES, "x_pixel": depth * FLOAT_BYTES, "y": address_of(scratch), "y_row": row_bytes,
-            "y_pixel": row_bytes, "rows": rows, "height": rows, "width": 1, "channels": depth, "rows_of_chunk": STAGED_ROWS,
-            "all_rows": rows, "shift": address_of(shift_memory),
-        }  # fmt: skip
-        staged = NativeCall(
-            stage, tuple(numbers.get(key, 0) for key in _STAGE_NAMES), -(-rows // STAGED_ROWS), (x, scratch, shift_memory)
-        )
-        numbers = {
-            "x": address_of(scratch), "x_pixel": row_bytes, "offsets": address_of(offsets), "taps": 1, "depth": groups,
-            "w": address_of(packed), "block_bytes": cut.measure_block(1, groups),
-            "bias": address_of(bias), "y": address_of(y), "y_pixel": outputs * 4,
-            "added": address_of(reads[1]) if epilogue.added else 0, "added_pixel": outputs * 4, "rows": 1,
-            "shift": address_of(shift_memory), "line": rows, "config": address_of(config), **list_cut(tiling, chunks),
-        }  # fmt: skip
-        keep = (offsets, packed, bias, scratch, y, config, shift_memory, *reads)
-        return [staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)]
-
-    scratch = align((rows + 2 * TILE_ROWS) * row_bytes + TILE_BYTES)
-    overwrites = list_overwritten(site, source, epilogue.added)
-    return Recipe((*values, *kind.reads), bind, scratch, overwrites=overwrites, kernels=(stage, kernel))

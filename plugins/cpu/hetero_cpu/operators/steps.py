@@ -21,7 +21,6 @@ NATIVE_STEPS = (
     ("narrow_product", "plan_narrow_gemm", "Gemm"),
     ("narrow_product", "plan_narrow_convolution", "Conv"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
-    ("casts", "plan_cast", "Cast"),
     ("depthwise", "plan_depthwise", "Conv"),
     ("convolution", "plan_product_convolution", "Conv"),
     ("elementwise", "plan_native_expression", ALL),
