@@ -218,6 +218,8 @@ PASSES = (
     OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
     # After all passes that fold scales: the weights and the sums of integers are to stay whole.
     compute_integers,
+    # After all passes that look for convolutions, and before any that asks for sizes.
+    OperatorPass(f"{_OWN}.lines", "lift_lines", "AveragePool Conv ConvTranspose MaxPool"),
 )
 _ELIMINATE_IDLE = OperatorPass(
     f"{_OWN}.reshapes",
