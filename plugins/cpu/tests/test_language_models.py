@@ -61,6 +61,41 @@ def test_runs_of_any_length_of_the_past_share_a_plan(core: Core, attributes: dic
     assert network.get_metric("CPU_FOREIGN_STEPS") == 0
 
 
+def normalize_heads(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a decoder with queries and keys normalized by heads before each attention. Source: Qwen3."""
+    nodes = list(model.graph.node)
+    integers = {"sizes": [64, 32, 32], "heads": [0, -1, 16], "query_rows": [0, -1, 64], "key_rows": [0, -1, 32]}
+    arrays = {**{name: np.array(numbers) for name, numbers in integers.items()}, "scale": np.linspace(0.5, 2, 16, dtype=np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type == "GroupQueryAttention":
+            packed, label = node.input[0], node.output[0]
+            parts = [f"{label}_{part}" for part in ("query", "key", "value")]
+            model.graph.node.append(helper.make_node("Split", [packed, "sizes"], parts, axis=-1))
+            for part, rows in zip(parts[:2], ("query_rows", "key_rows"), strict=True):
+                model.graph.node.extend(
+                    [
+                        helper.make_node("Reshape", [part, "heads"], [f"{part}_heads"]),
+                        helper.make_node(
+                            "SimplifiedLayerNormalization", [f"{part}_heads", "scale"], [f"{part}_normed"], epsilon=1e-6
+                        ),
+                        helper.make_node("Reshape", [f"{part}_normed", rows], [f"{part}_rows"]),
+                    ]
+                )
+            node.input[:3] = [f"{parts[0]}_rows", f"{parts[1]}_rows", parts[2]]
+        model.graph.node.append(node)
+    return model
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_heads_that_are_normalized_share_a_plan(core: Core, steps: int) -> None:
+    runs = [draw_feeds(past + steps, steps, past, ALL) for past in (2, 3, 7, 8, 33)]
+    network = compare(core, normalize_heads(make_decoder()), runs)
+    assert network.get_metric("CPU_PLANS")[0] <= 2
+    assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+
+
 LENGTHS = (6, 7, 9)
 OTHER_RUNS = {
     "rows of two lengths": [draw_feeds(length, 1, length - 1, slice(0, 2), ALL) for length in LENGTHS],
