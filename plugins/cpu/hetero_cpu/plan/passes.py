@@ -204,7 +204,8 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.microsoft",
         "express_in_onnx",
-        "BiasGelu FastGelu Gelu MultiHeadAttention QuickGelu RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
+        "Attention BiasGelu EmbedLayerNormalization FastGelu Gelu MultiHeadAttention QAttention QEmbedLayerNormalization QuickGelu "
+        "RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
     ),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
