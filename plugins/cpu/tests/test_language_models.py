@@ -61,6 +61,41 @@ def test_runs_of_any_length_of_the_past_share_a_plan(core: Core, attributes: dic
     assert network.get_metric("CPU_FOREIGN_STEPS") == 0
 
 
+def normalize_heads(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a decoder with queries and keys normalized by heads before each attention. Source: Qwen3."""
+    nodes = list(model.graph.node)
+    integers = {"sizes": [64, 32, 32], "heads": [0, -1, 16], "query_rows": [0, -1, 64], "key_rows": [0, -1, 32]}
+    arrays = {**{name: np.array(numbers) for name, numbers in integers.items()}, "scale": np.linspace(0.5, 2, 16, dtype=np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type == "GroupQueryAttention":
+            packed, label = node.input[0], node.output[0]
+            parts = [f"{label}_{part}" for part in ("query", "key", "value")]
+            model.graph.node.append(helper.make_node("Split", [packed, "sizes"], parts, axis=-1))
+            for part, rows in zip(parts[:2], ("query_rows", "key_rows"), strict=True):
+                model.graph.node.extend(
+                    [
+                        helper.make_node("Reshape", [part, "heads"], [f"{part}_heads"]),
+                        helper.make_node(
+                            "SimplifiedLayerNormalization", [f"{part}_heads", "scale"], [f"{part}_normed"], epsilon=1e-6
+                        ),
+                        helper.make_node("Reshape", [f"{part}_normed", rows], [f"{part}_rows"]),
+                    ]
+                )
+            node.input[:3] = [f"{parts[0]}_rows", f"{parts[1]}_rows", parts[2]]
+        model.graph.node.append(node)
+    return model
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_heads_that_are_normalized_share_a_plan(core: Core, steps: int) -> None:
+    runs = [draw_feeds(past + steps, steps, past, ALL) for past in (2, 3, 7, 8, 33)]
+    network = compare(core, normalize_heads(make_decoder()), runs)
+    assert network.get_metric("CPU_PLANS")[0] <= 2
+    assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+
+
 LENGTHS = (6, 7, 9)
 OTHER_RUNS = {
     "rows of two lengths": [draw_feeds(length, 1, length - 1, slice(0, 2), ALL) for length in LENGTHS],
@@ -124,7 +159,15 @@ def test_fixed_sizes_equal_the_toolkit_also_in_a_blob(core: Core, length: int, s
 
 
 def require_steps(core: Core, node: str, arrays: Mapping[str, Array], expected: Mapping[str, Array], **attributes: Any) -> None:
-    """Checks a node written as "Operator input input", whose inputs in capitals are constants; no step may be the toolkit's."""
+    """Checks the answers of a node, and that no step is the toolkit's."""
+    network = require_answers(core, node, arrays, expected, **attributes)
+    assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+
+
+def require_answers(
+    core: Core, node: str, arrays: Mapping[str, Array], expected: Mapping[str, Array], **attributes: Any
+) -> ExecutableNetwork:
+    """Checks a node written as "Operator input input", whose inputs in capitals are constants."""
     op_type, *names = node.replace("_", "").split(" ")
     protos = [helper.make_node(op_type, names, [*expected], domain="com.microsoft", **attributes)]
     fed = {name: x for name, x in arrays.items() if name in names and name.islower()}
@@ -135,7 +178,7 @@ def require_steps(core: Core, node: str, arrays: Mapping[str, Array], expected: 
     model = helper.make_model(helper.make_graph(protos, "g", specs, results, weights), opset_imports=opsets, ir_version=8)
     network = core.load_network(model, "CPU", JIT)
     require_close(network.infer(fed), expected)
-    assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+    return network
 
 
 @pytest.mark.parametrize("width", [2, 7, 8, 9, 16, 17, 64])
@@ -186,3 +229,68 @@ def test_multi_head_attention_equals_float64(core: Core, past: int) -> None:
     y = ((weights / weights.sum(-1, keepdims=True)) @ v).transpose(0, 2, 1, 3).reshape(2, 5, -1)
     expected = {"y": y, "key": k, "value": v} if past else {"y": y}
     require_steps(core, f"MultiHeadAttention q k v B _ m{' c d' if past else ''}", arrays, expected, num_heads=2)
+
+
+def attend_exactly(q: Array, k: Array, v: Array, mask: Array, heads: int) -> Array:
+    """Returns softmax(q k^T / sqrt(size) + mask) v of (batch, steps, width), in float64."""
+    cut = [x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3) for x in (q, k, v)]
+    weights = np.exp(cut[0] @ cut[1].swapaxes(2, 3) / sqrt(cut[0].shape[3]) + mask)
+    mixed: Array = ((weights / weights.sum(-1, keepdims=True)) @ cut[2]).transpose(0, 2, 1, 3)
+    return mixed.reshape(*mixed.shape[:2], -1)
+
+
+MASKS = {"none": None, "keys": np.array([[1, 1, 0, 1, 1], [1, 0, 0, 1, 0]], np.int32), "ends": np.array([5, 2], np.int32)}
+
+
+@pytest.mark.parametrize("masked", MASKS)
+@pytest.mark.parametrize("widths", [(12, 12, 12), (12, 12, 20)])
+def test_attention_that_projects_equals_float64(core: Core, masked: str, widths: tuple[int, int, int]) -> None:
+    rng, mask = np.random.default_rng(5), MASKS[masked]
+    shapes = {"x": (2, 5, 7), "W": (7, sum(widths)), "B": (sum(widths),)}
+    arrays: dict[str, Array] = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    added = np.zeros((2, 5))
+    if mask is not None:
+        arrays["m"] = mask
+        added = np.where(mask > 0 if mask.ndim == 2 else np.arange(5) < mask[:, None], 0.0, -10000.0)
+    projected = arrays["x"].astype(np.float64) @ arrays["W"] + arrays["B"]
+    parts = np.split(projected, np.cumsum(widths)[:2], axis=2)
+    expected = {"y": attend_exactly(*parts, added[:, None, None], 2)}
+    names = "x W B" + " m" * (mask is not None)
+    require_steps(core, f"Attention {names}", arrays, expected, num_heads=2, qkv_hidden_sizes=list(widths))
+
+
+@pytest.mark.parametrize("zeros", [(3, 0), (200, 5)])
+def test_quantized_attention_equals_exact_integers(core: Core, zeros: tuple[int, int]) -> None:
+    rng = np.random.default_rng(7)
+    arrays = {
+        "x": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8), "W": rng.integers(-128, 128, (8, 36)).astype(np.int8),
+        "B": rng.standard_normal(36).astype(np.float32), "S": np.array(0.02, np.float32), "T": np.array(0.01, np.float32),
+        "Z": np.array(zeros[0], np.uint8), "Y": np.array(zeros[1], np.int8),
+    }  # fmt: skip
+    sums = (arrays["x"].astype(np.int64) - zeros[0]) @ (arrays["W"].astype(np.int64) - zeros[1])
+    projected = sums * (0.02 * 0.01) + arrays["B"]
+    expected = {"y": attend_exactly(*np.split(projected, 3, axis=2), np.zeros(()), 2)}
+    network = require_answers(core, "QAttention x W B S T _ Z Y", arrays, expected, num_heads=2)
+    assert network.get_metric("CPU_NATIVE_STEPS") >= 2
+
+
+@pytest.mark.parametrize("form", ["float", "bytes"])
+def test_normalized_embeddings_equal_float64(core: Core, form: str) -> None:
+    rng, names = np.random.default_rng(9), "WPSGE"
+    arrays = {"i": rng.integers(0, 11, (2, 6)).astype(np.int32), "k": rng.integers(0, 2, (2, 6)).astype(np.int32)}
+    arrays["m"] = np.array([[1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0]], np.int32)
+    shapes = {"W": (11, 24), "P": (9, 24), "S": (2, 24), "G": (24,), "E": (24,)}
+    numbers = {name: rng.integers(0, 256, shape).astype(np.uint8) for name, shape in shapes.items()}
+    exact = {name: (codes - 100.0) * (0.01 + place / 64) for place, (name, codes) in enumerate(numbers.items())}
+    if form == "bytes":
+        scales = {f"{name}S": np.array(0.01 + place / 64, np.float32) for place, name in enumerate(names)}
+        zeros = {f"{name}Z": np.array(100, np.uint8) for name in names}
+        arrays |= {**numbers, **scales, **zeros}
+        line = f"QEmbedLayerNormalization i k {' '.join(names)} m {' '.join(scales)} {' '.join(zeros)}"
+    else:
+        arrays |= {name: array.astype(np.float32) for name, array in exact.items()}
+        line = f"EmbedLayerNormalization i k {' '.join(names)} m"
+    total = exact["W"][arrays["i"]] + exact["P"][:6] + exact["S"][arrays["k"]]
+    centred = total - total.mean(-1, keepdims=True)
+    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) * exact["G"] + exact["E"]
+    assert require_answers(core, line, arrays, {"y": y}, epsilon=1e-3).get_metric("CPU_NATIVE_STEPS") >= 2

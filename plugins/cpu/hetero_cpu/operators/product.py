@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -17,7 +18,7 @@ from hetero_cpu.operators.images import Convolution, Staging
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
-from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
+from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
@@ -137,6 +138,51 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     added = (epilogue.added,) if epilogue.added else ()
     if any(not site.prototypes[value].flags.c_contiguous for value in added):
         return None
+    rows_product = plan_rows(
+        site, source, (weight,), outputs, epilogue, purpose=("product", is_turned), packing_of=partial(_pack_columns, is_turned)
+    )
+    if rows_product is None:
+        return None
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        assert writes[0].flags.c_contiguous
+        return rows_product.bind(reads[0], writes[0], reads[1] if added else None, scratch)
+
+    return Recipe(
+        (source, *added),
+        bind,
+        rows_product.scratch,
+        overwrites=list_overwritten(site, source, epilogue.added),
+        kernels=rows_product.kernels,
+    )
+
+
+def _pack_columns(is_turned: bool, tiling: Tiling) -> ColumnPacking:
+    return ColumnPacking(tiling.packing, is_turned)
+
+
+@dataclass(frozen=True, slots=True)
+class RowProduct:
+    """A product of all rows of a value, as a part of a step: `bind` takes source, result, addend and working memory."""
+
+    bind: Callable[[Array, Array, Array | None, Array], list[NativeCall]]
+    scratch: int
+    kernels: tuple[Kernel, ...]
+
+
+def plan_rows(
+    site: Site,
+    source: str,
+    weights: tuple[Array, ...],
+    outputs: int,
+    epilogue: NativeEpilogue,
+    *,
+    purpose: tuple[object, ...],
+    packing_of: Callable[[Tiling], Callable[..., Array]],
+) -> RowProduct | None:
+    """Returns the product of the rows of `source` and the matrix of `outputs` columns that `packing_of` packs of the weights."""
+    shape, adds = site.shape(source), bool(epilogue.added)
+    rows, depth = prod(shape[:-1]), shape[-1]
     staging: Copy | None = None
     if not site.prototypes[source].flags.c_contiguous:
         # Rows that lie otherwise, as those of a turned array, are laid side by side first.
@@ -145,40 +191,30 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
             return None
     tiling = choose_tiling(rows, outputs, find_width())
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
-    packed = site.weights.pack_lazily(
-        (weight,), ("product", is_turned, tiling.vectors, tiling.width), ColumnPacking(tiling.packing, is_turned)
-    )
+    packed = site.weights.pack_lazily(weights, (*purpose, tiling.vectors, tiling.width), packing_of(tiling))
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
     # A question about an open number of tiles would part its class.
     streams = not is_open(tiling.tiles) and tiling.tiles == 1
     prefetches, splits = tiling.count_prefetches(tiling.tiles), pieces > 1
     kernel = make_product(
-        ProductShape.of_tiling(
-            tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, splits=splits, streams=streams
-        )
+        ProductShape.of_tiling(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits, streams=streams)
     )
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0] if staging is None else cut_scratch(scratch, [shape])[0], writes[0]
-        assert y.flags.c_contiguous
+    def bind(laid: Array, y: Array, added: Array | None, scratch: Array) -> list[NativeCall]:
+        x = laid if staging is None else cut_scratch(scratch, [shape])[0]
         numbers = {
             "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
             "w": address_of(packed), "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
-            "y": address_of(y), "y_pixel": outputs * 4, "added": address_of(reads[1]) if added else 0, "added_pixel": outputs * 4,
+            "y": address_of(y), "y_pixel": outputs * 4, "added": 0 if added is None else address_of(added), "added_pixel": outputs * 4,
             "rows": 1, "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
             **list_cut(tiling, chunks),
         }  # fmt: skip
         names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
-        keep = (offsets, zeros, packed, padded, x, y, *reads)
-        staged = [] if staging is None else [staging.bind(x, reads[0])]
+        keep = (offsets, zeros, packed, padded, x, y, laid, added)
+        staged = [] if staging is None else [staging.bind(x, laid)]
         return [*staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
-    return Recipe(
-        (source, *added),
-        bind,
-        0 if staging is None else measure_scratch([shape]),
-        overwrites=list_overwritten(site, source, epilogue.added),
-        kernels=(kernel,) if staging is None else (staging.kernel, kernel),
-    )
+    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
+    return RowProduct(bind, 0 if staging is None else measure_scratch([shape]), kernels)

@@ -54,6 +54,7 @@ NATIVE_STEPS = (
     ("pooling", "plan_average_pool", "AveragePool"),
     ("pooling", "plan_global_mean", "GlobalAveragePool ReduceMean"),
     ("pooling", "plan_global_max", "GlobalMaxPool ReduceMax"),
+    ("recurrent", "plan_recurrence", "GRU LSTM RNN"),
     ("resize", "plan_resize", "Resize Upsample"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),

@@ -204,7 +204,8 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.microsoft",
         "express_in_onnx",
-        "BiasGelu FastGelu Gelu MultiHeadAttention QuickGelu RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
+        "Attention BiasGelu EmbedLayerNormalization FastGelu Gelu MultiHeadAttention QAttention QEmbedLayerNormalization QuickGelu "
+        "RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
     ),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
@@ -218,6 +219,8 @@ PASSES = (
     OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
     # After all passes that fold scales: the weights and the sums of integers are to stay whole.
     compute_integers,
+    # After all passes that look for convolutions, and before any that asks for sizes.
+    OperatorPass(f"{_OWN}.lines", "lift_lines", "AveragePool Conv ConvTranspose MaxPool"),
 )
 _ELIMINATE_IDLE = OperatorPass(
     f"{_OWN}.reshapes",

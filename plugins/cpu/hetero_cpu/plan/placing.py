@@ -299,6 +299,8 @@ class ValuePlacer:
 
     def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
         """Returns the value that the output overwrites; None if the output gets memory of its own."""
+        if not recipe.overwrites:
+            return None
         (output,) = group.outputs[:1]
         output_type = self.types[output]
         for position in recipe.overwrites:

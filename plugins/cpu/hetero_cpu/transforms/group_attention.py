@@ -36,6 +36,7 @@ _KEEPING_STEPS = (
     "SkipLayerNormalization SkipSimplifiedLayerNormalization Split"
 )
 """Operators whose output has the first two axes of their first input."""
+_KEEPING_SHAPE = frozenset({"Cast", "Identity", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 _ATTRIBUTES = (
     "causal do_rotary k_quant_type kv_cache_bit_width kv_num_heads local_window_size num_heads qk_output rotary_interleaved scale "
@@ -150,6 +151,12 @@ class _Rewriting:
                 return position, 1
             producer = network.index_of_producer.get(value)
             node = None if producer is None else network.nodes[producer]
+            if node is not None and node.op_type == "Reshape":
+                source = self._find_width_source(node)
+                if source is None:
+                    return None
+                value = source
+                continue
             if node is None or node.op_type not in (*_KEEPING_STEPS.split(), *_LOOKUPS):
                 return None
             is_lookup, others = node.op_type in _LOOKUPS, [network.initializers.get(name) for name in node.inputs]
@@ -160,6 +167,25 @@ class _Rewriting:
             elif node.op_type in ("Add", "Mul") and (others[1] is None or len(others[1].shape) > 1):
                 return None
             value = node.inputs[is_lookup]
+        return None
+
+    def _find_width_source(self, reshape: Node) -> str | None:
+        """Returns the value (batch, steps, width) that was cut into heads, normalized by heads and is made (batch, steps, width) again."""
+        node, width = reshape, (read_integers(self.network, reshape.inputs[1]) or (0,))[-1]
+        for _ in range(_MOST_STEPS_BACK):
+            if node.op_type == "Reshape":
+                target, shape = read_integers(self.network, node.inputs[1]), read_shape(self.network, node.inputs[0])
+                if target is None or len(target) != _RANK - 1 or target[:2] != (0, -1) or node.attributes.get("allowzero", 0):
+                    return None
+                # As many elements in rows as wide: as many steps.
+                if shape is not None and len(shape) == _RANK - 1 and shape[2] == width:
+                    return node.inputs[0]
+            elif node.op_type not in _KEEPING_SHAPE:
+                return None
+            producer = self.network.index_of_producer.get(node.inputs[0])
+            if producer is None:
+                return None
+            node = self.network.nodes[producer]
         return None
 
     def rewrite(self) -> Network | None:

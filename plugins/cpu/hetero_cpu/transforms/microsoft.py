@@ -5,9 +5,11 @@ SkipLayerNormalization, SkipSimplifiedLayerNormalization ──> Add, LayerNorma
 BiasGelu, FastGelu, Gelu, QuickGelu                      ──> Add, Gelu or Swish
 RotaryEmbedding                                          ──> Gather of both tables, Slice, Concat, Mul, Add
 MultiHeadAttention                                       ──> Add, Reshape, Transpose, Concat of the caches, Attention
+Attention, QAttention                                    ──> MatMul or MatMulIntegerToFloat, then the same without caches
+EmbedLayerNormalization, QEmbedLayerNormalization        ──> Gather, DequantizeLinear, Add, LayerNormalization
 ```
 
-A node stays if it is not float32, or has an input, output or attribute that is not listed here: the toolkit runs it.
+A node stays if its floats are not float32, or has an input, output or attribute that is not listed here: the toolkit runs it.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _VERSIONS = {
-    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "Cast": 19, "Concat": 13, "CouplePairs": 0, "Equal": 19, "Exp": 13,
-    "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20, "LayerNormalization": 17,
-    "LessOrEqual": 16, "MatMul": 13, "Min": 13, "Mul": 14, "Neg": 13, "RMSNormalization": 23, "Range": 11, "Reshape": 21,
-    "Shape": 21, "Slice": 13, "Softmax": 13, "Split": 18, "Sub": 14, "Swish": 24, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
+    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "Cast": 19, "Concat": 13, "CouplePairs": 0, "DequantizeLinear": 13,
+    "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20,
+    "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13, "Mul": 14, "Neg": 13,
+    "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13, "Softmax": 13, "Split": 18,
+    "Sub": 14, "Swish": 24, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
 }  # fmt: skip
 _BY_HEADS = (0, 2, 1, 3)
 """From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""
@@ -55,7 +58,8 @@ class NodeWriter:
     def add_outputs(self, op_type: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
         """Adds a node, and returns its outputs."""
         version, name = _VERSIONS[op_type], self._names.node(f"{self._label}/{op_type}")
-        node = Node(name, op_type, inputs, outputs, "", version, version, MappingProxyType(attributes))
+        domain = MICROSOFT if op_type == "MatMulIntegerToFloat" else ""
+        node = Node(name, op_type, inputs, outputs, domain, version or 1, version, MappingProxyType(attributes))
         self.nodes.append(node)
         types = [self._network.type_of(value) or self._types.get(value) for value in inputs]
         self._types.update(apply_rule(node, types, lambda value: read_numbers(self._known, value)) or {})
@@ -127,8 +131,8 @@ def express_in_onnx(network: Network) -> Network:
 
     def rewrite(node: Node) -> Replacement | None:
         find = _REWRITERS.get(node.op_type) if node.domain == MICROSOFT else None
-        integers = node.inputs[1:2] if node.op_type == "RotaryEmbedding" else ()
-        if find is None or not all(is_float(network, value) for value in node.reads if value not in integers):
+        floats = [value for place, value in enumerate(node.inputs) if value and place not in _INTEGERS.get(node.op_type, ())]
+        if find is None or not all(is_float(network, value) for value in floats):
             return None
         writer = NodeWriter(network, names, types, node.name)
         return writer.finish() if find(network, node, writer) else None
@@ -236,9 +240,99 @@ def _attend(network: Network, node: Node, writer: NodeWriter) -> bool:
     return True
 
 
+def _project(network: Network, node: Node, writer: NodeWriter) -> bool:
+    """Attention and QAttention: the product of query, key and value in one, and its attention to itself."""
+    is_quantized = node.op_type == "QAttention"
+    heads, x, weight, bias = int(node.attributes.get("num_heads", 0)), *node.inputs[:2], read_input(node, 2)
+    mask, past, added = (read_input(node, place) for place in ((5, 8, 9) if is_quantized else (3, 4, 5)))
+    constant, mask_shape = network.initializers.get(weight), shape_of(network.type_of(mask)) if mask else ()
+    sizes = tuple(node.attributes.get("qkv_hidden_sizes", ()))
+    if past or added or any(node.outputs[1:]) or any(node.attributes.get(name, 0) for name in ("do_rotary", "unidirectional")):
+        return False
+    if constant is None or len(constant.shape) != 2 or not heads or not bias or mask_shape is None or len(mask_shape) > 2:
+        return False
+    widths = sizes or (constant.shape[1] // 3,) * 3
+    if len(widths) != 3 or sum(widths) != constant.shape[1] or any(width % heads for width in widths):
+        return False
+    # A single axis may hold the ends of rows alone, or the beginnings behind them.
+    if len(mask_shape) == 1 and mask_shape != (shape_of(network.type_of(x)) or ("",))[:1]:
+        return False
+    if is_quantized:
+        scales, zeros = node.inputs[3:5], (read_input(node, 6), read_input(node, 7))
+        projected = writer.add("MatMulIntegerToFloat", x, weight, *scales, *zeros, bias)
+    else:
+        projected = writer.add("Add", writer.add("MatMul", x, weight), bias)
+    parts = [
+        writer.lay_heads(part, heads, width // heads)
+        for part, width in zip(writer.split(projected, widths, 2), widths, strict=True)
+    ]
+    masks = []
+    if mask:
+        zero, low = (
+            writer.add_constant(np.array(x, np.float32)) for x in (0.0, node.attributes.get("mask_filter_value", -10000.0))
+        )
+        if len(mask_shape) == 2:
+            allowed = writer.add("Greater", mask, writer.add_constant(np.array(0, np.int32)))
+        else:
+            scalars = [writer.add_constant(np.array(x, np.int64)) for x in (0, 1)]
+            steps = writer.add("Gather", writer.add("Shape", x), scalars[1], axis=0)
+            ends = writer.add("Unsqueeze", writer.add("Cast", mask, to=7), writer.add_integers(1))
+            allowed = writer.add("Greater", ends, writer.add("Range", scalars[0], steps, scalars[1]))
+        masks = [writer.add("Unsqueeze", writer.add("Where", allowed, zero, low), writer.add_integers(1, 2))]
+    scale = float(node.attributes.get("scale", 0.0)) or 1 / sqrt(widths[0] // heads)
+    writer.join_heads(writer.add("Attention", *parts, *masks, scale=scale), widths[2], node.outputs[0])
+    return True
+
+
+def _embed(network: Network, node: Node, writer: NodeWriter) -> bool:
+    """EmbedLayerNormalization and its quantized form: the sum of the embeddings of words, positions and segments, normalized."""
+    is_quantized = node.op_type == "QEmbedLayerNormalization"
+    ids, segments, words, positions, kinds, gamma, beta = (read_input(node, place) for place in range(7))
+    mask, places = read_input(node, 7), "" if is_quantized else read_input(node, 8)
+    if bool(segments) != bool(kinds):
+        return False
+
+    def restore(value: str, table: int) -> str:
+        if not is_quantized:
+            return value
+        scalar = writer.add_integers()
+        scale, zero = (writer.add("Reshape", read_input(node, first + table), scalar) for first in (8, 13))
+        return writer.add("DequantizeLinear", value, scale, zero)
+
+    length = writer.add("Slice", writer.add("Shape", ids), *(writer.add_integers(number) for number in (1, 2)))
+    rows = (
+        writer.add("Gather", positions, places, axis=0)
+        if places
+        else writer.add("Slice", positions, writer.add_integers(0), length)
+    )
+    total_name = node.outputs[2] if len(node.outputs) > 2 else ""
+    total = writer.add(
+        "Add", restore(writer.add("Gather", words, ids, axis=0), 0), restore(rows, 1), output="" if kinds else total_name
+    )
+    if kinds:
+        total = writer.add("Add", total, restore(writer.add("Gather", kinds, segments, axis=0), 2), output=total_name)
+    epsilon = float(node.attributes.get("epsilon", 1e-12))
+    writer.add("LayerNormalization", total, restore(gamma, 3), restore(beta, 4), output=node.outputs[0], axis=-1, epsilon=epsilon)
+    if len(node.outputs) > 1 and node.outputs[1]:
+        one, axis = writer.add_constant(np.array(1, np.int32)), writer.add_integers(1)
+        counted = writer.add("Cast", writer.add("Equal", mask, one), to=6) if mask else writer.add("Sub", ids, ids)
+        writer.add("ReduceSum", counted, axis, output=node.outputs[1], keepdims=0)
+    return True
+
+
+_INTEGERS = {
+    "Attention": (3,),
+    "EmbedLayerNormalization": (0, 1, 7, 8),
+    "QAttention": (0, 1, 5, 6, 7),
+    "QEmbedLayerNormalization": (0, 1, 2, 3, 4, 5, 6, 7, *range(13, 18)),
+    "RotaryEmbedding": (1,),
+}
+"""The places of inputs that are no floats."""
 _REWRITERS = {
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _normalize_skip),
     **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), _activate),
     "RotaryEmbedding": _rotate,
     "MultiHeadAttention": _attend,
+    **dict.fromkeys(("Attention", "QAttention"), _project),
+    **dict.fromkeys(("EmbedLayerNormalization", "QEmbedLayerNormalization"), _embed),
 }
