@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -77,7 +76,7 @@ def _begin(path: str | os.PathLike[str]) -> _Writing:
     target = os.path.realpath(requested)
     folder, name = os.path.split(target)
     prefix = os.fsdecode(os.fsencode(name)[:_LONGEST_PREFIX])
-    partial = os.path.join(folder, f"{prefix}.{secrets.token_hex(8)}.partial")
+    partial = os.path.join(folder, f"{prefix}.{os.urandom(8).hex()}.partial")
     with _name_in_errors(requested, partial):
         stream = open(partial, "xb")  # noqa: SIM115  # as above
     if status is not None:

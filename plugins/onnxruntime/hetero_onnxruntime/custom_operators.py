@@ -17,8 +17,6 @@ from hetero_core.errors import DeviceUnavailableError
 from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node, iterate_nodes
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
-from hetero_core.network.writer import network_to_bytes
-from hetero_onnxruntime.engine import import_own_names
 
 LIBRARY_VARIABLE = "ORT_CUSTOM_OPS_LIBRARY"
 """Environment variable with paths of libraries, separated as those of PATH are."""
@@ -58,6 +56,8 @@ def infer_types(node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[
     present = [(value, kind) for value, kind in zip(node.inputs, input_types, strict=True) if value]
     if not libraries or node.bodies or not all(isinstance(kind, TensorType) and kind.dtype for _, kind in present):
         return None
+    from hetero_core.network.writer import network_to_bytes  # only operators of a library need it
+
     specs = {value: ValueSpec(value, kind) for value, kind in present if kind is not None}
     alone = Network(
         "types",
@@ -76,6 +76,8 @@ def infer_types(node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[
 
 @cache
 def _ask(model: bytes, libraries: tuple[str, ...]) -> tuple[TensorType, ...] | None:
+    from hetero_onnxruntime.engine import import_own_names  # only operators of a library need it
+
     onnxruntime = import_own_names()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
