@@ -136,7 +136,8 @@ def test_ranges_hold_what_computed_bounds_and_thresholds_let_through() -> None:
     text = """<ir_version: 10, opset_import: ["": 21]> g (uint8[1, 1, 6, 6] x, uint8 p, float q) => (float[1, 1, 6, 6] y)
     <float shift = {5}>
     { a = Cast <to = 1> (x) low = Cast <to = 1> (p) high = Round (q) b = Sub (a, shift) c = Clip (b, low) d = Clip (b, , high)
-      e = Add (a, shift) f = ThresholdedRelu <alpha = 9.0> (e) h = MaxPool <kernel_shape = [2, 2], dilations = [7, 7], pads = [1, 1, 1, 1]> (a)
+      e = Add (a, shift) f = ThresholdedRelu <alpha = 9.0> (e)
+      h = MaxPool <kernel_shape = [2, 2], dilations = [7, 7], pads = [1, 1, 1, 1]> (a)
       y = Sum (c, d, f, h) }"""
     ranges = find_ranges(read_network(onnx.parser.parse_model(text)))
     # The bound may be above all of b, or below; the threshold may lie above some of e; a window of h may lie in the pads alone.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, isnan, prod
+from math import isfinite, isnan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
