@@ -132,6 +132,21 @@ def test_ranges_follow_a_clip_through_constants() -> None:
     assert not any(limits.has_no_nan for limits in ranges.values())
 
 
+def test_ranges_hold_what_computed_bounds_and_thresholds_let_through() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (uint8[1, 1, 6, 6] x, uint8 p, float q) => (float[1, 1, 6, 6] y)
+    <float shift = {5}>
+    { a = Cast <to = 1> (x) low = Cast <to = 1> (p) high = Round (q) b = Sub (a, shift) c = Clip (b, low) d = Clip (b, , high)
+      e = Add (a, shift) f = ThresholdedRelu <alpha = 9.0> (e)
+      h = MaxPool <kernel_shape = [2, 2], dilations = [7, 7], pads = [1, 1, 1, 1]> (a)
+      y = Sum (c, d, f, h) }"""
+    ranges = find_ranges(read_network(onnx.parser.parse_model(text)))
+    # The bound may be above all of b, or below; the threshold may lie above some of e; a window of h may lie in the pads alone.
+    assert ranges["c"] == Limits(0, 255, is_whole=True, has_no_nan=True)
+    assert ranges["d"] == Limits(-inf, 250, is_whole=True)
+    assert ranges["f"] == Limits(0, 260, is_whole=True, has_no_nan=True)
+    assert not ranges["h"].is_whole
+
+
 def test_ranges_of_a_concat_hold_all_of_its_inputs() -> None:
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 6] y)
     <float low = {-3}, float high = {5}, float zero = {0}, float most = {9}>

@@ -116,6 +116,27 @@ def test_weights_that_are_no_bytes_are_multiplied_as_floats(core: Core, products
     assert planned == []
 
 
+def test_the_byte_of_a_nan_behind_a_relu_is_multiplied(core: Core, products: str, planned: list[str]) -> None:
+    graph = Builder()
+    x, w = np.array([[np.nan, 1, 2], [3, np.nan, 4]], np.float32), np.arange(-12, 12).reshape(3, 8).astype(np.int8)
+    names = graph.constant(np.float32(1)), graph.constant(np.int8(0))
+    codes = graph.node("QuantizeLinear", graph.node("Relu", graph.feed(x)), *names)
+    weights = graph.node("DequantizeLinear", graph.constant(w), *names)
+    y = graph.node("MatMul", graph.node("DequantizeLinear", codes, *names), weights)
+    expected = np.array([[-128, 1, 2], [3, -128, 4]]) @ w.astype(np.int64)
+    assert find_difference(core, graph.finish({y: expected.astype(np.float32)}), "JIT") == ""
+    assert bool(planned) == bool(products)
+
+
+def test_bytes_far_from_zero_are_multiplied_as_floats(core: Core, products: str, planned: list[str]) -> None:
+    graph, x, w = Builder(), np.arange(6, dtype=np.uint8).reshape(2, 3), np.full((3, 8), 64, np.float32)
+    shifted = graph.node("Add", graph.node("Cast", graph.feed(x), to=1), graph.constant(np.float32(1 << 24)))
+    y = graph.node("MatMul", shifted, graph.constant(w))
+    expected = (x.astype(np.float32) + np.float32(1 << 24)).astype(np.float64) @ w
+    assert find_difference(core, graph.finish({y: expected.astype(np.float32)}), "JIT") == ""
+    assert planned == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_networks_are_exact(core: Core, products: str, kind: str) -> None:
     differences = {index: find_difference(core, draw_case(kind, index), "JIT") for index in range(16, 22)}

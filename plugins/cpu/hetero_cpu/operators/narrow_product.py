@@ -5,7 +5,7 @@ x (float32) ── + shift, as bytes ──> rows with a halo of `shift` ── 
 x (float32) ── as bfloat16 ────────> rows with a halo of zeros ─── float32 sums ──────────────────────────────────────── epilogue ──> y
 ```
 
-The pass `compute_integers` holds quantized tensors as whole float32. Those within 256 numbers of one another are bytes from 0 on if a
+The pass `compute_integers` holds quantized tensors as whole float32. Those within 256 numbers of one another are bytes up to 255 if a
 number, the shift, is added; the sums are exact, and so is the result below 2^24. Weights are bytes of -128 to 127. The pass
 `narrow_products` rounds what a product reads to bfloat16. Four bytes or two bfloat16 of a column of weights lie side by side, filled up
 with zeros to groups that are multiplied at a time. What a row of bytes has behind its end, up to 64 of them, meets these zeros; pixels of
@@ -184,8 +184,10 @@ def _find_kind(site: Site) -> _Kind | None:
     if limits.shift:
         is_there = site.is_float32(limits.shift) and site.prototypes[limits.shift].size == 1
         return _Kind(find_byte_products(), 1, limits.shift) if is_there else None
-    is_fit = limits.has_no_nan and limits.high - limits.low <= 255
-    return _Kind(find_byte_products(), 1, -limits.low) if is_fit else None
+    # With a larger shift its product with the sums of weights would not fit into int32.
+    is_fit = limits.has_no_nan and limits.high - limits.low <= 255 and 0 <= limits.high <= 255
+    # A NaN that was quantized is the lowest byte, which may be less than what a Relu leaves: the room is below.
+    return _Kind(find_byte_products(), 1, 255 - limits.high) if is_fit else None
 
 
 def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> bool:

@@ -57,8 +57,9 @@ NO_HALO = Halo()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is known of the elements of a value: the least and the largest; whether all are whole numbers, infinite or NaN; whether none
-    is NaN; the name of the computed scalar with which they are 0 to 255, if there is one; and whether all are bfloat16."""
+    """What is known of the elements of a value: the least and the largest, but for the lowest byte that a NaN was quantized to; whether
+    all are whole numbers, infinite or NaN; whether none is NaN; the name of the computed scalar with which they are 0 to 255, if there
+    is one; and whether all are bfloat16."""
 
     low: float = -inf
     high: float = inf

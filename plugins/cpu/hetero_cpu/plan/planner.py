@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, isnan, prod
+from math import isfinite, isnan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,12 +123,18 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
             return _OF_TYPES.get(source.dtype or "", NO_LIMITS) if isinstance(source, TensorType) else NO_LIMITS
         case "Relu":
             return replace(x, low=max(x.low, 0.0), high=max(x.high, 0.0), shift="")
-        case "ThresholdedRelu" if node.attributes.get("alpha", 1.0) >= 0:
-            return Limits(max(x.low, 0.0), max(x.high, 0.0), x.is_whole, has_no_nan=True)
+        case "ThresholdedRelu" if (alpha := node.attributes.get("alpha", 1.0)) >= 0:
+            low = max(x.low, 0.0) if alpha == 0 else 0.0
+            return Limits(low, max(x.high, 0.0), x.is_whole, has_no_nan=True)
         case "Clip":
-            low, high = (min(max(limit, y.low), z.low if isfinite(z.low) else inf) for limit in (x.low, x.high))
-            is_whole = x.is_whole and all(other.is_whole for value, other in zip(node.inputs[1:], others, strict=True) if value)
-            return Limits(low, high, is_whole, x.has_no_nan)
+            low, high = x.low, x.high
+            bounds = [other for value, other in zip(node.inputs[1:], others, strict=True) if value]
+            if any(node.inputs[1:2]):
+                low, high = max(low, y.low), max(high, y.high)
+            if any(node.inputs[2:3]):
+                low, high = min(low, z.low), min(high, z.high)
+            is_whole, has_no_nan = (all(getattr(each, name) for each in (x, *bounds)) for name in ("is_whole", "has_no_nan"))
+            return Limits(low, high, is_whole, has_no_nan)
         case "Round":
             return Limits(float(np.floor(x.low)), float(np.ceil(x.high)), is_whole=True, has_no_nan=x.has_no_nan)
         case "Add" | "Sub":
@@ -147,7 +153,7 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
             return Limits(low, high, all(part.is_whole for part in parts), all(part.has_no_nan for part in parts))
         case "Div" | "Mul" | "MultiplyAdd" if x.low >= 0 and y.low > 0 and (len(others) == 1 or z.low >= 0):
             return Limits(0.0)
-        case "MaxPool" if node.attributes.get("ceil_mode", 0):
+        case "MaxPool" if node.attributes.get("ceil_mode", 0) or set(node.attributes.get("dilations") or ()) - {1}:
             # A window that lies in the pads alone has no largest element.
             return Limits(x.low, x.high)
         case name if name in _KEEPING:
