@@ -132,7 +132,10 @@ def _check_head(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEn
         )
     magic, version, _, header_size, total = _HEAD.unpack_from(view)
     if magic != MAGIC:
-        raise BlobDamagedError(f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}")
+        raise BlobDamagedError(
+            f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}. Give a file that hetero compile or "
+            "export_network has written."
+        )
     if version != FORMAT_VERSION:
         raise BlobMismatchError(
             f"{name} has container format {version}; this hetero-core reads format {FORMAT_VERSION}; load the model again and export it"

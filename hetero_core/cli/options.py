@@ -131,12 +131,13 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
     add_shape_option(inputs, "a random input with open dimensions")
 
 
-def whole_number(least: int) -> Callable[[str], int]:
-    """Returns a function that reads a whole number and raises ArgumentTypeError if it is smaller than `least`."""
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Returns a function that reads a whole number and raises ArgumentTypeError if it is below `least` or above `most`."""
+    expected = f"{least} or more" if most is None else f"{least} to {most}"
 
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"expected a whole number of {least} or more, got {text}")
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= (int(text) if most is None else most)):
+            raise argparse.ArgumentTypeError(f"expected a whole number of {expected}, got {text}")
         return int(text)
 
     return read

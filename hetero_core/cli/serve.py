@@ -13,7 +13,7 @@ from hetero_core.core import Core
 
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
-    count = whole_number(1)
+    count, port = whole_number(1), whole_number(0, 65535)
     models = "a file, NAME=FILE, or a folder with NAME.onnx or NAME/VERSION/model.onnx; compiled models end with .blob"
     parser.add_argument("models", nargs="+", metavar="MODEL", help=models)
     parser.add_argument(
@@ -25,8 +25,8 @@ def add_options(parser: Parser) -> None:
     )
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1); 0.0.0.0 is everywhere")
-    parser.add_argument("--http-port", type=whole_number(0), default=8000, metavar="PORT", help="the port of REST (8000); 0 is any")
-    parser.add_argument("--grpc-port", type=whole_number(0), default=8001, metavar="PORT", help="the port of gRPC (8001); 0 is any")
+    parser.add_argument("--http-port", type=port, default=8000, metavar="PORT", help="the port of REST (8000); 0 is any")
+    parser.add_argument("--grpc-port", type=port, default=8001, metavar="PORT", help="the port of gRPC (8001); 0 is any")
     parser.add_argument("--workers", type=count, default=1, metavar="N", help="processes, each with all models (1)")
     parser.add_argument("--max-body", type=count, default=64, metavar="MIB", help="the longest request, in MiB (64)")
     parser.add_argument("--queue", type=count, default=128, metavar="N", help="unanswered requests of a model version (128)")

@@ -45,14 +45,15 @@ class AsyncInferQueue:
     def start_async(self, inputs: Any = None, userdata: Any = None) -> None:
         """Starts a run on an idle request, waiting until a request is idle; `userdata` is handed to the callback.
 
-        Within a callback it never waits: if no second request is idle, it uses the request of the callback.
+        `inputs` may be a function that returns them for the position of this request. Within a callback it never waits: if no second
+        request is idle, it uses the request of the callback.
 
         Raises: InputNameError, InputShapeError, InputTypeError; RequestBusyError within a callback that has restarted its request.
         """
         index = self._wait_for_idle(takes_it=True)
         try:
             self._userdata[index] = userdata
-            self._requests[index].start_async(inputs)
+            self._requests[index].start_async(inputs(index) if callable(inputs) else inputs)
         finally:
             self._leave(index, None)
 

@@ -103,7 +103,9 @@ def test_other_format_version_names_the_readable_version() -> None:
 def test_foreign_file_is_refused_with_its_first_bytes(tmp_path: Path) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(os.urandom(0) + b"PK\x03\x04" + bytes(200))
-    with pytest.raises(BlobDamagedError, match=r"is no exported network: it begins with b'PK.*expected b'HETEROBL'"):
+    with pytest.raises(
+        BlobDamagedError, match=r"is no exported network: it begins with b'PK.*expected b'HETEROBL'\. Give a file that"
+    ):
         read_blob(path)
 
 

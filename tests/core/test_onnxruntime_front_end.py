@@ -23,8 +23,9 @@ import pytest
 
 import hetero_core.frontends.onnxruntime as ort
 from hetero_core import Core, Executable, QueryResult, hookimpl
+from hetero_core.devices.processors import count_processors
 from hetero_core.errors import HeteroError, InputShapeError
-from hetero_core.frontends.onnxruntime import options as frontend_options
+from hetero_core.frontends import shared_core
 from hetero_core.frontends.onnxruntime.errors import EXCEPTIONS, make_error
 from hetero_core.frontends.onnxruntime.providers import read_providers
 from hetero_core.frontends.shared_core import find_core, forget_core
@@ -49,7 +50,7 @@ def open_session(text: str = SQUARE, options: Any = None, **named: Any) -> Any:
 @pytest.fixture(autouse=True)
 def no_device_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HETERO_DEVICE", raising=False)
-    monkeypatch.setattr(frontend_options, "_reported", set())
+    monkeypatch.setattr(shared_core, "_reported", set())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -181,7 +182,7 @@ def test_two_sizes_of_one_name_run_as_in_onnxruntime(caplog: pytest.LogCaptureFi
     for feed in (same, different, same):
         assert session.run(None, feed)[0].tolist() == original.run(None, feed)[0].tolist()
     assert [record.message for record in caplog.records] == [
-        "hetero's onnxruntime: network 'g' on CPU: a run gives several sizes to N; it is loaded with open sizes"
+        "hetero: network 'g' on CPU: a run gives several sizes to N; it is loaded with open sizes"
     ]
     assert session.get_inputs()[0].shape == ["N"]
 
@@ -456,6 +457,17 @@ def test_options_with_an_effect() -> None:
     assert session.network.get_config("INFERENCE_NUM_THREADS") == 1
     assert (session.get_inputs()[0].shape, session.get_outputs()[0].shape) == ([4, 2], [4, 2])
     assert session.get_session_options() is options
+
+
+def test_more_threads_than_processors_are_one_for_each(caplog: pytest.LogCaptureFixture) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1000
+    sessions = [open_session(options=options) for _ in range(2)]
+    assert all(session.network.get_config("INFERENCE_NUM_THREADS") == count_processors() for session in sessions)
+    assert (
+        caplog.text.count(f"intra_op_num_threads: 1000 threads were asked for; {count_processors()} run, one for each processor")
+        == 1
+    )
 
 
 def test_weights_can_be_given(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import hetero_core.frontends.openvino as ov
 from hetero_core import Extension
+from hetero_core.devices.processors import count_processors
 from hetero_core.frontends.openvino import properties, replace_openvino
 from hetero_core.frontends.openvino.preprocess import ColorFormat, PaddingMode, PrePostProcessor, ResizeAlgorithm
 from hetero_core.frontends.replacement import run_program
@@ -270,6 +271,11 @@ def test_hints_reach_the_device_by_their_names() -> None:
     assert properties.log.level(properties.log.Level.ERR) == ("LOG_LEVEL", "LOG_ERROR")
     compiled.set_property({"PERF_COUNT": True})
     assert compiled.get_property("PERF_COUNT") is True
+
+
+def test_more_threads_than_processors_are_one_for_each() -> None:
+    compiled = ov.Core().compile_model(MODEL, "CPU", {properties.inference_num_threads: 1000})
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == count_processors()
 
 
 def test_hint_that_a_device_does_not_have_is_logged(caplog: pytest.LogCaptureFixture) -> None:

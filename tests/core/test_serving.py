@@ -442,6 +442,11 @@ def test_address_in_use_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
 
 
+def test_number_that_is_no_port_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "m.onnx", "--http-port", "65536"]) == 2
+    assert "argument --http-port: expected a whole number of 0 to 65535, got 65536" in capsys.readouterr().err
+
+
 def test_broken_model_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"nothing")
     command = [sys.executable, "-m", "hetero_core", "serve", str(tmp_path), *FAST, "--http-port", "0", "--grpc-port", "0"]

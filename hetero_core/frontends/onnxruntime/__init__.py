@@ -76,6 +76,6 @@ disable_telemetry_events = enable_telemetry_events = set_default_logger_severity
 
 def set_seed(seed: int) -> None:
     """Has no effect, which is logged once: random operators without a seed of their own draw other numbers."""
-    from hetero_core.frontends.onnxruntime.options import report_once
+    from hetero_core.frontends.shared_core import report_once
 
     report_once(f"set_seed({seed}) has no effect on devices of hetero")

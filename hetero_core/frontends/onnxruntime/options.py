@@ -6,7 +6,6 @@ is missing here, is logged once.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,11 +13,10 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.frontends.onnxruntime.errors import make_error
+from hetero_core.frontends.shared_core import report_once
 
 if TYPE_CHECKING:
     from hetero_core.runtime.request import InferRequest
-
-logger = logging.getLogger(__name__)
 
 FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 """The entry that names the folder of external weights."""
@@ -29,14 +27,6 @@ _MISSED_ENTRIES = {
     "ep.context_enable": "no context model is written; use session.network.export_network",
     "session.record_ep_graph_assignment_info": "use session.network.get_metric('HETERO_SUBGRAPHS')",
 }
-_reported: set[str] = set()
-
-
-def report_once(text: str) -> None:
-    """Logs a warning, once in a process."""
-    if text not in _reported:
-        _reported.add(text)
-        logger.warning("hetero's onnxruntime: %s", text)
 
 
 class _Choice(IntEnum):

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, InputShapeError, UnsupportedNodesError
 from hetero_core.frontends.onnxruntime.errors import convert_error, make_error, raise_as_onnxruntime
-from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions, report_once
+from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions
 from hetero_core.frontends.onnxruntime.providers import find_splitter, get_all_providers, place_session, read_providers
 from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, OrtValue, describe_value, report_memory, view_memory
-from hetero_core.frontends.shared_core import find_core
+from hetero_core.frontends.shared_core import find_core, limit_threads, report_once
 from hetero_core.network.reader import read_proto
 from hetero_core.network.tensors import read_type
 from hetero_core.network.types import ValueSpec, shape_of
@@ -92,7 +93,7 @@ class InferenceSession:
         placement, options = self._placement, self._sess_options
         config: dict[str, Any] = {**placement.config, **({"PERF_COUNT": True} if options.enable_profiling else {})}
         if options.intra_op_num_threads > 0:
-            config["INFERENCE_NUM_THREADS"] = options.intra_op_num_threads
+            config[THREADS_KEY] = limit_threads(options.intra_op_num_threads, where="intra_op_num_threads")
         core = find_core()
         with raise_as_onnxruntime():
             proto, _, _ = read_proto(self._source, holds_weights=False)

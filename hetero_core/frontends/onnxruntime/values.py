@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.frontends.onnxruntime.errors import make_error
-from hetero_core.frontends.onnxruntime.options import report_once
+from hetero_core.frontends.shared_core import report_once
 from hetero_core.network.tensors import read_type
 from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType, shape_of
 

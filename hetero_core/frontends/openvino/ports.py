@@ -18,11 +18,11 @@ Port = TypeVar("Port", bound="ConstOutput")
 
 
 @with_getters("any_name", "names", "index", "shape", "partial_shape", "element_type")
-@with_getters("node", "tensor", "friendly_name", "name", "type_name")
+@with_getters("node", "tensor", "source_output", "friendly_name", "name", "type_name")
 class ConstOutput:
     """An input or output: its name, element type and shape. Ports of the same side, index and name are equal.
 
-    OpenVINO keeps a node and a tensor apart from the port; here all three are the port, which has the name of the value.
+    OpenVINO keeps a node, the node's input and a tensor apart from the port; here all are the port, which has the name of the value.
     """
 
     def __init__(self, spec: ValueSpec, index: int, bounds: Mapping[str, tuple[int, int]], *, is_input: bool) -> None:
@@ -39,13 +39,17 @@ class ConstOutput:
         """The shape. Raises: RuntimeError if a size is open."""
         return self.partial_shape.to_shape()
 
-    node = tensor = property(lambda self: self)
+    node = tensor = source_output = property(lambda self: self)
     friendly_name = name = property(attrgetter("any_name"))
 
     @property
     def type_name(self) -> str:
         """OpenVINO's operator of an input or output."""
         return "Parameter" if self._identity[0] else "Result"
+
+    def input(self, _: int) -> ConstOutput:
+        """Returns the port: `output.get_node().input(0).get_source_output()` is the value that an output returns."""
+        return self
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConstOutput) and self._identity == other._identity
@@ -71,7 +75,8 @@ class Output(ConstOutput):
 
     @layout.setter
     def layout(self, layout: Any) -> None:
-        letters, rank = Layout(layout).letters, len(self.partial_shape.require_sizes())
+        rank = len(self.partial_shape.require_sizes())
+        letters = Layout(layout).name_axes(rank)
         if not letters.isalpha() or len(letters) != rank:
             raise RuntimeError(f"'{self.any_name}' has {rank} axes; expected a letter for each, got the layout '{letters}'")
         network = self._model.network

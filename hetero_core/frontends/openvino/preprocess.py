@@ -35,7 +35,7 @@ class InputModelInfo:
 
     def set_layout(self, layout: Any) -> InputModelInfo:
         """Sets the order of the axes of the model's input or output."""
-        self._info.fields["model_layout"] = Layout(layout).letters
+        self._info.put_layout("model_layout", layout)
         return self
 
 
@@ -45,6 +45,12 @@ class OutputInfo:
     def __init__(self, port: Output) -> None:
         self.port = port
         self.fields: dict[str, Any] = {}
+
+    def put_layout(self, field: str, layout: Any) -> None:
+        """Sets a layout in `fields`; an empty one says nothing."""
+        letters = Layout(layout).name_axes(len(self.port.partial_shape))
+        if letters:
+            self.fields[field] = letters
 
     def tensor(self) -> Any:
         """Returns this object, for the array that a program has."""
@@ -63,7 +69,7 @@ class OutputInfo:
 
     def set_layout(self, layout: Any) -> Any:
         """Sets the order of the axes of the array."""
-        self.fields["layout"] = Layout(layout).letters
+        self.put_layout("layout", layout)
         return self
 
     def convert_element_type(self, type: Any = Type.f32) -> Any:  # noqa: A002  # as above

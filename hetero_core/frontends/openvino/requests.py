@@ -6,9 +6,10 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from operator import attrgetter
 from time import perf_counter
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
@@ -66,14 +67,24 @@ def _own(value: Any, *, copies: bool, decodes: bool) -> Any:
     return value.copy() if copies else value
 
 
-class ProfilingInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProfilingInfo:
     """The time of a node in the last run. `node_type` is ONNX's operator, `exec_type` the device."""
 
+    class Status(Enum):
+        """Whether a node ran: all listed nodes did."""
+
+        NOT_RUN, OPTIMIZED_OUT, EXECUTED = range(3)
+
+    NOT_RUN: ClassVar = Status.NOT_RUN
+    OPTIMIZED_OUT: ClassVar = Status.OPTIMIZED_OUT
+    EXECUTED: ClassVar = Status.EXECUTED
     node_name: str
     node_type: str
     exec_type: str
     real_time: timedelta
     cpu_time: timedelta
+    status: Status = Status.EXECUTED
 
 
 class VariableState:
@@ -234,15 +245,15 @@ class InferRequest:
     def _list_inputs(self, inputs: Any, *, shared: bool) -> dict[str, Any]:
         """Keeps the inputs of a run for the next runs; returns all inputs."""
         self._request.require_idle("start a run")
-        self._keep_inputs(name_inputs(inputs, self.model_inputs, shared=shared))
+        return self.keep_inputs(name_inputs(inputs, self.model_inputs, shared=shared))
+
+    def keep_inputs(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Keeps these inputs; returns all inputs."""
+        self._tensor_of_input.update({name: Tensor(value, shared_memory=True) for name, value in named.items()})
         return {name: tensor.data for name, tensor in self._tensor_of_input.items()}
 
-    def _keep_inputs(self, named: Mapping[str, Any]) -> None:
-        self._tensor_of_input.update({name: Tensor(value, shared_memory=True) for name, value in named.items()})
-
     def keep_start(self, start: _Start) -> None:
-        """Keeps inputs, userdata and latency of a run of the queue, for its callback."""
-        self._keep_inputs(start.inputs)
+        """Keeps userdata and latency of a run of the queue, for its callback."""
         self._finish = _Finish(start.begin, (perf_counter() - start.begin) * 1000, userdata=start.userdata)
 
     @translated
@@ -301,6 +312,16 @@ class InferRequest:
         for port, tensor in inputs.items():
             self.set_tensor(port, tensor)
 
+    def set_input_tensors(self, inputs: Mapping[Any, Any]) -> None:
+        """Sets the tensors of several inputs by index, name or port."""
+        for key, tensor in inputs.items():
+            self.set_input_tensor(key, tensor)
+
+    def set_output_tensors(self, outputs: Mapping[Any, Any]) -> None:
+        """Sets the tensors of several outputs by index, name or port."""
+        for key, tensor in outputs.items():
+            self.set_output_tensor(key, tensor)
+
     def get_input_tensor(self, index: int | None = None) -> Tensor:
         """Returns the tensor of an input; written to in place, it is the input of the next run."""
         return self._find_input(find_port(self.model_inputs, index, where="the input"))
@@ -353,7 +374,6 @@ class _Start:
     """A run that a queue starts."""
 
     userdata: Any
-    inputs: Mapping[str, Any]
     begin: float
 
     def __repr__(self) -> str:  # stands in the note of an error
@@ -376,9 +396,12 @@ class AsyncInferQueue:
 
     @translated
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts a run on an idle request, waiting until a request is idle. Raises: RuntimeError for wrong inputs."""
+        """Starts a run on an idle request, waiting until a request is idle; inputs that were set at this request stay.
+
+        Raises: RuntimeError for wrong inputs.
+        """
         named = name_inputs(inputs, self._inputs, shared=share_inputs)
-        self._queue.start_async(named, _Start(userdata, named, perf_counter()))
+        self._queue.start_async(lambda index: self._requests[index].keep_inputs(named), _Start(userdata, perf_counter()))
 
     def _end(self, request: HeteroRequest, start: _Start) -> None:
         own = self._requests[list(self._queue).index(request)]

@@ -8,8 +8,10 @@ from enum import Enum
 from typing import Any
 
 from hetero_core.contract import ConfigKey
+from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import ConfigKeyError, MetricNotFoundError
 from hetero_core.frontends.openvino.shapes import Type
+from hetero_core.frontends.shared_core import limit_threads
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,11 @@ def settle_properties(
         logger.warning("%s does not compute in %s; it computes as it does without", where, ineffective[_PRECISION])
     if str(settings.get("NUM_STREAMS")) == "-1":
         settings["NUM_STREAMS"] = "AUTO"
-    if str(settings.get("INFERENCE_NUM_THREADS")) == "0":  # OpenVINO's default
-        del settings["INFERENCE_NUM_THREADS"]
+    threads = str(settings.get(THREADS_KEY))
+    if threads == "0":  # OpenVINO's default
+        del settings[THREADS_KEY]
+    elif threads.isdecimal():
+        settings[THREADS_KEY] = limit_threads(int(threads), where=where)
     return settings, ineffective
 
 

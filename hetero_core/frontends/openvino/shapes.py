@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import wraps
+from string import ascii_uppercase
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -117,6 +118,12 @@ class Type(Enum):
     get_type_name = to_string
     type_name = property(to_string)
 
+    def __eq__(self, other: Any) -> bool:
+        """Says whether the other is this type, or that of an installed OpenVINO, whose own functions compare their types with these."""
+        return self is other or (type(other).__name__ == "Type" and bool(other.to_string() == self.name))
+
+    __hash__ = Enum.__hash__
+
     def __repr__(self) -> str:
         return f"<Type: '{self.value or self.name}'>"
 
@@ -149,11 +156,22 @@ class Dimension(Written):
         lows, highs = zip(_read_bounds(self), _read_bounds(Dimension(other)), strict=True)
         return max(lows) <= min(_LARGEST if high < 0 else high for high in highs)
 
+    def relaxes(self, other: Any) -> bool:
+        """Says whether each size that satisfies the other satisfies this."""
+        (low, high), (other_low, other_high) = _read_bounds(self), _read_bounds(Dimension(other))
+        return low <= other_low and (high < 0 or 0 <= other_high <= high)
+
+    def refines(self, other: Any) -> bool:
+        """Says whether each size that satisfies this satisfies the other."""
+        return Dimension(other).relaxes(self)
+
     def get_length(self) -> int:
         """Returns the size. Raises: RuntimeError if it is open."""
         if self.is_dynamic:
             raise RuntimeError(f"the size {self} is open and has no length")
         return self.min_length
+
+    __len__ = get_length
 
     def to_size(self) -> int | range | None:
         """Returns the size as a network takes it: a number, a range, or None if it is open."""
@@ -182,10 +200,14 @@ def _read_bounds(value: Any) -> tuple[int, int]:
         return value.min_length, value.max_length
     if isinstance(value, tuple | list):
         return value[0], value[-1]
-    if isinstance(value, str) and ".." in value:
-        low, _, high = value.partition("..")
-        return int(low.strip() or 0), int(high.strip() or -1)
-    size = -1 if value is None or str(value).strip() == "?" else int(value)
+    text = str(value).strip()
+    low, dots, high = text.partition("..")
+    try:
+        if dots:
+            return int(low or 0), int(high or -1)
+        size = -1 if value is None or text == "?" else int(text or 0)  # as in OpenVINO, an empty text is the size 0
+    except ValueError:
+        raise RuntimeError(f"'{text}' is no size; expected a number, ? or bounds as 1..5") from None
     return (0, -1) if size < 0 else (size, size)
 
 
@@ -292,10 +314,11 @@ class PartialShape(Written):
 
 
 class Layout(Written):
-    """The order of the axes of a tensor, a letter each: `Layout("NHWC")`, `Layout("[N,H,W,C]")`."""
+    """The order of the axes of a tensor, a letter each: `Layout("NHWC")`, `Layout("[N,H,W,C]")`; `?` is any axis, `...` any number."""
 
     def __init__(self, layout: Any = "") -> None:
-        self.letters: str = re.sub(r"[\[\],\s]", "", str(layout)).upper()
+        letters = re.sub(r"[\[\],\s]", "", str(layout)).upper()
+        self.letters: str = "" if letters == "..." else letters
 
     @property
     def empty(self) -> bool:
@@ -310,7 +333,20 @@ class Layout(Written):
         """Returns the axis with a letter. Raises: RuntimeError if no axis has it."""
         if not self.has_name(name):
             raise RuntimeError(f"the layout {self} has no axis '{name}'")
-        return self.letters.index(name.upper())
+        parts = self._parts
+        index = parts.index(name.upper())
+        return index - len(parts) if "..." in parts[:index] else index
+
+    @property
+    def _parts(self) -> list[str]:
+        return re.findall(r"\.{3}|.", self.letters)
+
+    def name_axes(self, rank: int) -> str:
+        """Returns a letter for each of `rank` axes: an unused letter for an axis without one, no letters for an empty layout."""
+        number = rank - len(self._parts) + 1
+        text = self.letters.replace("...", "?" * number)
+        unused = (letter for letter in ascii_uppercase if letter not in f"NCDHW{text}")
+        return "".join(next(unused) if letter == "?" else letter for letter in text)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str | Layout) and self.letters == Layout(other).letters
@@ -320,7 +356,7 @@ class Layout(Written):
 
     def to_string(self) -> str:
         """Returns the letters as `[N,H,W,C]`."""
-        return f"[{','.join(self.letters)}]"
+        return f"[{','.join(self._parts) or '...'}]"
 
 
 def find_shape(spec: ValueSpec, bounds: Mapping[str, tuple[int, int]]) -> PartialShape:

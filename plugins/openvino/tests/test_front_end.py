@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from operator import attrgetter
@@ -15,6 +16,7 @@ import numpy as np
 import onnx.parser
 import openvino
 import pytest
+from openvino.utils.types import get_dtype
 
 from hetero_core import Core
 from hetero_core.frontends import openvino as front
@@ -58,6 +60,9 @@ EXPRESSIONS = (
         "ov.PartialShape([1, -1]).is_dynamic",
     ),
     *("ov.PartialShape([1, 2]).rank", "ov.PartialShape.dynamic().rank", "ov.PartialShape([1, (2, 3)]).get_min_shape()"),
+    *("ov.Dimension('')", "len(ov.Dimension(3))", "[len(size) for size in ov.PartialShape([2, 3])]"),
+    "[[a.relaxes(b), a.refines(b)] for a in map(ov.Dimension, SIZES) for b in map(ov.Dimension, SIZES)]",
+    *("ov.ProfilingInfo.Status.EXECUTED.name", "ov.ProfilingInfo.NOT_RUN == ov.ProfilingInfo.Status.NOT_RUN"),
     *("ov.Dimension(-1)", "ov.Dimension(1, 4)", "ov.Dimension(2, -1)", "ov.Dimension('..5')", "ov.Dimension(3) == 3"),
     *(
         "ov.Dimension(3).get_length()",
@@ -71,6 +76,7 @@ EXPRESSIONS = (
         "ov.Layout('nhwc')",
         "ov.Layout('NHWC').get_index_by_name('C')",
     ),
+    *("ov.Layout('N...C')", "ov.Layout()", "ov.Layout('N...C').get_index_by_name('C')", "ov.Layout('n?').get_index_by_name('N')"),
     *("ov.Layout('NHWC') == ov.Layout('[N,H,W,C]')", "ov.Layout('NHWC').has_name('D')", "ov.Type.f32", "ov.Type(np.float32)"),
     *("ov.Type.f32.to_string()", "ov.Type.f32.size", "ov.Type.u4.size", "ov.Type.f16.to_dtype()", "ov.Type.i64.get_type_name()"),
     *("ov.Tensor([1, 2, 3])", "ov.Tensor(ov.Type.f32, [1, 2]).data.shape", "ov.Tensor(np.float32, ov.Shape([2])).byte_size"),
@@ -83,7 +89,8 @@ EXPRESSIONS = (
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_values_are_those_of_openvino(expression: str) -> None:
-    ours, theirs = (eval(expression, {"ov": module, "X": X, "np": np}) for module in (front, openvino))
+    sizes = ["0", "2", "3", "1..3", "2..5", "2..", "..4", "?"]
+    ours, theirs = (eval(expression, {"ov": module, "X": X, "np": np, "SIZES": sizes}) for module in (front, openvino))
     assert repr(ours) == repr(theirs)
 
 
@@ -233,6 +240,13 @@ def run_requests(ov: Any, compiled: Any) -> list[Any]:
     for number in range(6):
         queue.start_async({0: X + number, 1: W}, number)
     queue.wait_all()
+    single, filled = ov.AsyncInferQueue(compiled, 1), ov.Tensor(np.zeros((2, 3), np.float32), shared_memory=True)
+    single[0].set_input_tensors({0: ov.Tensor(X), 1: ov.Tensor(W)})
+    single[0].set_output_tensors({0: filled})
+    for inputs in (None, {"w": W + 5}, None):  # an input that was given stays
+        single.start_async(inputs)
+        single.wait_all()
+        seen.append(filled.data.copy())
     return [*seen, sorted(sums), len(queue), queue.is_ready(), sorted(queue.userdata)[-1] >= 4, queue[0].results["z"].shape]
 
 
@@ -306,6 +320,33 @@ def test_openvino_is_back_after_the_block() -> None:
     assert importlib.import_module("openvino.properties") is openvino.properties
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("openvino.runtime")
+
+
+def test_functions_of_openvino_know_the_types() -> None:
+    with replace_openvino():
+        names = ("boolean", "f32", "u8", "i64", "bf16")
+        assert [get_dtype(getattr(openvino.Type, name)) for name in names] == ["bool", "float32", "uint8", "int64", "uint16"]
+    assert front.Type.u8 not in (openvino.Type.i8, "u8", None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-d CPU -api sync -pc",
+        "-d HETERO:TEMPLATE,CPU -nireq 2 -b 3 -layout [N...]",
+        "-d CPU -inference_only False -data_shape [2,3],[4,3]",
+    ],
+)
+def test_benchmark_app_runs_behind_the_front_end(options: str, tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3] x) => (float[N, 3] y) { [neg] y = Neg (x) }'
+    (tmp_path / "model.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    shape = ["-shape", "[?,3]"] if "data_shape" in options else ["-shape", "[2,3]"]
+    (tmp_path / "app.py").write_text("from openvino.tools.benchmark.main import main; main()")
+    words = ["app.py", "-m", "model.onnx", "-niter", "4", *shape, *options.split()]
+    command = [sys.executable, "-m", "hetero_core.frontends.openvino", *words]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "Count:            4 iterations" in run.stdout, run.stdout + run.stderr
+    assert ("neg" in run.stdout and "Status.EXECUTED" in run.stdout) == ("-pc" in options)
 
 
 def test_objects_of_openvino_itself_are_refused() -> None:
