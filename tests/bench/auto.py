@@ -52,7 +52,7 @@ def run_child(folder: Path, device: str, seconds: float, clock: Callable[[], flo
         while count < 10 or network.executable.when_final is not None or not is_ready(network):
             run_case(network.infer, runs, tokens)
             count += 1
-            if time.perf_counter() - answered > LONGEST_WAIT:
+            if count > 10 and time.perf_counter() - answered > LONGEST_WAIT:
                 raise TimeoutError(f"{device} was not final after {LONGEST_WAIT:.0f} s")
         figures["final"], times = time.perf_counter() - answered, []
         end = time.perf_counter() + seconds
@@ -96,7 +96,8 @@ def measure_case(name: str, options: argparse.Namespace) -> str:
     chosen = ", ".join("+".join(own["devices"]) for own in answers["AUTO"])
     runs = " ".join(f"{medians['run'][device] * 1e3:10.3f}" if device in able else f"{'-':>10}" for device in ENGINES)
     firsts = " ".join(f"{medians['first'][device]:6.2f}" if device in able else f"{'-':>6}" for device in ENGINES)
-    return f"{name:22} {rounds:2} {runs} {ratios['run']:6.3f}  {firsts} {1 / ratios['first']:6.3f} {medians['final']['AUTO']:6.1f}  {chosen}"
+    figures = f"{runs} {ratios['run']:6.3f}  {firsts} {1 / ratios['first']:6.3f} {medians['final']['AUTO']:6.1f}"
+    return f"{name:22} {rounds:2} {figures}  {chosen}"
 
 
 def main() -> None:
