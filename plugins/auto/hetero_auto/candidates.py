@@ -177,7 +177,8 @@ class Candidates:
         if no device takes the network. If that device answers slowly at first by its package's own account, as the network has many
         quantized weights, a device whose package promises a quick answer comes first.
         """
-        backwards = sorted(self.names[::-1], key=self.holds_lock)
+        backwards = list(reversed(self.names))
+        backwards.sort(key=self.holds_lock)
         quantized, limits = count_quantized(self._network), {name: self._find_quick_weights(name) for name in backwards}
         if quantized > next((inf if limit is None else limit for limit in limits.values()), inf):
             prompt = [name for name, limit in limits.items() if limit is not None and limit >= quantized]
