@@ -797,6 +797,16 @@ def test_hanging_load_does_not_hold_the_end_of_the_core(
     assert not closing.is_alive()
 
 
+def test_measurement_begins_with_the_first_request(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    for name in ("A", "B"):
+        add_device(name)
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+    executable: Any = loaded.executable
+    assert executable._settled is None
+    loaded.infer(feed(2))
+    executable._settled.result(LIMIT)
+
+
 def test_devices_are_compared_as_the_caller_runs_them(
     core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
