@@ -18,7 +18,6 @@ from hetero_auto.multi import POLICY, PROPERTIES
 from hetero_auto.policies import DEVICE_POLICY_KEY, order_devices, stays_on_first
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Way, may_repeat_nodes
-from hetero_core import Core
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -137,14 +136,11 @@ class Candidates:
         """
         self._core, self._network, self._configs, self._precision = core, network, configs, precision
         self._title = title
-        self._lock = threading.RLock()
         self.answers: dict[str, QueryResult] = {}
         self.unavailable: dict[str, str] = {}
         """The reason of each device that was asked and cannot work here."""
         self.query_seconds: dict[str, float] = {}
         """The seconds until each device answered: the first query of a process may import an engine."""
-        self._found: list[str] = []
-        self._rest = self._walk()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,23 +148,8 @@ class Candidates:
         return tuple(self._configs)
 
     def __iter__(self) -> Iterator[str]:
-        place = 0
-        while True:
-            with self._lock:
-                if place == len(self._found):
-                    candidate = next(self._rest, None)
-                    if candidate is None:
-                        return
-                    self._found.append(candidate)
-                name = self._found[place]
-            yield name
-            place += 1
-
-    def _walk(self) -> Iterator[str]:
         lacking = []
-        for name in self._configs:
-            if not self.takes_all(name):
-                continue
+        for name in filter(self.takes_all, self._configs):
             if self._precision and lacks_precision(self._core, name, self._precision):
                 lacking.append(name)
             else:
@@ -176,27 +157,28 @@ class Candidates:
         yield from lacking
 
     def takes_all(self, name: str) -> bool:
-        """Says whether a device works and takes the whole network."""
-        with self._lock:
-            if name not in self.answers and name not in self.unavailable:
-                began = perf_counter()
-                try:
-                    self._core.config_keys(name)
-                except DeviceUnavailableError as error:
-                    self.unavailable[name] = reason = " ".join(str(error).split())
-                    if self._title:
-                        logger.warning("%s goes on without %s: %s", self._title, name, reason)
-                else:
-                    self.answers[name] = self._core.query_network(self._network, name, self._configs[name])
-                    self.query_seconds[name] = perf_counter() - began
-            return name in self.answers and not self.answers[name].refused
+        """Says whether a device works and takes the whole network. Holds no lock while it asks: a device may hang."""
+        if name not in self.answers and name not in self.unavailable:
+            began = perf_counter()
+            try:
+                self._core.config_keys(name)
+            except DeviceUnavailableError as error:
+                self.unavailable[name] = reason = " ".join(str(error).split())
+                if self._title:
+                    logger.warning("%s goes on without %s: %s", self._title, name, reason)
+            else:
+                answer = self._core.query_network(self._network, name, self._configs[name])
+                self.query_seconds[name] = perf_counter() - began
+                self.answers[name] = answer
+        return name in self.answers and not self.answers[name].refused
 
     def find_quick(self) -> str | None:
         """Returns the device that is taken to answer first: the last device of the list that does not hold the interpreter's lock; None
         if no device takes the network. If that device answers slowly at first by its package's own account, as the network has many
         quantized weights, a device whose package promises a quick answer comes first.
         """
-        backwards = sorted(reversed(self.names), key=self.holds_lock)
+        backwards = list(reversed(self.names))
+        backwards.sort(key=self.holds_lock)
         quantized, limits = count_quantized(self._network), {name: self._find_quick_weights(name) for name in backwards}
         if quantized > next((inf if limit is None else limit for limit in limits.values()), inf):
             prompt = [name for name, limit in limits.items() if limit is not None and limit >= quantized]

@@ -199,8 +199,8 @@ longer, as that takes longer.
 _PAUSE_SECONDS = 0.5
 """Seconds after a first answer in which an application mostly makes its first result, which a measurement does not disturb."""
 _LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
-"""Seconds in which a further device must load the network, and in which two devices must be compared, before the choice goes on without
-the device that hangs.
+"""Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared, before the
+choice goes on without the device that hangs.
 """
 _CLOSING_SECONDS = 10.0
 """Seconds that the end of a network or process waits at most for a load or run of the choice."""
@@ -605,7 +605,7 @@ class _Loader:
             member = self._find_present(name)
             if name == best.name or (name in self._used and member is None):
                 continue
-            if (self._way.entry and self._candidates.holds_lock(name)) or not self._candidates.takes_all(name):
+            if (self._way.entry and self._candidates.holds_lock(name)) or not self._takes_all(name):
                 continue
             if not self._has_room():
                 logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
@@ -631,6 +631,15 @@ class _Loader:
                 "network '%s': %s has no fast kernel for %s (SLOW_NODES names all), and most of a run is spent there; %s has no other "
                 "device to compare", self._source.network.name, member.name, ", ".join(map(repr, slow[:3])), self._source.owner,
             )  # fmt: skip
+
+    def _takes_all(self, name: str) -> bool:
+        """As `Candidates.takes_all`; a device that hangs while it starts or is asked takes nothing, with a warning."""
+        try:
+            return self._call_within(_RUN_SECONDS, lambda: self._candidates.takes_all(name), f"hetero-{name} query")
+        except OutOfTimeError:
+            self._is_late = True
+            logger.warning("%s goes on without %s, which has not answered whether it takes the network", self._source.owner, name)
+            return False
 
     def _count_elements(self) -> int:
         """Returns the elements of the inputs of the first request."""

@@ -42,6 +42,7 @@ class ScriptedDevice(PlainDevice):
         self.slow_nodes: tuple[str, ...] = ()
         self.memory: int | None = None
         self.compiles_until = 0
+        self.before_query: Callable[[], object] = lambda: None
         self.before_load: Callable[[], object] = lambda: None
         self.work: Callable[[], object] = lambda: None
         self.lock = threading.Lock()
@@ -71,6 +72,7 @@ class ScriptedDevice(PlainDevice):
         return self.load_network(device, unpack_network(payload.sections), config)
 
     def find_refusal(self, node: Node, network: Network) -> str | None:
+        self.before_query()
         return "no kernel" if node.op_type in self.refused else super().find_refusal(node, network)
 
 

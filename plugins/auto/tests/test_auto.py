@@ -739,7 +739,7 @@ def test_no_take_over_is_lost_by_a_fault_of_a_device(
     assert serving == "C" or (error is not None and name == "third" and serving == "B")
 
 
-@pytest.mark.parametrize("step", ["load of B", "run of B", "run of A"])
+@pytest.mark.parametrize("step", ["query of B", "load of B", "run of B", "run of A"])
 def test_device_that_hangs_costs_no_take_over(
     core: Core,
     add_device: Any,
@@ -756,7 +756,9 @@ def test_device_that_hangs_costs_no_take_over(
     pause, end = threading.Event(), threading.Event()
     second.work = lambda: pause.wait(0.01)
     first.work = lambda: pause.wait(0.02)
-    if step == "load of B":
+    if step == "query of B":
+        second.before_query = lambda: end.wait(LIMIT)
+    elif step == "load of B":
         second.before_load = lambda: end.wait(LIMIT)
     else:
         device = first if step == "run of A" else second
@@ -772,10 +774,12 @@ def test_device_that_hangs_costs_no_take_over(
     finally:
         end.set()
     hanging = step[-1]
-    assert f"goes on without {hanging}, whose measurement has not ended" in caplog.text or (
-        f"goes on without {hanging}, which failed to load the network: device {hanging} has not loaded it within 0.5 s"
-        in caplog.text
-    )
+    reason = {
+        "query": "which has not answered whether it takes the network",
+        "load": f"which failed to load the network: device {hanging} has not loaded it within 0.5 s",
+        "run": "whose measurement has not ended",
+    }[step.split()[0]]
+    assert f"goes on without {hanging}, {reason}" in caplog.text
 
 
 def test_hanging_load_does_not_hold_the_end_of_the_core(
@@ -791,6 +795,16 @@ def test_hanging_load_does_not_hold_the_end_of_the_core(
     closing.start()
     closing.join(LIMIT / 2)
     assert not closing.is_alive()
+
+
+def test_measurement_begins_with_the_first_request(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    for name in ("A", "B"):
+        add_device(name)
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
+    executable: Any = loaded.executable
+    assert executable._settled is None
+    loaded.infer(feed(2))
+    executable._settled.result(LIMIT)
 
 
 def test_devices_are_compared_as_the_caller_runs_them(
