@@ -198,6 +198,26 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+def test_jax_of_the_docs_is_right(environment: Environment) -> None:
+    """Its arrays cannot change; the chosen cases are of operators whose kernels assign elements. All 2,033 cases take ten minutes."""
+    shutil.copytree(ROOT / "docs" / "examples" / "hetero_jax", environment.folder / "jax")
+    assert len((environment.folder / "jax" / "hetero_jax" / "device.py").read_text().splitlines()) <= 60
+    environment.install("hetero-core[test]", "hetero-hetero", "hetero-template", "./jax")
+    environment.run("hetero", "conformance", "JAX", "--level", "contract", "--level", "export")
+    assigning = (
+        "averagepool_2d_pads",
+        "convtranspose",
+        "cumsum_1d",
+        "maxpool_2d_pads",
+        "onehot_with_axis",
+        "reflect_pad",
+        "scatternd_max",
+    )
+    checks = [argument for name in assigning for argument in ("--check", f"operators.test_{name}")]
+    printed = environment.run("hetero", "conformance", "JAX", "--level", "operators", *checks)
+    assert re.search(rf"^operators +{len(assigning)} +0 +0", printed, re.MULTILINE), printed
+
+
 def test_every_command_of_the_page_on_publishing_works(environment: Environment) -> None:
     environment.install("hetero-core")
     (commands,) = read_blocks(ROOT / "docs" / "how-to" / "publish-a-device.md", "console")
