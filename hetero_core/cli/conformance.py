@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import INTERRUPTED, OK, WRONG_RESULT, Answer, UsageError, count_up, format_table, print_error
+from hetero_core.cli.answer import INTERRUPTED, NO_DEVICE, OK, WRONG_RESULT, Answer, UsageError, count_up, format_table, print_error
 from hetero_core.cli.options import Parser, add_repeated, read_config, read_seconds, whole_number, write_target
 
 if TYPE_CHECKING:
@@ -87,10 +87,12 @@ def answer(options: argparse.Namespace) -> Answer:
             outcomes, is_interrupted = _run(processes, options)
     except UnknownCheckError as error:
         raise UsageError(str(error)) from error
-    not_run = max(0, len(processes.checks) - len(outcomes))
+    not_run = len({check.name for check in processes.checks} - {outcome.check.name for outcome in outcomes})
     report = report_to_json(processes.subject, outcomes, processes.versions, not_run=not_run)
     _write_pages(report, options)
     code = INTERRUPTED if is_interrupted else WRONG_RESULT if report["checks"]["failed"] else OK
+    if not processes.is_open:
+        code = NO_DEVICE
     return Answer(_describe(report, options), report, code)
 
 
@@ -153,12 +155,12 @@ def _write_pages(report: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
-    from hetero_core.conformance.report import describe_operators, describe_refusals
+    from hetero_core.conformance.report import describe_not_run, describe_operators, describe_refusals
 
     rows = [(level, *(str(count) for count in counts.values())) for level, counts in report["levels"].items()]
     parts = [f"{report['device']}, seed {report['seed']}", format_table(("LEVEL", "PASSED", "FAILED", "SKIPPED"), rows)]
     if report["not_run"]:
-        parts.append(f"The run was ended early: {report['not_run']:,} checks were not run.")
+        parts.append(describe_not_run(report))
     if report["operators"] is not None:
         parts.append(describe_operators(report["operators"]))
     refused = describe_refusals(report, len(report["matrix"]) if options.verbose else SHOWN_OPERATORS)

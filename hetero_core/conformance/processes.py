@@ -1,8 +1,11 @@
 """Runs checks in a child process, and replaces the child after a crash, an exit or a hang, which fails the check that was running.
 
-This process never loads the device, nor builds a case. The child chooses the checks, opens the device, receives the index of one check
-at a time, and sends the outcome. The child's standard output and error go to a file: the last words of a child that has died, with the
-stacks by `faulthandler`, are shown with the failure.
+This process never loads the device, nor builds a case. The child chooses the checks, opens the device, receives one check at a time, and
+sends the outcome. The child's standard output and error go to a file: the last words of a child that has died, with the stacks by
+`faulthandler`, are shown with the failure.
+
+After the first death another child takes the first steps of a device, with a network of two nodes. Checks that need a step in which the
+device dies again are not run.
 """
 
 from __future__ import annotations
@@ -19,28 +22,61 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
+
+import importlib_metadata
 
 from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.check import Check, CheckFailed
-from hetero_core.conformance.runner import FAILED, LIMIT_SECONDS, Outcome, SharedCore, Subject, make_target, open_core, try_check
-from hetero_core.errors import DeviceUnavailableError, HeteroError
+from hetero_core.conformance.check import LEVELS, Check, CheckFailed
+from hetero_core.conformance.runner import (
+    FAILED,
+    LIMIT_SECONDS,
+    NOT_RUN,
+    PASSED,
+    Outcome,
+    SharedCore,
+    Subject,
+    Target,
+    describe_error,
+    open_target,
+    try_check,
+)
+from hetero_core.conformance.samples import WAIT_SECONDS, make_sample
+from hetero_core.core import Core
+from hetero_core.devices.registry import DEVICES_GROUP
+from hetero_core.errors import (
+    ConfigKeyError,
+    ConfigValueError,
+    DeviceNameError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    HeteroError,
+)
 
 GRACE_SECONDS = 5.0
 """The child ends itself after the time limit, with the stacks of its threads; it is killed if it has not done so in this time."""
-OPENING_SECONDS = 60.0
-"""The least time limit for opening the device."""
 HUNG_SECONDS = 3.0
-"""The time limit of checks after one that has hung: a device that hangs once most likely hangs again."""
+"""The least time limit of checks after one that has hung: a device that hangs once most likely hangs again."""
+STEP_SECONDS = 20.0
+"""The time limit of a first step."""
+SLOWER = 10
+"""A check after one that has hung may take this many times as long as all first steps."""
+MOST_DEATHS = 20
+"""Checks of a level, one after another, that may end or hang before the rest of the level is left out."""
 BUILDING_SECONDS = 600.0
 """How long the child may take for its imports and for building the cases; 5 s on a quiet processor."""
 TRACE_CHARACTERS = 20_000
 
+OPENING = Check("lifetime.device_opens_before_all_checks", "contract", lambda _: None)
+"""Stands for opening the device; reported only if it fails."""
 CLOSING = Check("lifetime.device_closes_after_all_checks", "contract", lambda _: None)
 """Stands for closing the shared Core and the child at the end; reported only if it fails."""
 
@@ -59,41 +95,70 @@ class Order:
     limit: float = LIMIT_SECONDS
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a child, or of its opening: the reason, and the last lines that it wrote."""
+
+    reason: str
+    trace: str = ""
+    is_hang: bool = False
+
+
 class CheckProcesses:
     """The child process and its successors. A context manager, which opens the device.
 
-    `subject` and `versions` are the head of the report; `checks` are the chosen checks, which run only in the child.
+    `subject` and `versions` are the head of the report; `checks` are the chosen checks, which run only in the child. `opening` is the
+    outcome of a device that does not open and close, None for others. If `is_open` is False, no check is run.
 
-    Raises: UnknownCheckError; the errors of a device that cannot be used; DeviceUnavailableError, with its last words, if the child dies.
+    Raises: UnknownCheckError; the errors of a device or a configuration that does not exist; DeviceUnavailableError if the child dies
+    before it opens the device.
     """
 
     subject: Subject
     versions: Mapping[str, str]
     checks: tuple[Check, ...]
+    opening: Outcome | None = None
+    is_open: bool = True
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._folder = tempfile.TemporaryDirectory(prefix="hetero-conformance-", ignore_cleanup_errors=True)
         self._child: _Child | None = None
+        self._limit = order.limit
+        self._limit_after_hang: float | None = None
+        self._deaths_of_level: Counter[str] = Counter()
+        self._reason_of_step: dict[str, str] = {}
 
     def __enter__(self) -> CheckProcesses:
         try:
-            answer = self._start_child()
-            if isinstance(answer, HeteroError):
-                raise answer
-            if isinstance(answer, Death):
-                raise DeviceUnavailableError(f"cannot open device {self._order.device}: {answer.reason}\n{answer.trace}".strip())
+            *answers, last = self._start_child(self._order)
         except BaseException:
             self.__exit__()
             raise
-        self.subject = Subject(device=self._order.device, seed=self._order.seed, reference=answer["reference"])
-        self.versions = answer["versions"]
-        self.checks = tuple(Check(name, level, lambda _: None) for name, level in answer["checks"])
-        self._index_of_name = {check.name: index for index, check in enumerate(self.checks)}
+        if isinstance(last, HeteroError) or not answers:
+            self.__exit__()
+            raise (
+                last
+                if isinstance(last, HeteroError)
+                else DeviceUnavailableError(f"cannot begin: {last.reason}\n{last.trace}".strip())
+            )
+        self.versions = answers[0]["versions"]
+        self.checks = tuple(
+            Check(name, level, lambda _: None, needs, shares_core) for name, level, needs, shares_core in answers[0]["checks"]
+        )
+        self.is_open = len(answers) > 1
+        reference = answers[1] if self.is_open else ""
+        self.subject = Subject(device=self._order.device, seed=self._order.seed, reference=reference)
+        if isinstance(last, Death):
+            self.opening = Outcome(OPENING, FAILED, last.reason, trace=last.trace)
+            self._note_death(CLOSE if self.is_open else OPEN, last)
+            self._end_child()
         return self
 
     def run_checks(self) -> Iterator[Outcome]:
-        """Yields the outcome of each check in order, then a failure if the device cannot be closed."""
+        """Yields the outcome of each check in order, before them `opening`, after them a failure if the device cannot be closed."""
+        if self.opening is not None:
+            yield self.opening
         for check in self.checks:
             yield self.run_check(check)
         death = self.close()
@@ -102,71 +167,116 @@ class CheckProcesses:
 
     def run_check(self, check: Check) -> Outcome:
         """Runs one of `checks` in the child and returns its outcome."""
-        answer = self._start_child() if self._child is None else {}
-        if isinstance(answer, HeteroError):
-            answer = Death(f"the device cannot be opened again: {answer}")
-        if self._child is not None and not isinstance(answer, Death):
-            answer = self._child.ask(self._index_of_name[check.name])
+        reason = self._find_obstacle(check)
+        if reason:
+            return Outcome(check, NOT_RUN, reason)
+        answer = self._ask(check)
         if not isinstance(answer, Death):
+            if answer["status"] == PASSED:
+                self._deaths_of_level[check.level] = 0
             return Outcome(check, answer["status"], answer["reason"], finding=answer["finding"], trace=answer["trace"])
         self._end_child()
+        self._deaths_of_level[check.level] += 1
+        if self._limit_after_hang is None:
+            self._limit_after_hang = self._take_first_steps()
         if answer.is_hang:
-            self._order = replace(self._order, limit=min(self._order.limit, HUNG_SECONDS))
+            self._limit = min(self._limit, self._limit_after_hang)
         return Outcome(check, FAILED, answer.reason, trace=answer.trace)
 
     def close(self) -> Death | None:
         """Lets the child close the device and end; returns the reason if it cannot."""
+        if CLOSE in self._reason_of_step:
+            self._end_child()
         child, self._child = self._child, None
-        return None if child is None else child.close()
+        return None if child is None else child.close(self._limit)
 
     def __exit__(self, *_: object) -> None:
         """Kills the child, unless `close` was called, and removes all temporary files of the device."""
         self._end_child()
         self._folder.cleanup()
 
-    def _start_child(self) -> Any:
-        """Returns the first message of a new child: the device is open, or an error; or the child's end."""
-        self._child = _Child(self._order, self._folder.name)
-        return self._child.receive()
+    def _find_obstacle(self, check: Check) -> str:
+        """Returns the reason for which a check is not run; "" if it is to be run."""
+        deaths = self._deaths_of_level[check.level]
+        if deaths >= MOST_DEATHS:
+            return f"{deaths} checks of the level {check.level} have ended the process or hung, and none has passed meanwhile"
+        return next((reason for step, reason in self._reason_of_step.items() if _needs_step(check, step)), "")
+
+    def _ask(self, check: Check) -> Any:
+        """Returns the child's answer to a check, or its death; starts a child if there is none."""
+        if self._child is None:
+            # A child that builds the cases of one level starts sooner.
+            last = self._start_child(replace(self._order, levels=(check.level,), patterns=()))[-1]
+            if isinstance(last, HeteroError):
+                last = Death(str(last))
+            if isinstance(last, Death):
+                return replace(last, reason=f"the device cannot be opened again: {last.reason}")
+        assert self._child is not None
+        return self._child.ask(check, self._limit)
+
+    def _start_child(self, order: Order) -> list[Any]:
+        """Returns the first messages of a new child: versions and checks, the reference device, that the device is closed; or those up to
+        an error or its death.
+        """
+        self._child = _Child(serve_checks, order, self._folder.name, *self._reason_of_step)
+        messages = [self._child.receive()]
+        while len(messages) < 3 and not isinstance(messages[-1], Death | HeteroError):
+            messages.append(self._child.receive())
+        return messages
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.end()
 
+    def _take_first_steps(self) -> float:
+        """Finds the first steps in which the device dies. Returns the time limit of a check after one that has hung."""
+        while True:
+            child = _Child(take_first_steps, self._order, self._folder.name, *self._reason_of_step)
+            step, began = OPEN, monotonic()
+            try:
+                while not isinstance(answer := child.receive(), Death | None):
+                    step, began = answer, monotonic() if step == OPEN else began
+            finally:
+                child.end()
+            if answer is None:
+                return max(HUNG_SECONDS, SLOWER * (monotonic() - began))
+            self._note_death(step, answer)
+            if step not in OPTIONAL_STEPS:
+                return HUNG_SECONDS
 
-@dataclass(frozen=True, slots=True)
-class Death:
-    """The end of a child: the reason, and the last lines that it wrote."""
-
-    reason: str
-    trace: str = ""
-    is_hang: bool = False
+    def _note_death(self, step: str, death: Death) -> None:
+        ending = "hangs" if death.is_hang else "ends its process"
+        what = "cannot be opened" if step == OPEN else f"{ending} in a first step, with a network of two nodes: {step}"
+        self._reason_of_step[step] = f"the device {what}"
 
 
 class _Child:
     """A child process, its connection, and the file that it writes to."""
 
-    def __init__(self, order: Order, folder: str) -> None:
-        self._check_limit = order.limit
+    def __init__(self, serve: Callable[..., None], order: Order, folder: str, *arguments: Any) -> None:
+        self._levels = {*order.levels} or {*LEVELS}
         self._output = Path(folder) / "output"
         self._output.write_bytes(b"")
         # A forked child would inherit threads and locks of this process.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve_checks, args=(theirs, order, folder), name="conformance")
+        self._process = context.Process(target=serve, args=(theirs, order, folder, *arguments), name="conformance")
         self._process.start()
         theirs.close()
         self._began = monotonic()
-        self._limit = max(order.limit, OPENING_SECONDS)
+        self._limit = order.limit
         self._grace = BUILDING_SECONDS
 
-    def ask(self, index: int | None) -> Any:
+    def ask(self, check: Check | None, limit: float) -> Any:
         """Returns the answer to a check, None to close the device; or the child's end."""
         os.truncate(self._output, 0)  # a device may write without end
-        self._began, self._limit, self._grace = monotonic(), self._check_limit, GRACE_SECONDS
+        self._began, self._limit, self._grace = monotonic(), limit, GRACE_SECONDS
+        if check is not None and check.level not in self._levels:
+            self._levels.add(check.level)
+            self._grace = BUILDING_SECONDS
         with contextlib.suppress(OSError):  # a child that has died meanwhile is seen below
-            self._connection.send(index)
+            self._connection.send(None if check is None else (check.name, check.level, limit))
         return self.receive()
 
     def receive(self) -> Any:
@@ -179,9 +289,9 @@ class _Child:
             pass
         return self._describe_death()
 
-    def close(self) -> Death | None:
+    def close(self, limit: float) -> Death | None:
         """Lets the child close the device and end. Returns the reason if it does not, or not with exit code 0."""
-        failure = self.ask(None)
+        failure = self.ask(None, limit)
         if failure == "":
             self._process.join(self._limit + GRACE_SECONDS)
             failure = None if self._process.exitcode == 0 else self._describe_death(" at its end")
@@ -199,15 +309,40 @@ class _Child:
         self._process.join(0.5 if monotonic() - self._began > self._limit + self._grace else GRACE_SECONDS)
         code = self._process.exitcode
         trace = self._output.read_text(errors="replace")[-TRACE_CHARACTERS:].strip()
+        place = find_place(trace)
         # The child's own timer writes this line before it ends the child.
-        if re.search(r"^Timeout \(\d+:\d\d:\d\d", trace, re.MULTILINE) or code is None:
-            reason = f"did not end within {self._limit:g} seconds; the device, or the core, hangs{_find_place(trace)}"
-            return Death(reason, trace, is_hang=True)
-        return Death(f"the device ended the process of the checks{when}: {_describe_code(code)}", trace)
+        if code is None or re.search(r"^Timeout \(\d+:\d\d:\d\d", trace, re.MULTILINE):
+            stacks = "; the stacks of all threads follow" if "most recent call first" in trace else ""
+            return Death(
+                f"did not end within {self._limit:g} seconds; the device, or the core, hangs{place}{stacks}", trace, is_hang=True
+            )
+        return Death(f"the device ended the process of the checks{when}{place}: {_describe_code(code)}", trace)
 
 
-def _find_place(trace: str) -> str:
-    return "; the stacks of all threads follow" if "most recent call first" in trace else ""
+def find_place(trace: str) -> str:
+    """Returns " in FUNCTION (FILE, line N)" for the function by which the core has called the innermost plugin in the stacks of
+    `faulthandler`; "" if no stack has one.
+    """
+    folders = [
+        place
+        for top in {point.module.partition(".")[0] for point in importlib_metadata.entry_points(group=DEVICES_GROUP)}
+        if (spec := find_spec(top)) is not None
+        for place in spec.submodule_search_locations or [spec.origin or ""]
+    ]
+
+    def find_folder(path: str) -> str:
+        return next((folder for folder in folders if path == folder or path.startswith(f"{folder}{os.sep}")), "")
+
+    stacks = re.split(r"^(?=.*most recent call first)", trace, flags=re.MULTILINE)
+    for stack in sorted(stacks, key=lambda stack: not stack.startswith("Current")):
+        frames = re.findall(r'^  File "(.+)", line (\d+) in (.+)$', stack, re.MULTILINE)
+        of_plugins = [frame for frame in frames if find_folder(frame[0])]
+        is_called = any(re.search(r"[/\\](hetero_core|pluggy)[/\\]|^<frozen importlib", path) for path, _, _ in frames)
+        if of_plugins and is_called:
+            innermost = find_folder(of_plugins[0][0])
+            path, line, function = [frame for frame in of_plugins if find_folder(frame[0]) == innermost][-1]
+            return f" in {'its import' if function == '<module>' else function} ({path}, line {line})"
+    return ""
 
 
 def _describe_code(code: int) -> str:
@@ -219,36 +354,40 @@ def _describe_code(code: int) -> str:
         return f"signal {-code}"
 
 
-def serve_checks(connection: Connection, order: Order, folder: str) -> None:
-    """Opens the device and answers each check, until the parent sends None or is gone. Runs in the child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which reports and ends this process
-    output = os.open(os.path.join(folder, "output"), os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # the last lines before a crash
-    faulthandler.enable(2)
-    # Temporary files of a device vanish with the folder, also after a crash.
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-    # Checks judge the results of a device, not its warnings.
-    warnings.simplefilter("ignore")
-    logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
+def serve_checks(connection: Connection, order: Order, folder: str, *left_out: str) -> None:
+    """Opens the device, closes it unless that is `left_out`, and answers each check, until the parent sends None or is gone. Runs in the
+    child.
+    """
+    _prepare_child(folder)
     try:
-        checks = choose_checks(order.levels, order.patterns, cases=order.cases)
-        with _limited(max(order.limit, OPENING_SECONDS)):
-            target = make_target(order.device, seed=order.seed, reference=order.reference, config=order.config)
-            with open_core(target.make_core) as core:
-                versions = dict(core.get_versions(order.device))
+        with Core() as core:
+            versions = dict(core.get_versions(order.device))
+        checks = {check.name: check for check in choose_checks(order.levels, order.patterns, cases=order.cases)}
     except HeteroError as error:
         connection.send(error)
         return
-    names = [(check.name, check.level) for check in checks]
-    connection.send({"checks": names, "reference": target.reference, "versions": versions})
+    rows = [(check.name, check.level, check.needs, check.shares_core) for check in checks.values()]
+    connection.send({"checks": rows, "versions": versions})
+    opened = _open_target(order)
+    if not isinstance(opened, tuple):
+        connection.send(opened)
+        return
+    core, target = opened
+    connection.send(target.reference)
+    if CLOSE not in left_out:
+        with (
+            _limited(order.limit),
+            contextlib.suppress(Exception),
+        ):  # a device may raise anything; checks that close a Core fail by it
+            core.close()
+    connection.send("closed")
     shared = SharedCore(target)
     try:
-        for index in iter(connection.recv, None):
-            with _limited(order.limit):
-                outcome = try_check(checks[index], target, shared)
+        for name, level, limit in iter(connection.recv, None):
+            if name not in checks:
+                checks |= {check.name: check for check in choose_checks((level,), cases=order.cases)}
+            with _limited(limit):
+                outcome = try_check(checks[name], target, shared)
             connection.send(_pack(outcome))
     except (EOFError, OSError):
         os._exit(1)  # the parent is gone
@@ -263,6 +402,99 @@ def serve_checks(connection: Connection, order: Order, folder: str) -> None:
     faulthandler.dump_traceback_later(order.limit, exit=True, file=2)
 
 
+OPEN, QUERY, LOAD, RUN, CLOSE_NETWORK = "opening", "query_network", "load_network", "run", "close of a network"
+CLOSE, EXPORT, IMPORT = "close_device", "export_network", "import_network"
+OPTIONAL_STEPS = (CLOSE, EXPORT, IMPORT)
+"""Steps without which some checks can be run."""
+
+
+def _needs_step(check: Check, step: str) -> bool:
+    if step == CLOSE:
+        return not check.shares_core
+    return step not in OPTIONAL_STEPS or "export" in check.needs or check.level == "graphs"
+
+
+def take_first_steps(connection: Connection, order: Order, folder: str, *left_out: str) -> None:
+    """Takes the first steps of a device and sends the name of each before it begins, None at the end. Runs in the child."""
+    _prepare_child(folder)
+    opened = _open_target(order)
+
+    def begin(step: str) -> None:
+        faulthandler.dump_traceback_later(min(order.limit, STEP_SECONDS), exit=True, file=2)
+        connection.send(step)
+
+    if isinstance(opened, tuple):
+        for walk in (_use_network, _export_network):
+            with contextlib.suppress(BaseException):  # checks report what raises
+                walk(*opened, begin, left_out)
+    faulthandler.cancel_dump_traceback_later()
+    connection.send(opened if isinstance(opened, Death) else None)
+
+
+def _use_network(core: Core, target: Target, begin: Callable[[str], None], left_out: tuple[str, ...]) -> None:
+    begin(QUERY)
+    sample = make_sample(target.make_context(core), "chain")
+    begin(LOAD)
+    loaded = core.load_network(sample.network, target.device)
+    begin(RUN)
+    request = loaded.create_infer_request()
+    for seed in range(2):
+        request.infer(sample.draw(seed))
+    request.start_async(sample.draw(0))
+    request.wait(WAIT_SECONDS)
+    begin(CLOSE_NETWORK)
+    loaded.close()
+    if CLOSE not in left_out:
+        begin(CLOSE)
+        core.close()
+
+
+def _export_network(core: Core, target: Target, begin: Callable[[str], None], left_out: tuple[str, ...]) -> None:
+    if "export" not in target.facts.capabilities or not {EXPORT, IMPORT}.isdisjoint(left_out):
+        return
+    core = target.make_core()
+    sample = make_sample(target.make_context(core), "chain")
+    loaded = core.load_network(sample.network, target.device)
+    begin(EXPORT)
+    stream = io.BytesIO()
+    loaded.export_network(stream)
+    begin(IMPORT)
+    core.import_network(stream.getvalue(), target.device)
+
+
+def _prepare_child(folder: str) -> None:
+    """Sends output and temporary files of the device to the folder, and crashes and exits with their stacks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which reports and ends this process
+    output = os.open(os.path.join(folder, "output"), os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # the last lines before a crash
+    faulthandler.enable(2)
+    os._exit = partial(_exit_with_stack, os._exit)
+    # Temporary files of a device vanish with the folder, also after a crash.
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    # Checks judge the results of a device, not its warnings.
+    warnings.simplefilter("ignore")
+    logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
+
+
+def _exit_with_stack(exit_process: Callable[[int], NoReturn], status: int) -> NoReturn:
+    faulthandler.dump_traceback(2, all_threads=False)
+    exit_process(status)
+
+
+def _open_target(order: Order) -> tuple[Core, Target] | Death | HeteroError:
+    """Returns a Core and the target; a death if the device cannot be opened, an error if the order names no device or no value of a key."""
+    try:
+        with _limited(order.limit):
+            return open_target(order.device, seed=order.seed, reference=order.reference, config=order.config)
+    except (DeviceNotFoundError, DeviceNameError, ConfigKeyError, ConfigValueError) as error:
+        return error
+    except BaseException as error:  # noqa: BLE001  # a device may raise anything; the parent reports it
+        return Death(describe_error(error), _format_traceback(error))
+
+
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
     """Ends this process after so many seconds, with the stacks of all threads, also if native code holds the interpreter's lock."""
@@ -275,6 +507,9 @@ def _limited(seconds: float) -> Iterator[None]:
 
 def _pack(outcome: Outcome) -> dict[str, Any]:
     error = outcome.error
-    has_trace = error is not None and not isinstance(error, CheckFailed)
-    trace = "".join(traceback.format_exception(error)) if has_trace else ""
+    trace = "" if error is None or isinstance(error, CheckFailed) else _format_traceback(error)
     return {"status": outcome.status, "reason": outcome.reason, "finding": outcome.finding, "trace": trace}
+
+
+def _format_traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))

@@ -17,7 +17,7 @@ from hetero_core.conformance.check import LEVELS
 from hetero_core.conformance.contrib import count_operators
 from hetero_core.conformance.operators import PASSED as RIGHT
 from hetero_core.conformance.operators import REFUSED, WRONG, CaseOutcome
-from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, Subject
+from hetero_core.conformance.runner import FAILED, NOT_RUN, PASSED, SKIPPED, Outcome, Subject
 from hetero_core.reports.page import format_page
 
 STATUSES = (PASSED, FAILED, SKIPPED)
@@ -45,6 +45,8 @@ def report_to_json(
     subject: Subject, outcomes: Sequence[Outcome], versions: Mapping[str, str], *, not_run: int = 0
 ) -> dict[str, Any]:
     """Returns the report as fields; `operators` is None if no case was run, `not_run` the number of checks that were not reached."""
+    left_out = Counter(outcome.reason for outcome in outcomes if outcome.status == NOT_RUN)
+    outcomes = [outcome for outcome in outcomes if outcome.status != NOT_RUN]
     cases = [outcome.finding for outcome in outcomes if isinstance(outcome.finding, CaseOutcome)]
     # A case without a verdict, such as a hanging case, has no finding; it counts as wrong.
     unjudged = [each for each in outcomes if each.check.level == "operators" and not isinstance(each.finding, CaseOutcome)]
@@ -54,7 +56,8 @@ def report_to_json(
         "seed": subject.seed,
         "reference": subject.reference,
         "checks": {status: sum(outcome.status == status for outcome in outcomes) for status in STATUSES},
-        "not_run": not_run,
+        "not_run": not_run + left_out.total(),
+        "left_out": [{"checks": count, "reason": reason} for reason, count in left_out.items()],
         "levels": {
             level: {status: sum(each.status == status for each in outcomes if each.check.level == level) for status in STATUSES}
             for level in LEVELS
@@ -160,6 +163,8 @@ def _list_parts(report: Mapping[str, Any], matrix: _Table) -> list[str | _Table]
     operators = report["operators"]
     levels = [(level, *(str(counts[status]) for status in STATUSES)) for level, counts in report["levels"].items()]
     parts: list[str | _Table] = [_introduce(report), _Table("", ("level", *STATUSES), levels)]
+    if report["not_run"]:
+        parts.append(describe_not_run(report))
     if operators is not None:
         parts.append(describe_operators(operators))
     tables = [
@@ -258,6 +263,14 @@ def describe_refusals(report: Mapping[str, Any], shown: int) -> str:
     noun = "operator" if len(operators) == 1 else "operators"
     rest = f" and {len(operators) - shown:,} more" if len(operators) > shown else ""
     return f"{count_refused(report):,} cases refused: {len(operators):,} {noun}, {', '.join(operators[:shown])}{rest}."
+
+
+def describe_not_run(report: Mapping[str, Any]) -> str:
+    """Returns a line for each reason for which checks were not run, with their number."""
+    rows = [(group["checks"], group["reason"]) for group in report["left_out"]]
+    unreached = report["not_run"] - sum(count for count, _ in rows)
+    rows += [(unreached, "the run was ended early")] if unreached else []
+    return "\n".join(f"{count:,} {'check was' if count == 1 else 'checks were'} not run: {reason}." for count, reason in rows)
 
 
 def describe_badge(report: Mapping[str, Any]) -> dict[str, Any]:

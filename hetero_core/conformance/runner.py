@@ -24,7 +24,7 @@ from hetero_core.errors import HeteroError, NotImplementedByDeviceError
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
 LIMIT_SECONDS = 300.0
 REFERENCES = ("TEMPLATE", "CPU")
 """Devices that may serve as the reference; the first that is installed and not under test is used."""
@@ -62,6 +62,10 @@ class Target(Subject):
     facts: DeviceFacts
     configured: frozenset[str] = frozenset()
 
+    def make_context(self, core: Core) -> CheckContext:
+        """Returns the arguments of a check that uses this Core."""
+        return CheckContext(core, self.device, self.facts, self.seed, self.reference, self.make_core, self.configured)
+
 
 def make_target(
     device: str,
@@ -78,48 +82,61 @@ def make_target(
 
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
+    core, target = open_target(device, plugin=plugin, make_core=make_core, seed=seed, reference=reference, config=config)
+    with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it
+        core.close()
+    return target
+
+
+def open_target(
+    device: str,
+    *,
+    plugin: Any = None,
+    make_core: Callable[[], Core] | None = None,
+    seed: int = 0,
+    reference: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> tuple[Core, Target]:
+    """Returns the target, and the Core in which its facts were found; else as `make_target`."""
     from hetero_core.conformance.settings import read_settings  # imports NumPy
 
     settings = read_settings()
     make = _make_core(device, plugin) if make_core is None else make_core
     if config:
         make = partial(_configure, make, device, config)
-    chosen = _choose_reference(make, device) if reference is None else reference
-    facts = _find_facts(make, device, settings, reference=chosen, plugin=plugin)
-    return Target(device=device, seed=seed, reference=chosen, make_core=make, facts=facts, configured=frozenset(config or ()))
+    core = make()
+    chosen = _choose_reference(core, device) if reference is None else reference
+    facts = _find_facts(core, device, settings, reference=chosen, plugin=plugin)
+    return core, Target(device=device, seed=seed, reference=chosen, make_core=make, facts=facts, configured=frozenset(config or ()))
 
 
-def _find_facts(
-    make_core: Callable[[], Core], device: str, settings: Mapping[str, Any], *, reference: str, plugin: Any = None
-) -> DeviceFacts:
+def _find_facts(core: Core, device: str, settings: Mapping[str, Any], *, reference: str, plugin: Any = None) -> DeviceFacts:
     """Returns the facts about a device that are known before any check; `plugin` is its plugin if it was registered at run time.
 
     Raises: DeviceNotFoundError, DeviceUnavailableError, and other errors of a device that cannot be used at all.
     """
     parsed = parse_device_name(device)
-    with open_core(make_core) as core:
-        keys = core.config_keys(device)
-        ids = core.get_metric(parsed.name, "AVAILABLE_DEVICES")
-        has_list = any(key.is_arguments for key in keys.values())
-        capabilities = {
-            "export": bool(core.get_metric(device, "IMPORT_EXPORT_SUPPORT")),
-            "extensions": _takes_extensions(core, device),
-            "ids": len(ids) > 1 and not has_list,
-            "plugin": not has_list,
-            "single": not has_list,
-            "hetero": "HETERO" in core.device_names and reference != "",
-        }
+    keys = core.config_keys(device)
+    ids = core.get_metric(parsed.name, "AVAILABLE_DEVICES")
+    has_list = any(key.is_arguments for key in keys.values())
+    capabilities = {
+        "export": bool(core.get_metric(device, "IMPORT_EXPORT_SUPPORT")),
+        "extensions": _takes_extensions(core, device),
+        "ids": len(ids) > 1 and not has_list,
+        "plugin": not has_list,
+        "single": not has_list,
+        "hetero": "HETERO" in core.device_names and reference != "",
+    }
     loaded = plugin if plugin is not None else _load_plugin(parsed)
     own = {name: key for name, key in keys.items() if name not in STANDARD_KEYS}
     return DeviceFacts(parsed.name, ids, own, tuple(name for name, has in capabilities.items() if has), settings, loaded)
 
 
-def _choose_reference(make_core: Callable[[], Core], device: str) -> str:
+def _choose_reference(core: Core, device: str) -> str:
     """Returns the reference device of the level "hetero"; empty if no device beside the one under test is available."""
     parsed = parse_device_name(device)
     listed = {parse_device_name(entry).name for entry in split_device_list(parsed.arguments)} if parsed.arguments else set()
-    with open_core(make_core) as core:
-        known = [name for name in REFERENCES if name in core.device_names and name != parsed.name]
+    known = [name for name in REFERENCES if name in core.device_names and name != parsed.name]
     # A device from the list of the device under test would do, but a device outside of it tests more.
     return next((name for name in known if name not in listed), known[0] if known else "")
 
@@ -227,28 +244,20 @@ def try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcom
             return Outcome(check, SKIPPED, CAPABILITIES[need])
     try:
         with _choose_core(check, target, shared) as core:
-            finding = check(
-                CheckContext(core, target.device, target.facts, target.seed, target.reference, target.make_core, target.configured)
-            )
+            finding = check(target.make_context(core))
     except Skip as skip:
         return Outcome(check, SKIPPED, str(skip), finding=skip.finding)
     except CheckFailed as failure:
         return Outcome(check, FAILED, str(failure), failure, failure.finding)
     except BaseException as error:  # noqa: BLE001  # a device may raise anything; the error is the check's outcome
-        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-        return Outcome(check, FAILED, f"{type(error).__name__}: {error}{notes}", error)
+        return Outcome(check, FAILED, describe_error(error), error)
     return Outcome(check, PASSED, finding=finding)
 
 
-@contextmanager
-def open_core(make_core: Callable[[], Core]) -> Iterator[Core]:
-    """Yields a Core, for questions before and after the checks; an error of its `close` is left to the checks."""
-    core = make_core()
-    try:
-        yield core
-    finally:
-        with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it
-            core.close()
+def describe_error(error: BaseException) -> str:
+    """Returns the class of an error, its text and its notes."""
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{notes}"
 
 
 @contextmanager

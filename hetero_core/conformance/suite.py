@@ -18,7 +18,7 @@ import pytest
 from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks
 from hetero_core.conformance.check import Check, CheckFailed
 from hetero_core.conformance.processes import CheckProcesses, Order
-from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, SharedCore, make_target, run_check
+from hetero_core.conformance.runner import FAILED, NOT_RUN, PASSED, SKIPPED, Outcome, SharedCore, make_target, run_check
 
 GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subclass__")
 """Attributes that a class derived from DeviceConformance must not override."""
@@ -86,8 +86,11 @@ class DeviceConformance:
                 cases=option("--hetero-cases", None),
             )
             with CheckProcesses(order) as processes:
-                yield processes.run_check
+                if processes.is_open:
+                    yield processes.run_check
                 death = processes.close()
+            if processes.opening is not None:
+                _report(processes.opening)
             if death is not None:
                 pytest.fail(f"{death.reason}\n{death.trace}", pytrace=False)
             return
@@ -101,7 +104,7 @@ class DeviceConformance:
         expected = self.xfail.get(check.name)
         if expected is None:
             _report(outcome)
-        elif outcome.status == FAILED:
+        elif outcome.status in (FAILED, NOT_RUN):
             pytest.xfail(f"{expected}: {outcome.reason}")
         else:
             ended = "passes" if outcome.status == PASSED else f"does not apply ({outcome.reason})"
@@ -111,6 +114,8 @@ class DeviceConformance:
 def _report(outcome: Outcome) -> None:
     if outcome.status == SKIPPED:
         pytest.skip(outcome.reason)
+    if outcome.status == NOT_RUN:
+        pytest.fail(f"{outcome.check.name} was not run: {outcome.reason}", pytrace=False)
     if outcome.status == FAILED and (outcome.error is None or isinstance(outcome.error, CheckFailed)):
         pytest.fail(f"{outcome.check.name}: {outcome.reason}\n{outcome.trace}".rstrip(), pytrace=False)
     if outcome.error is not None:

@@ -565,6 +565,13 @@ class Exporter:
     find_refusal, make_executable = PlainDevice.find_refusal, PlainDevice.make_executable
 
 
+class Importer(Exporter):
+    """PlainDevice with an import and no export."""
+
+    export_network = None
+    import_network = PlainDevice.import_network
+
+
 class Remembering(PlainDevice):
     """Changes the default of MODE to the value of the last query."""
 
@@ -1184,6 +1191,7 @@ PLANTS: dict[str, Plant] = {
     "a key without a text": Mute,
     "own key ignored": Heedless,
     "an export without an import": Exporter,
+    "an import without an export": Importer,
     "cached by the identity of an array": cached_by(lambda value: value.__array_interface__["data"][0]),
     "cached by a part of an array": cached_by(lambda value: (value.shape, value.reshape(-1)[[0, -1]].tobytes())),
     "stuck at the first batch size": running(keep_size),

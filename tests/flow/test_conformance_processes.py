@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,10 +54,12 @@ def on_run(executable):
 FORK = "load.two_networks_do_not_mix"
 """A check that runs the network 'fork'."""
 WAYS = {
-    "os.abort()": "the device ended the process of the checks: signal SIGABRT",
-    "ctypes.string_at(0)": "the device ended the process of the checks: signal SIGSEGV",
-    "os._exit(3)": "the device ended the process of the checks: exit code 3",
-    "ctypes.PyDLL(None).pause()": "did not end within 3 seconds; the device, or the core, hangs; the stacks of all threads follow",
+    "os.abort()": "the device ended the process of the checks in run (PLACE): signal SIGABRT",
+    "ctypes.string_at(0)": "the device ended the process of the checks in run (PLACE): signal SIGSEGV",
+    "os._exit(3)": "the device ended the process of the checks in run (PLACE): exit code 3",
+    "ctypes.PyDLL(None).pause()": (
+        "did not end within 3 seconds; the device, or the core, hangs in run (PLACE); the stacks of all threads follow"
+    ),
     "sys.exit('enough')": "InferenceError: network 'fork' failed on BREAKING (plugin BREAKING (planted-breaking 1.5)): SystemExit: enough",
 }
 """The end of a run -> the reason of the failed check. `pause` holds the interpreter's lock."""
@@ -100,15 +103,16 @@ if plan:
         outcomes = [processes.run_check(fork) for _ in WAYS]
         assert [outcome.status for outcome in outcomes] == ["failed"] * len(WAYS)
         for outcome, reason in zip(outcomes, WAYS.values(), strict=True):
-            assert outcome.reason.startswith(reason)
-            assert "in on_run" in outcome.trace or "exit code" in reason
+            assert re.sub(r"\(\S+planted_breaking.py, line \d+\)", "(PLACE)", outcome.reason).startswith(reason)
+            assert "in on_run" in outcome.trace
         assert [outcome.status for outcome in processes.run_checks()] == ["passed", "passed"]
 
 
 def test_device_that_hangs_has_less_time_for_further_checks(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes_of_the_kit, "HUNG_SECONDS", 1.0)
-    plant_code(plant, run="ctypes.PyDLL(None).pause()")
-    with CheckProcesses(Order(device="BREAKING", patterns=(FORK, "load.networks_of*"), limit=3)) as processes:
+    monkeypatch.setattr(processes_of_the_kit, "SLOWER", 0)
+    plant_code(plant, run="if executable.network.name != 'chain':\n    ctypes.PyDLL(None).pause()")
+    with CheckProcesses(Order(device="BREAKING", patterns=(FORK, "load.constant*"), limit=3)) as processes:
         outcomes = list(processes.run_checks())
     hangs = [outcome.reason for outcome in outcomes if "hangs" in outcome.reason]
     assert [reason.partition(";")[0] for reason in hangs[:2]] == ["did not end within 3 seconds", "did not end within 1 seconds"]
@@ -145,7 +149,7 @@ def test_exitfirst_shows_the_failure_and_the_number_of_checks_left(plant: Plant)
     assert kit.returncode == 1
     assert "FAILED load." in shown
     assert "Fatal Python error: Aborted" in shown
-    assert "The run was ended early:" in printed
+    assert "not run: the run was ended early." in printed
     assert printed.count("signal SIGABRT") == 1
 
 
@@ -164,10 +168,48 @@ def test_interrupt_reports_the_checks_that_were_run(plant: Plant, tmp_path: Path
     assert report["not_run"] >= 1
 
 
-def test_device_that_ends_its_process_when_it_is_made_is_unavailable(plant: Plant) -> None:
-    plant("BREAKING", "import os\nfrom hetero_core import hookimpl\n@hookimpl\ndef create_device():\n    os.abort()\n")
-    kit = start_kit("--check", "load.*", text=True)
-    _, shown = kit.communicate(timeout=600)
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("os.abort()", "the device ended the process of the checks in its import"),
+        ("def create_device():\n    os.abort()", "the device ended the process of the checks in create_device"),
+        ("def create_device():\n    threading.Event().wait()", "hangs in create_device"),
+        ("def create_device():\n    raise OSError('no driver')", "failed in create_device with OSError: no driver"),
+    ],
+)
+def test_device_that_does_not_open_has_a_whole_report(plant: Plant, tmp_path: Path, code: str, reason: str) -> None:
+    marked = code.replace("def create_device", "@hookimpl\ndef create_device")
+    plant("BREAKING", f"import os, threading\nfrom hetero_core import hookimpl\n{marked}\n")
+    badge = tmp_path / "badge.json"
+    kit = start_kit("--level", "contract", "--timeout", "3", "--badge", str(badge))
+    printed, _ = kit.communicate(timeout=600)
+    report = json.loads(printed)
+    (failure,) = report["failures"]
     assert kit.returncode == 3
-    assert "cannot open device BREAKING: the device ended the process of the checks: signal SIGABRT" in shown
-    assert "in create_device" in shown
+    assert failure["name"] == "lifetime.device_opens_before_all_checks"
+    assert reason in failure["reason"]
+    assert report["left_out"] == [{"checks": report["not_run"], "reason": "the device cannot be opened"}]
+    assert report["not_run"] > 100
+    assert json.loads(badge.read_text())["message"].startswith("1 failed, 0 passed")
+
+
+@pytest.mark.parametrize(
+    ("run", "close", "step"),
+    [
+        ("os.abort()", "pass", "ends its process"),
+        ("threading.Event().wait()", "pass", "hangs"),
+        ("pass", "os.abort()", "ends its process"),
+    ],
+)
+def test_checks_that_need_a_step_in_which_the_device_dies_are_not_run(plant: Plant, run: str, close: str, step: str) -> None:
+    plant_code(plant, run=run, close=close)
+    kit = start_kit("--level", "contract", "--level", "models", "--check", "load.*", "--check", "models.residual", "--timeout", "3")
+    printed, _ = kit.communicate(timeout=600)
+    report = json.loads(printed)
+    (failure,) = report["failures"]
+    hook = "run" if close == "pass" else "close_device"
+    assert kit.returncode == 1
+    assert f"in {hook} (" in failure["reason"]
+    reason = f"the device {step} in a first step, with a network of two nodes: {hook}"
+    assert report["left_out"] == [{"checks": report["not_run"], "reason": reason}]
+    assert ("models" in report["levels"]) == (hook == "close_device")
