@@ -1,4 +1,4 @@
-"""Chains of reshapes are merged, no-op nodes are removed, pads move into windows; results stay equal."""
+"""No-op nodes are removed, pads move into windows; results stay equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import onnx.helper as oh
 import pytest
 from hetero_cpu.transforms.pads import fold_pads
-from hetero_cpu.transforms.reshapes import eliminate_idle, merge_reshapes
+from hetero_cpu.transforms.reshapes import eliminate_idle
 from hetero_tests.passes import check, draw_array, list_operators
 from hetero_tests.passes import parse as parse_with
 from hetero_tests.samples import DRAWS
@@ -24,12 +24,7 @@ SETTINGS = settings(DRAWS, suppress_health_check=[HealthCheck.function_scoped_fi
 
 
 CONSTANTS: dict[str, Any] = {
-    "flat": np.array([-1]),
-    "wide": np.array([2, 12]),
     "back": np.array([2, 3, 4]),
-    "kept": np.array([0, -1]),
-    "first": np.array([0]),
-    "last": np.array([-1]),
     "all": np.array([9, 9, 9]),
     "none": np.array([0, 0, 0]),
     "few": np.array([1, 9, 9]),
@@ -53,39 +48,6 @@ CONSTANTS: dict[str, Any] = {
 
 parse = partial(parse_with, constants=CONSTANTS, opset=18)
 CUBE = "g (float[2,3,4] x) => (float[2,3,4] y)"
-
-
-@pytest.mark.parametrize(
-    ("text", "operators"),
-    [
-        ("a = Reshape (x, flat) b = Reshape (a, wide) y = Reshape (b, back)", ["Identity"]),
-        ("a = Reshape (x, flat) b = Reshape (a, wide) c = Neg (b) y = Reshape (c, back)", ["Reshape", "Neg", "Reshape"]),
-        ("a = Unsqueeze (x, first) b = Squeeze (a, first) y = Neg (b)", ["Neg"]),
-        ("a = Unsqueeze (x, last) b = Flatten <axis = 1> (a) c = Neg (b) y = Reshape (c, back)", ["Reshape", "Neg", "Reshape"]),
-        (
-            "a = Reshape (x, kept) b = Abs (a) c = Reshape (a, back) d = Reshape (b, back) y = Add (c, d)",
-            ["Reshape", "Abs", "Reshape", "Add"],
-        ),
-    ],
-)
-def test_chain_of_reshapes_becomes_at_most_one(core: Core, text: str, operators: list[str]) -> None:
-    model = parse(f"{CUBE} {{ {text} }}")
-    network = check(core, model, merge_reshapes)
-    assert list_operators(network) == operators
-
-
-def test_reshape_with_more_readers_stays(core: Core) -> None:
-    model = parse(
-        "g (float[2,3,4] x) => (float[2,12] y, float[24] z) { [one] a = Reshape (x, flat) [two] y = Reshape (a, wide) z = Neg (a) }"
-    )
-    network = check(core, model, merge_reshapes)
-    assert [(node.op_type, node.origins) for node in network.nodes[:2]] == [("Reshape", ("one",)), ("Reshape", ("one", "two"))]
-
-
-def test_reshapes_of_open_sizes_stay(core: Core) -> None:
-    text = "g (float[n,3,4] x, int64[2] given) => (float[n,12] y) { a = Reshape (x, flat) y = Reshape (a, given) }"
-    network = core.read_network(parse(text))
-    assert merge_reshapes(network) is network
 
 
 @pytest.mark.parametrize(
