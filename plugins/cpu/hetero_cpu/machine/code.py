@@ -453,6 +453,17 @@ class Code:
         with self.loop(begin, (begin + size).at_most(count)) as unit:
             yield unit
 
+    def visit_blocks(
+        self, first: Number, end: Number, count: Number, emit: Callable[[Number, bool], None], *, has_other_last: bool
+    ) -> None:
+        """Emits `emit(block, is_last)` for blocks `first` to `end` - 1 of `count`, and again for the last of all if that is different."""
+        full = end.at_most(count - 1) if has_other_last else end
+        with self.loop(first, full) as block:
+            emit(block, False)
+        if has_other_last:
+            with self.loop(full.at_least(first), end) as block:
+                emit(block, True)
+
     def visit_vectors(self, length: Number, emit: Callable[[Number, Mask | None], None]) -> None:
         """Emits `emit(first element, mask)` for each vector of a row; a vector that is not full has a mask."""
         full = length - length % self.width

@@ -237,26 +237,22 @@ def _emit_row(name: str, width: int, form: BlockForm) -> Code:
     needs_exact = Truth(code, (limit - limit).is_nan().value)
 
     def walk(is_exact: bool) -> None:
-        _visit_column_blocks(code, p, chunk, form, partial(_emit_row_block, code, p, form, is_exact=is_exact))
+        _visit_column_blocks(code, p, chunk, form, partial(_emit_row_block, code, p, form, is_exact))
 
     code.emit_either(needs_exact, walk, True, False)
     return code.finish()
 
 
-def _visit_column_blocks(code: Code, p: dict[str, Number], chunk: Number, form: BlockForm, emit: Callable[..., None]) -> None:
+def _visit_column_blocks(
+    code: Code, p: dict[str, Number], chunk: Number, form: BlockForm, emit: Callable[[Number, bool], None]
+) -> None:
     """Emits `emit(block, is_last)` for the blocks of columns of a chunk."""
-    first = chunk * p["blocks_of_chunk"]
-    last = (first + p["blocks_of_chunk"]).at_most(p["column_blocks"])
+    first, count = chunk * p["blocks_of_chunk"], p["column_blocks"]
     has_other_last = form.tiling.last_vectors != form.tiling.vectors or form.tiling.is_masked
-    full = last.at_most(p["column_blocks"] - 1) if has_other_last else last
-    with code.loop(first, full) as block:
-        emit(block, is_last=False)
-    if has_other_last:
-        with code.loop(full.at_least(first), last) as block:
-            emit(block, is_last=True)
+    code.visit_blocks(first, (first + p["blocks_of_chunk"]).at_most(count), count, emit, has_other_last=has_other_last)
 
 
-def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, block: Number, *, is_last: bool, is_exact: bool) -> None:
+def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, is_exact: bool, block: Number, is_last: bool) -> None:
     """Emits the products of one row and a block of columns.
 
     A sum over a block is that of the codes, less the zero point times the sum of the row, times the scale. Codes of 8 bits would lose
@@ -322,7 +318,7 @@ def _emit_rows(name: str, width: int, form: BlockForm, pixels: int, has_short_ti
     code, p, chunk, worker = begin_kernel(name, width, _ROWS_PARAMETERS)
     panel = p["panel"] + worker * p["panel_bytes"]
 
-    def emit_block(block: Number, *, is_last: bool) -> None:
+    def emit_block(block: Number, is_last: bool) -> None:
         vectors = form.tiling.last_vectors if is_last else form.tiling.vectors
         columns_at = block * (form.tiling.vectors * width * FLOAT_BYTES)
         with code.loop(0, p["pieces"]) as piece:

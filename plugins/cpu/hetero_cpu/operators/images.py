@@ -293,15 +293,20 @@ def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[lis
     """Returns the call that copies x, if it is staged, and the array (batch, channels, height, width) that is read instead."""
     if staging is None:
         return [], x
-    batch, channels, height, width = x.shape
     halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
-    rows = batch * staging.shape[1]
+    inner = staged[:, halo.top : halo.top + x.shape[2], halo.left : halo.left + x.shape[3]].transpose(0, 3, 1, 2)
+    return [call_stage(staging.kernel, x, staged, halo)], inner
+
+
+def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, **own: Array) -> NativeCall:
+    """Returns the call that copies x into (batch, height, width, channels) with a halo; `own` are arrays of the kernel's own."""
+    batch, channels, height, width = x.shape
+    rows = batch * staged.shape[1]
     numbers = {
-            **list_strides("x", x), "x_channel": x.strides[1],
-            "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
-            "rows": staging.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
-            "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows,
+        **list_strides("x", x), "x_channel": x.strides[1],
+        "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
+        "rows": staged.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
+        "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows, **{name: address_of(array) for name, array in own.items()},
     }  # fmt: skip
-    call = NativeCall(staging.kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // STAGED_ROWS), (x, staged))
-    inner = staged[:, halo.top : halo.top + height, halo.left : halo.left + width].transpose(0, 3, 1, 2)
-    return [call], inner
+    names = (*STAGE_PARAMETERS, *own)
+    return NativeCall(kernel, tuple(numbers[key] for key in names), -(-rows // STAGED_ROWS), (x, staged, *own.values()))

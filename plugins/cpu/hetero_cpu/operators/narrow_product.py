@@ -28,7 +28,7 @@ from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
-    STAGED_ROWS,
+    call_stage,
     emit_stage,
     is_even,
     is_pixels,
@@ -102,19 +102,8 @@ class _Cut:
 
     def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
         tiling = self.tiling
-        has_short_tiles = tiling.has_short_tiles and not self.products.startswith("amx")
-        return make_product(
-            ProductShape(
-                tiling.pixels,
-                has_short_tiles,
-                tiling.vectors,
-                tiling.last_vectors,
-                tiling.is_masked,
-                bool(epilogue.added),
-                epilogue.activations,
-                products=self.products,
-            )
-        )
+        shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), products=self.products)
+        return make_product(replace(shape, has_short_tiles=shape.has_short_tiles and not self.products.startswith("amx")))
 
     def lay_config(self) -> Array:
         """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
@@ -341,16 +330,7 @@ def _plan(
         x, shift_memory = view(reads[0], (1, height, 1, channels)), reads[-1] if kind.reads else own_shift
         y, *added = (view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)]))
         image = scratch[:nbytes].reshape(shape)
-        staged_rows = batch * shape[1]
-        numbers = {
-            **list_strides("x", x), "x_channel": x.strides[1],
-            "y": address_of(image), "y_image": image.strides[0], "y_row": image.strides[1], "y_pixel": pixel_bytes,
-            "rows": shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
-            "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": staged_rows, "shift": address_of(shift_memory),
-        }  # fmt: skip
-        staged = NativeCall(
-            stage, tuple(numbers[key] for key in _STAGE_NAMES), -(-staged_rows // STAGED_ROWS), (x, image, shift_memory)
-        )
+        staged = call_stage(stage, x, image, halo, shift=shift_memory)
         image_bytes, row, pixel, _ = image.strides
         offsets = lay_offsets(windows, row, pixel, steps)
         # A window begins at the begin of the pads, which the halo covers.

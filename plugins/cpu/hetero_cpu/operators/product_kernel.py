@@ -312,7 +312,7 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
     first_block = (chunk // p["unit_chunks"]) * p["blocks_of_chunk"]
     last_block = (first_block + p["blocks_of_chunk"]).at_most(p["blocks"])
 
-    def walk(block: Number, piece: Number, *, is_last: bool) -> None:
+    def walk(piece: Number, block: Number, is_last: bool) -> None:
         block_channels = block * (shape.vectors * width * FLOAT_BYTES)
         vectors = shape.last_vectors if is_last else shape.vectors
         fetched_bytes = p["depth"] * (shape.vectors * width * FLOAT_BYTES) if shape.splits else p["block_bytes"]
@@ -353,12 +353,7 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
                 call(shape.pixels)
 
     def walk_blocks(piece: Number) -> None:
-        full = last_block.at_most(p["blocks"] - 1) if has_other_last else last_block
-        with code.loop(first_block, full) as block:
-            walk(block, piece, is_last=False)
-        if has_other_last:
-            with code.loop(full.at_least(first_block), last_block) as block:
-                walk(block, piece, is_last=True)
+        code.visit_blocks(first_block, last_block, p["blocks"], partial(walk, piece), has_other_last=has_other_last)
 
     if shape.splits:
         with code.loop(0, p["pieces"]) as piece:

@@ -180,7 +180,8 @@ def _emit_blocks(
     vector_bytes = code.width * FLOAT_BYTES
     block_bytes = shape.vectors * vector_bytes
 
-    def walk(block: Number, vectors: int) -> None:
+    def walk(block: Number, is_last: bool) -> None:
+        vectors = shape.last_vectors if is_last else shape.vectors
         panel = p["channels"] * (vectors * vector_bytes)
         share = panel // p["row_tiles"]
         with code.loop(0, positions) as position:
@@ -209,15 +210,7 @@ def _emit_blocks(
                     )
         _emit_back(code, p, shape, tiles, block * block_bytes, vectors, products)
 
-    if shape.last_vectors == shape.vectors:
-        with code.loop(*blocks) as block:
-            walk(block, shape.vectors)
-        return
-    full = blocks[1].at_most(p["blocks"] - 1)
-    with code.loop(blocks[0], full) as block:
-        walk(block, shape.vectors)
-    with code.loop(full.at_least(blocks[0]), blocks[1]) as block:
-        walk(block, shape.last_vectors)
+    code.visit_blocks(*blocks, p["blocks"], walk, has_other_last=shape.last_vectors != shape.vectors)
 
 
 def _emit_back(

@@ -215,7 +215,6 @@ PASSES = (
     OperatorPass(f"{_SHARED}.activations", "fuse_swish", "Exp Sigmoid"),
     OperatorPass(f"{_OWN}.transposes", "cancel_transposes", "Transpose"),
     OperatorPass(f"{_OWN}.pads", "fold_pads", "Pad"),
-    OperatorPass(f"{_OWN}.scalars", "fold_scalars", "Add Div Mul Sub"),
     OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
     # After all passes that fold scales: the weights and the sums of integers are to stay whole.
     compute_integers,
@@ -227,11 +226,9 @@ _ELIMINATE_IDLE = OperatorPass(
     "eliminate_idle",
     "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze",
 )
-_MERGE_RESHAPES = OperatorPass(f"{_OWN}.reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
     _ELIMINATE_IDLE,
-    _MERGE_RESHAPES,
     OperatorPass(f"{_OWN}.reshapes", "merge_stacked_transposes", "Transpose"),
     OperatorPass(f"{_SHARED}.attention", "fuse_attention", "Softmax"),
     OperatorPass(f"{_OWN}.shared_heads", "share_heads", "Attention"),
@@ -239,10 +236,6 @@ PASSES_OF_SHAPES = (
     OperatorPass(f"{_SHARED}.attention", "pack_heads", "Attention"),
     OperatorPass(f"{_OWN}.caches", "fuse_caches", "Attention"),
 )
-
-
-# `merge_reshapes` writes shapes as plain numbers, which nothing after it needs if chains of reshapes are views.
-PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply not in (_ELIMINATE_IDLE, _MERGE_RESHAPES))
 
 
 def strip_network(network: Network) -> Network:
@@ -271,7 +264,7 @@ def join_open_network(network: Network, scope: Scope) -> Network:
         stripped = run_passes(network, (_ELIMINATE_IDLE,))
     finally:
         scope.is_structural = False
-    return run_passes(stripped, PASSES_OF_OPEN_SHAPES)
+    return run_passes(stripped, PASSES_OF_SHAPES[1:])
 
 
 def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any]) -> Program:

@@ -1,25 +1,17 @@
-"""Passes over nodes that only move elements: they merge chains of reshapes and remove nodes without effect. Sizes must be known."""
+"""Passes over nodes that only move elements: they merge transposes and remove nodes without effect. Sizes must be known."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
-from types import MappingProxyType
-
-import numpy as np
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, sizes_of
-from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
-_RESHAPE_OPSET = 21
 _TRANSPOSE_OPSET = 21
 
 
@@ -61,42 +53,6 @@ def _is_idle(network: Network, node: Node) -> bool:
 
 def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
     return sizes_of(network.type_of(value))
-
-
-def merge_reshapes(network: Network) -> Network:
-    """Returns the network with chains of Reshape, Flatten, Squeeze and Unsqueeze merged into a single Reshape, or removed if the
-    shape stays.
-
-    A member of a chain stays if a node outside of the chain reads it.
-    """
-    names = FreshNames(network)
-    constants = dict(network.initializers)
-    chains: dict[str, tuple[str, tuple[str, ...]]] = {}
-    nodes: list[Node] = []
-    changed = False
-    for node in network.nodes:
-        is_reshape = node.op_type in _RESHAPES and not node.domain and len(node.writes) == 1
-        sizes = _read_sizes(network, node.outputs[0]) if is_reshape else None
-        if sizes is None or 0 in sizes:
-            nodes.append(node)
-            continue
-        source, origins = chains.get(node.inputs[0], (node.inputs[0], ()))
-        origins = tuple(dict.fromkeys((*origins, *node.origins)))
-        chains[node.outputs[0]] = (source, origins)
-        if source == node.inputs[0]:
-            nodes.append(node)
-            continue
-        changed = True
-        if _read_sizes(network, source) == sizes:
-            nodes.append(Node(node.name, "Identity", (source,), node.outputs, opset=node.opset, since_version=1, origins=origins))
-            continue
-        shape = names.value(f"{node.outputs[0]}/shape")
-        constants[shape] = Initializer.of_array(np.asarray(sizes, np.int64))
-        version = _RESHAPE_OPSET
-        nodes.append(Node(node.name, "Reshape", (source, shape), node.outputs, "", version, version, origins=origins))
-    if not changed:
-        return network
-    return eliminate_copies(drop_unread(replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants))))
 
 
 def merge_stacked_transposes(network: Network) -> Network:
