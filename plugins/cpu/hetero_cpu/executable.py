@@ -59,7 +59,7 @@ _MOST_FAILURES = 3
 _MOST_NAMES = 3
 """Slow nodes that a warning names."""
 _LARGE_FILE = 1 << 28
-"""Bytes of mapped constants from which packing and runs of the toolkit take turns, because each of them reads all pages of the file."""
+"""Bytes of constants in files from which packing and runs of the toolkit take turns, because each of them reads all of the file."""
 _LONGEST_WAIT = 30.0
 """Seconds after which weights are packed although the toolkit still runs."""
 
@@ -359,10 +359,17 @@ class CpuExecutable(Executable):
 
     def _begin_packing(self) -> None:
         """Waits for runs of the toolkit, and delays new runs, if packing beside them would hold the weights of a large file twice."""
-        if self._is_ordered and sum(own.nbytes for own in self.transformed.initializers.values() if own.is_mapped) >= _LARGE_FILE:
+        from hetero_cpu.machine.compiler import give_back_memory  # a run of the toolkit alone needs no compiler
+
+        constants = self.transformed.initializers.values()
+        if self._is_ordered and sum(own.nbytes for own in constants if own.is_mapped or own.is_renewable) >= _LARGE_FILE:
             with self._turn:
                 self._is_packing = True
                 self._turn.wait_for(lambda: self._toolkit_runs == 0, _LONGEST_WAIT)
+            # It holds the weights that were read; those that are packed are read again.
+            self._program = None
+            self._let_go(self.transformed)
+            give_back_memory()
 
     def _await_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns the plan that takes over when its weights are packed; None if packing has not begun, or for other input shapes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from weakref import ref
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_cpu import executable as executable_module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import strip_network
@@ -120,6 +122,26 @@ def test_packed_weights_are_released_and_the_answer_is_right(images: Any, core: 
     expected = run_onnxruntime(weights.model, {"x": images})[0]
     np.testing.assert_allclose(run(executable, images), expected, rtol=1e-4, atol=1e-5)
     assert not set(LARGE) & set(weights.list_alive())
+
+
+@pytest.mark.usefixtures("machine_code")
+def test_toolkit_lets_go_of_a_large_file_before_it_is_packed(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executable_module, "_LARGE_FILE", 1)
+    # Kernels of an earlier test need no toolkit.
+    monkeypatch.setattr(executable_module, "has_interpreters", lambda workers: False)
+    weights, pack_all, alive = Weights(CONVOLUTIONS, SHAPES), PackedWeights.pack_all, list[list[str]]()
+
+    def note(packed: PackedWeights, workers: int) -> None:
+        alive.append(weights.list_alive())
+        pack_all(packed, workers)
+
+    monkeypatch.setattr(PackedWeights, "pack_all", note)
+    executable = CpuExecutable(load_source(strip_network(weights.network)), {}, kernels="AUTO")
+    by_node = run(executable, images)
+    while not executable.metrics()["CPU_KERNELS_READY"]():
+        time.sleep(0.01)
+    assert [set(LARGE) & set(names) for names in alive] == [set()]
+    np.testing.assert_allclose(run(executable, images), by_node, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("machine_code")

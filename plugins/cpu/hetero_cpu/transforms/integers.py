@@ -36,8 +36,6 @@ EXACT = 1 << 24
 """float32 holds each whole number up to this one."""
 _LARGEST_SUM = 1 << 31
 _MOST_PIECES = 16
-_ROWS_AT_ONCE = 128
-"""Outputs whose weights are summed together: as float32 they stay in a cache."""
 _UNIT = 1 << 12
 """Sums of more than two pieces are added as multiples of this number and remainders, both exact."""
 
@@ -376,23 +374,22 @@ class _Rewriter:
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
         """
-        numbers, shape = weight.read(np.int16), self.shape(node.outputs[0])
+        numbers, shape = weight.read(), self.shape(node.outputs[0])
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
-        pieces = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
-        if pieces is None:
+        cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
+        if cuts is None:
             return None
-        cuts, largest = pieces
         if (
             self.halves
             and len(cuts) == 1
             and node.op_type == "Conv"
             and group == 1
-            and _pays_to_halve(node, weight, x.ranges, shape)
+            and _pays_to_halve(node, numbers, x.ranges, shape)
         ):
             cuts = [(slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2)]
-            largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
+        largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
         if group > 1 and node.op_type == "ConvTranspose":
             largest = [np.tile(bound, group) for bound in largest]
         total: Array = np.sum(largest, axis=0) + (0 if bias is None else np.abs(bias))
@@ -506,14 +503,10 @@ def _open_ranges(dtype: str, zero: int | str) -> tuple[tuple[int, int], ...]:
 
 def _bound(numbers: Array, ranges: Iterable[tuple[int, int]], outputs: int) -> Array:
     """Returns a bound of all partial sums of each output: numbers that are multiplied by elements within one of the ranges."""
-    rows, sums = np.moveaxis(numbers, outputs, 0), []
-    for begin in range(0, len(rows), _ROWS_AT_ONCE):
-        # Sums that are not exact in float32 are beyond any limit.
-        part = rows[begin : begin + _ROWS_AT_ONCE].astype(np.float32)
-        total = part.sum(axis=tuple(range(1, part.ndim)))
-        above = np.maximum(part, 0, out=part).sum(axis=tuple(range(1, part.ndim)))
-        sums.append((above, above - total))
-    above, below = np.concatenate(sums, axis=1).astype(np.int64)
+    axes = tuple(axis for axis in range(numbers.ndim) if axis != outputs)
+    # Sums that are not exact in float32 are beyond any limit.
+    above = np.maximum(numbers, 0).sum(axis=axes).astype(np.int64)
+    below = above - numbers.sum(axis=axes).astype(np.int64)
     bounds = []
     for low, high in ranges:
         up, down = max(high, 0), max(-low, 0)
@@ -530,30 +523,26 @@ def _split(size: int, count: int) -> list[slice]:
 
 def _cut_depth(
     numbers: Array, ranges: tuple[tuple[int, int], ...], depth: int, outputs: int, *, is_single: bool
-) -> tuple[list[tuple[slice, ...]], list[Array]] | None:
-    """Returns the cuts of weights into the fewest parts along the depth that have exact sums, and their bounds; None if more parts
-    would be needed.
-    """
+) -> list[tuple[slice, ...]] | None:
+    """Returns the cuts of weights into the fewest parts along the depth that have exact sums; None if more parts would be needed."""
     whole = [slice(0, size) for size in numbers.shape]
     for count in range(1, 2 if is_single else min(_MOST_PIECES, numbers.shape[depth]) + 1):
         cuts = [(*whole[:depth], part, *whole[depth + 1 :]) for part in _split(numbers.shape[depth], count)]
-        bounds = [_bound(numbers[cut], ranges, outputs) for cut in cuts]
-        if all(bound.max(initial=0) < EXACT for bound in bounds):
-            return cuts, bounds
+        if all(_bound(numbers[cut], ranges, outputs).max(initial=0) < EXACT for cut in cuts):
+            return cuts
     return None
 
 
-def _pays_to_halve(node: Node, weight: Weight, ranges: tuple[tuple[int, int], ...], shape: Shape) -> bool:
+def _pays_to_halve(node: Node, numbers: Array, ranges: tuple[tuple[int, int], ...], shape: Shape) -> bool:
     """Says whether a convolution has exact tiles of Winograd's in two halves of its channels, but not as a whole."""
     sides, attributes = (shape or ())[2:], node.attributes
-    outputs, channels, *kernel = weight.shape
+    outputs, channels, *kernel = numbers.shape
     is_plain = kernel == [3, 3] and all(set(attributes.get(name) or {1}) == {1} for name in ("strides", "dilations"))
     # Smaller images are computed directly, as are channels that fill no vector of 16. Two ranges belong to a computed zero point, with
     # which the planner knows no limits.
     is_large = all(isinstance(side, int) and side >= 10 for side in sides)
     if not is_plain or len(ranges) > 1 or channels % 32 or outputs % 16 or not is_large:
         return False
-    numbers = weight.read()
     halves = numbers[:, : channels // 2], numbers[:, channels // 2 :]
     return not has_exact_tiles(numbers, *ranges[0]) and all(has_exact_tiles(half, *ranges[0]) for half in halves)
 
