@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnx.reference import ReferenceEvaluator
 from hetero_core import Core
 from hetero_core.errors import HeteroError
 from hetero_core.network.reader import read_network
+from hetero_core.network.types import TensorType
 
 HALVES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 NUMPY_TYPES: Mapping[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -324,3 +326,12 @@ def test_cast_of_a_half_weight_is_no_step_of_a_run(core: Core) -> None:
     assert [node.operator for node in loaded.executable.executed_nodes()] == ["MatMul"]
     x = np.random.default_rng(1).standard_normal((4, 1024), np.float32)
     np.testing.assert_allclose(loaded.infer({"x": x})["y"], x.astype(np.float64) @ w.astype(np.float64), atol=1e-3)
+
+
+def test_shapes_that_onnx_infers_in_float32_alone_are_known_after_widening() -> None:
+    """onnx does not tell the shapes of versions without bfloat16, as of Conv-11, which exporters write."""
+    text = """<ir_version: 8, opset_import: ["": 18]> net (bfloat16[1, 4, 9, 9] x, bfloat16[4, 4, 3, 3] w) => (bfloat16[1, 4, 5, 5] y) {
+        a = Conv (x, w) y = Conv (a, w) }"""
+    network = read_network(onnx.parser.parse_model(text))
+    unknown = replace(network, types={**network.types, "a": TensorType("bfloat16")})
+    assert widen_halves(unknown).type_of("a") == TensorType("float32", (1, 4, 7, 7))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import inf, prod
 
 import numpy as np
 
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
-from hetero_cpu.machine.calls import Array, NativeCall, bits_of
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import RowWalk, call_rows, list_rows
+from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
 
 _UNROLLED = 4
@@ -272,6 +272,58 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
 
     epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=2, overwrites=True)
+
+
+_COMBINING: Mapping[str, tuple[Callable[[Floats, Floats], Floats], float]] = {
+    # A NaN of either side stays.
+    "ReduceMax": (lambda a, b: a.is_nan().choose(a, b.at_least(a)), -inf),
+    "ReduceMean": (lambda a, b: a + b, 0.0),
+    "ReduceMin": (lambda a, b: a.is_nan().choose(a, b.at_most(a)), inf),
+    "ReduceSum": (lambda a, b: a + b, 0.0),
+}
+
+
+def plan_native_reduction(site: Site) -> Recipe | None:
+    """Returns the recipe of extremes, sums and means over the last axes, or over all. Sources: ONNX ReduceMax-20, ReduceSum-13."""
+    node, value = site.node, site.node.inputs[0]
+    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
+    if site.group.epilogue or not site.is_float32(value) or (site.has_input(1) and axes is None):
+        return None
+    x = site.prototypes[value]
+    if (
+        not x.flags.c_contiguous
+        or x.size == 0
+        or (np.size(() if axes is None else axes) == 0 and node.attributes.get("noop_with_empty_axes", 0))
+    ):
+        return None
+    reduced = sorted(int(axis) % x.ndim for axis in np.reshape(() if axes is None else axes, -1)) or list(range(x.ndim))
+    first = x.ndim - len(reduced)
+    if reduced != list(range(first, x.ndim)):
+        return None
+    rows, length = prod(x.shape[:first]), prod(x.shape[first:])
+    kernel, rows_of_chunk = _make_reduction(node.op_type), choose_rows_of_chunk(rows, length, site.workers)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), address_of(writes[0]), rows, length, rows_of_chunk)
+        return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (*reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_reduction(operator: str) -> Kernel:
+    combine, neutral = _COMBINING[operator]
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "rows", "length", "rows_of_chunk"))
+        with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
+            x = p["x"] + row * p["length"] * FLOAT_BYTES
+            total = _reduce_row(code, p["length"], lambda at, mask: code.load(x + at, mask=mask), combine, neutral)
+            result = total / code.float_from(p["length"]) if operator == "ReduceMean" else total
+            code.store(p["y"] + row * FLOAT_BYTES, result)
+        return code.finish()
+
+    return Kernel(operator.lower(), emit)
 
 
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:

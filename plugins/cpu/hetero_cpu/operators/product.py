@@ -96,7 +96,7 @@ def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int
 
 
 def plan_native_mat_mul(site: Site) -> Recipe | None:
-    """Returns the recipe of x @ w with a constant matrix w."""
+    """Returns the recipe of x @ w with a constant matrix or vector w."""
     return _plan(site, site.constant(1), None, is_turned=False)
 
 
@@ -125,9 +125,12 @@ def read_gemm(site: Site) -> tuple[Array | None, bool] | None:
 def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bool) -> Recipe | None:
     source = site.node.inputs[0]
     # A weight that is shared is read as it is, also by nodes that the toolkit runs for some sizes.
-    if site.weights.is_shared or weight is None or weight.ndim != 2 or weight.dtype != np.float32 or not site.is_float32(source):
+    if site.weights.is_shared or weight is None or weight.ndim not in (1, 2) or weight.dtype != np.float32:
         return None
-    depth, outputs = weight.shape[::-1] if is_turned else weight.shape
+    if not site.is_float32(source):
+        return None
+    # A vector is a matrix of a single column.
+    depth, outputs = (weight.size, 1) if weight.ndim == 1 else weight.shape[::-1] if is_turned else weight.shape
     shape = site.shape(source)
     rows = prod(shape[:-1])
     if len(shape) < 2 or shape[-1] != depth or 0 in (rows, depth, outputs):

@@ -238,7 +238,7 @@ class ColumnPacking:
         """Returns the blocks of columns, in order."""
         if weight.ndim == 4:
             return pack_columns(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), self.tiling)
-        return pack_columns(weight.T if self.is_turned else weight, self.tiling)
+        return pack_columns(weight.T if self.is_turned else weight.reshape(len(weight), -1), self.tiling)
 
 
 def restore_columns(packed: Array, shape: tuple[int, ...], *, is_turned: bool, columns: int) -> Array:

@@ -293,7 +293,7 @@ def _find_rule(lazy: LazyArray) -> list[Any] | None:
     from hetero_cpu.operators.tiling import ColumnPacking
 
     constant, make = lazy.constant, lazy.make
-    if constant is None or not isinstance(make, ColumnPacking) or constant.dtype != "float32":
+    if constant is None or not isinstance(make, ColumnPacking) or constant.dtype != "float32" or len(constant.shape) < 2:
         return None
     return [constant.array.shape, make.is_turned, make.columns]
 

@@ -24,9 +24,10 @@ from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.kernels.precision import widen
 from hetero_core.kernels.registry import DTYPE_ATTRIBUTES, find_refusal
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, shape_of
 from hetero_core.transforms.constants import LARGEST_KEPT, RANDOM_OPERATORS, drop_unread
 
 HALVES = frozenset({"float16", "bfloat16"})
@@ -55,7 +56,10 @@ def widen_halves(network: Network) -> Network:
     widening = _Widening(network)
     for node in network.nodes:
         widening.add(node)
-    return drop_unread(widening.finish())
+    widened = drop_unread(widening.finish())
+    # onnx does not tell the shapes of operators whose version has no bfloat16, as Conv-11.
+    has_open_types = any(shape_of(widened.type_of(value)) is None for node in widened.nodes for value in node.writes)
+    return infer_types(widened) if has_open_types else widened
 
 
 def _is_half(value_type: ValueType | None) -> bool:

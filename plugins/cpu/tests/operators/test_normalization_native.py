@@ -197,3 +197,39 @@ def test_lrn_is_zero_if_squares_overflow(beta: float, width: int) -> None:
 )
 def test_rows_that_do_not_lie_in_one_piece_are_refused(op_type: str, arrays: dict[str, Array], attributes: dict[str, Any]) -> None:
     assert plan(op_type, arrays, **attributes) is None
+
+
+REDUCTIONS = {"ReduceMax": np.max, "ReduceMean": np.mean, "ReduceMin": np.min, "ReduceSum": np.sum}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("op_type", sorted(REDUCTIONS))
+@pytest.mark.parametrize("shape", [(1,), (7, 5), (3, 1, 16), (2, 3, 65), (1, 1000), (300, 3)])
+def test_reduction_of_last_axes_equals_float64(op_type: str, shape: tuple[int, ...], width: int) -> None:
+    x = draw_array(3, *shape)
+    for first in range(len(shape)):
+        axes = tuple(range(first, len(shape)))
+        expected = REDUCTIONS[op_type](x.astype(np.float64), axis=axes)
+        y = np.full(expected.shape, np.nan, np.float32)
+        run(plan(op_type, {"x": x}, axes=[axis - len(shape) for axis in axes]), {"x": x}, y, width)
+        np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-5)
+    whole = np.full((), np.nan, np.float32)
+    run(plan(op_type, {"x": x}), {"x": x}, whole, width)
+    np.testing.assert_allclose(whole, REDUCTIONS[op_type](x.astype(np.float64)), rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("op_type", sorted(REDUCTIONS))
+def test_reduction_keeps_a_nan_at_any_place(op_type: str, width: int) -> None:
+    for place in (0, 1, 15, 16, 40, 69, 70):
+        x = draw_array(4, 2, 71)
+        x[1, place] = np.nan
+        y = run(plan(op_type, {"x": x}, axes=[1]), {"x": x}, np.zeros(2, np.float32), width)
+        assert np.isfinite(y[0])
+        assert np.isnan(y[1])
+
+
+def test_reduction_of_first_axes_or_of_none_is_left_to_others() -> None:
+    x = draw_array(5, 4, 6)
+    assert plan("ReduceMax", {"x": x}, axes=[0]) is None
+    assert plan("ReduceMax", {"x": x}, noop_with_empty_axes=1) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,3 +125,24 @@ def test_network_that_adds_a_factor_equals_the_formula(operator: str) -> None:
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
         output = loaded.infer({"x": x})["y"]
     np.testing.assert_allclose(output, np.maximum(exact, 0), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 20), (37, 20), (3, 5, 20)])
+def test_product_with_a_vector_equals_the_formula_also_from_a_blob(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    from onnx import numpy_helper, parser
+
+    text = f"""<ir_version: 8, opset_import: ["": 17]> linear (float{list(shape)} x) => (float{list(shape[:-1])} y) {{
+        p = MatMul (x, v) s = Add (p, b) y = Exp (s) }}"""
+    model, x, v = parser.parse_model(text), draw_array(1, *shape), draw_array(2, 20)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in (("v", v), ("b", np.ones(1, np.float32)))
+    )
+    exact = np.exp(x.astype(np.float64) @ v + 1)
+    with Core() as core:
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"], exact, rtol=1e-5)
+        assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
+        loaded.export_network(tmp_path / "linear.blob")
+        imported = core.import_network(tmp_path / "linear.blob", "CPU")
+        np.testing.assert_allclose(imported.infer({"x": x})["y"], exact, rtol=1e-5)
