@@ -1,4 +1,4 @@
-"""Passes of this device alone: half precision, integers, moves of elements, chains of scalars, pads, and caches of attention.
+"""Passes of this device alone: half precision, integers, moves of elements, sequences, pads, and caches of attention.
 
 They import only the core.
 """
