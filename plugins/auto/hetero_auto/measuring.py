@@ -38,9 +38,10 @@ WARM_SECONDS = 30.0
 """Seconds that a device has at most to compile its final kernels, before it is timed."""
 _SAMPLE_SECONDS = 1e-3
 """Seconds of a sample: runs of a few microseconds are timed many at once."""
-_SPARE_SECONDS, _HOLD_SECONDS = 0.02, 5e-3
-"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample, which nobody notices:
-beside requests a run of a millisecond takes ten, as both want the interpreter's lock. Longer samples run beside requests.
+_SPARE_SECONDS, _HOLD_SECONDS = 0.25, 0.5
+"""Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample. Beside a sample they would
+take as long, as both want all processors, and the device whose threads wait without sleeping would win. Longer samples run beside
+requests.
 """
 _MARGIN = 0.98
 """A member replaces another member if it takes less than this part of its time."""
@@ -74,7 +75,7 @@ def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], pool: Poo
     began = perf_counter()
     while not _is_decided(samples.values(), perf_counter() - began):
         for member in members:
-            with pool.hold(_HOLD_SECONDS) if once[member] < _HOLD_SECONDS else nullcontext():
+            with pool.hold(_HOLD_SECONDS) if once[member] < _SPARE_SECONDS else nullcontext():
                 _wait_for_room(pool.is_busy)
                 seconds = _time(member, runs[member], counts[member])
             samples[member] = sorted([*samples[member], seconds])
