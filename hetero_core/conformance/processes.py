@@ -107,8 +107,8 @@ class Death:
 class CheckProcesses:
     """The child process and its successors. A context manager, which opens the device.
 
-    `subject` and `versions` are the head of the report; `checks` are the chosen checks, which run only in the child. `opening` is the
-    outcome of a device that does not open and close, None for others. If `is_open` is False, no check is run.
+    `subject` and `versions` are the head of the report; `checks` are the chosen checks, which run only in the child. `opening` is None
+    if the device opens and closes, else its failure. If `is_open` is False, the device does not open, and no check is run.
 
     Raises: UnknownCheckError; the errors of a device or a configuration that does not exist; DeviceUnavailableError if the child dies
     before it opens the device.

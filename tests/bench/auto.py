@@ -33,7 +33,7 @@ LONGEST_WAIT = 60.0
 
 
 def run_child(folder: Path, device: str, seconds: float, clock: Callable[[], float], began: float) -> dict[str, Any]:
-    """Returns the figures of one device, none if it refuses the model; `began` is when the process started."""
+    """Returns the figures of one device, empty if the device refuses the model; `began` is when the process started."""
     from measure import open_runs, run_case  # the parent imports no engine
 
     from hetero_core import Core

@@ -121,8 +121,8 @@ def await_kernels(member: Member, inputs: Mapping[str, Any], repeats: bool, titl
 
 
 def _open_run(member: Member, inputs: Mapping[str, Any], repeats: bool) -> Callable[[], object]:
-    """Returns a run as the caller of AUTO makes it: of one request many times, or of the network, which makes a request if it needs one
-    and copies what belongs to it.
+    """Returns a function that runs the inputs in the caller's way: by one request that is kept (`repeats`), or by `infer` of the network,
+    which may copy outputs.
     """
     return partial(member.loaded.create_infer_request().infer if repeats else member.loaded.infer, inputs)
 

@@ -666,8 +666,8 @@ class _Loader:
         return self._call(member, member, lambda: await_kernels(member, inputs, self.pool.repeats, owner))
 
     def _call(self, challenger: Member, best: Member, measure: Callable[[], bool]) -> bool:
-        """Returns the result of a measurement. One that takes too long is abandoned with the member whose run does not end, or else with
-        the challenger; that member stays open. Returns then whether it is the best member, not the challenger.
+        """Returns the result of a measurement. If it takes too long, the member whose run does not end, or else the challenger, is left out
+        and stays open; the result is then True if the best member was left out.
         """
         try:
             return self._call_within(_RUN_SECONDS, measure, f"hetero-{self._source.owner} measures {challenger.name}")
