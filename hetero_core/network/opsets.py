@@ -21,8 +21,8 @@ class Schema:
     """The demands of an operator on its nodes, from a version on.
 
     `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `types`
-    names the type of each: inputs with the same name have the same type, one without a name has any, and further inputs have the last. `kinds`
-    are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
+    names the type of each: inputs with the same name have the same type, one without a name has any, and further inputs have the last.
+    `kinds` are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
     """
 
     since_version: int
