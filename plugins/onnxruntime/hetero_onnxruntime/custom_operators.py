@@ -6,8 +6,10 @@ operator makes, by a session of a single node.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -44,7 +46,17 @@ def find_libraries(nodes: Iterable[Node]) -> tuple[str, ...]:
             )
     if domains & _DOMAINS_OF_PACKAGE and find_spec(_PACKAGE) is not None:
         files.append(str(import_module(_PACKAGE).get_library_path()))
-    return tuple(dict.fromkeys(map(os.path.abspath, files)))
+    paths = tuple(dict.fromkeys(map(os.path.abspath, files)))
+    for path in paths:
+        _keep_loaded(path)
+    return paths
+
+
+@cache
+def _keep_loaded(path: str) -> None:
+    """Loads a library until the process ends: one that its last session unloaded may crash the process when it is loaded again."""
+    with suppress(OSError):  # the engine says why it takes none
+        ctypes.CDLL(path)
 
 
 def infer_types(node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[ValueType, ...] | None:

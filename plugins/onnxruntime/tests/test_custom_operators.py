@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +88,33 @@ def test_library_of_the_user_is_named_by_the_environment(tmp_path: Path, monkeyp
             core.load_network(make_model(), "ORT")
         monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
         assert core.load_network(make_model(), "ORT").infer({"words": WORDS})["capitals"].tolist() == ["AB", "CDE", ""]
+
+
+def test_library_that_no_session_uses_any_more_is_used_again(tmp_path: Path) -> None:
+    """Beside another library of the same code, with which it shares symbols."""
+    library = tmp_path / "operators.so"
+    shutil.copy(find_library(), library)
+    (tmp_path / "model.onnx").write_bytes(make_model().SerializeToString())
+    code = """
+import gc, onnxruntime_extensions
+from hetero_onnxruntime import custom_operators
+from hetero_core import Core
+custom_operators._PACKAGE = "no_such_package"
+for _ in range(3):
+    custom_operators._ask.cache_clear()
+    with Core() as core:
+        print(core.load_network("model.onnx", "ORT").infer({"words": ["ab"]})["capitals"].tolist())
+    gc.collect()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, LIBRARY_VARIABLE: str(library)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["['AB']"] * 3, done.stderr
 
 
 def test_missing_file_and_invalid_library_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
