@@ -51,21 +51,19 @@ def begin_kernel(name: str, width: int, names: Sequence[str]) -> tuple[Code, dic
 class Code:
     """A function of numbers under construction, in a module of its own or in the given module."""
 
-    def __init__(self, name: str, parameters: int, width: int, module: Any = None, *, returns: bool = False) -> None:
+    def __init__(self, name: str, parameters: int, width: int, module: Any = None) -> None:
         self.width = width
         self.module = ir.Module(name) if module is None else module
-        self.function = ir.Function(
-            self.module, name, ir.I64 if returns else ir.VOID, [ir.I64] * parameters, is_internal=module is not None
-        )
+        self.function = ir.Function(self.module, name, ir.VOID, [ir.I64] * parameters, is_internal=module is not None)
         self._entry = ir.Builder(self.function, self.function.append_block())
         self._first = self.function.append_block()
         self.builder = ir.Builder(self.function, self._first)
         self.parameters = tuple(Number(self, argument) for argument in self.function.args)
         self._inners: dict[str, Code] = {}
 
-    def finish(self, result: Number | None = None) -> Code:
-        """Ends the function, and returns it; it returns `result` if it was declared to return a number."""
-        self.builder.give_back(None if result is None else result.value)
+    def finish(self) -> Code:
+        """Ends the function, and returns it."""
+        self.builder.end_function()
         self._entry.branch(self._first)
         return self
 
@@ -219,9 +217,9 @@ class Code:
         """Returns the float32 at an address."""
         return Floats(self, self.builder.load(self._point(address, offset), ir.FLOAT, FLOAT_BYTES))
 
-    def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None, width: int | None = None) -> Floats:
+    def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None) -> Floats:
         """Returns the vector at an address; masked elements are zeros and are not read."""
-        kind = ir.VectorType(ir.FLOAT, self.width if width is None else width)
+        kind = ir.VectorType(ir.FLOAT, self.width)
         pointer = self._point(address, offset)
         if mask is None:
             return Floats(self, self.builder.load(pointer, kind, FLOAT_BYTES))

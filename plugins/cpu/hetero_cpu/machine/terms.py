@@ -230,10 +230,6 @@ class Floats(Term):
         limit = bound if isinstance(bound, Floats) else self.constant(bound)
         return Mask(self.code, self.code.builder.compare(f"fcmp {sign}", self.value, limit.value)).choose(limit, self)
 
-    def element(self, position: int) -> Floats:
-        """Returns an element."""
-        return Floats(self.code, self.code.builder.extract_element(self.value, position))
-
     def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
         """Returns elements of self followed by `other`, by position."""
         return Floats(self.code, self.code.builder.shuffle(self.value, other.value, positions))
