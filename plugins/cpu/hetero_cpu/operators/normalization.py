@@ -190,20 +190,9 @@ def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
     if beta == 1.0:
         return 1.0 / x
     if beta in (0.5, 0.75):
-        root = _emit_reciprocal_root(code, x)
-        power = root if beta == 0.5 else root * root * _emit_reciprocal_root(code, root)
-        # Of squares that overflow Newton's method would make NaN.
-        return (x >= inf).choose(code.constant(0.0), power)
+        root = code.call_intrinsic("sqrt", x)
+        return 1.0 / (root if beta == 0.5 else root * code.call_intrinsic("sqrt", root))
     return emit_exponential(code, emit_logarithm(code, x) * -beta)
-
-
-def _emit_reciprocal_root(code: Code, x: Floats) -> Floats:
-    """Returns 1 / sqrt(x) by Newton's method, in less time than a root and a quotient."""
-    root = code.estimate_reciprocal_root(x)
-    for _ in range(1 if code.width == 16 else 2):
-        error = code.multiply_add(x * root, -root, code.constant(1.0))
-        root = code.multiply_add(root * 0.5, error, root)
-    return root
 
 
 Turn = Callable[[Array], Array]
