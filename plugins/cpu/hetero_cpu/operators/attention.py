@@ -15,6 +15,7 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.batched import StridedTile, call_strided_tile, emit_turned_panel
+from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import cut_products
 from hetero_cpu.symbols.arrays import broadcast, lay_empty
@@ -23,18 +24,6 @@ from hetero_cpu.symbols.sizes import is_open, pays
 _VECTORS = 4
 _AHEAD_BYTES = 1024
 _CACHE_LINE = 64
-
-
-def emit_stream(code: Code, target: Number, source: Number, nbytes: Number) -> None:
-    """Copies so many bytes, a multiple of four; both lie apart. Reads are prefetched."""
-
-    def store(position: Number, vector: Floats, offset: int = 0) -> None:
-        code.store(target + position, vector, offset)
-
-    even = _emit_vectors(code, source, nbytes, store)
-    with code.when(even < nbytes):
-        mask = code.mask_first((nbytes - even) // FLOAT_BYTES)
-        code.store(target + even, code.load(source + even, mask=mask), mask=mask)
 
 
 def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nbytes: Number) -> None:
@@ -52,19 +41,18 @@ def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nb
     code.emit_either(is_aligned, lambda write: _emit_vectors(code, source, nbytes, write), store_past_caches, store)
 
 
-def _emit_vectors(code: Code, source: Number, nbytes: Number, store: Callable[..., None]) -> Number:
-    """Has `store(position, vector, offset)` write all whole vectors, and returns their bytes."""
+def _emit_vectors(code: Code, source: Number, nbytes: Number, store: Callable[..., None]) -> None:
+    """Has `store(position, vector, offset)` write all vectors."""
     step = code.width * FLOAT_BYTES
-    long, even = nbytes - nbytes % (_VECTORS * step), nbytes - nbytes % step
+    long = nbytes - nbytes % (_VECTORS * step)
     with code.loop(0, long, _VECTORS * step) as position:
         for line in range(0, _VECTORS * step, _CACHE_LINE):
             code.prefetch(source + position, line + _AHEAD_BYTES)
         vectors = [code.load(source + position, number * step) for number in range(_VECTORS)]
         for number, vector in enumerate(vectors):
             store(position, vector, number * step)
-    with code.loop(long, even, step) as position:
+    with code.loop(long, nbytes, step) as position:
         store(position, code.load(source + position))
-    return even
 
 
 PARAMETERS = (
@@ -211,7 +199,7 @@ class _Emitter:
                 if self._shape.is_far:
                     emit_forked_stream(code, near + offset, target + offset, source_row, row_bytes)
                 else:
-                    emit_stream(code, target + offset, source_row, row_bytes)
+                    emit_copy(code, target + offset, source_row, row_bytes)
             if source.startswith("past"):
                 target, near = target + p[f"{source}_bytes"], near + p[f"{source}_bytes"]
 
