@@ -503,11 +503,6 @@ class CpuExecutable(Executable):
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
 
-    @property
-    def calls_blas(self) -> bool:
-        """True if a run without limits may call NumPy's BLAS, also if that depends on the shapes of the inputs."""
-        return self._even_rows is not None or self._may_call_blas(self._only_plan)
-
     def _may_call_blas(self, plan: PlanInUse | None) -> bool:
         return plan is None or plan.calls_blas or plan.needs_check or plan.is_refuted
 

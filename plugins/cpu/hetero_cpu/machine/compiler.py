@@ -22,7 +22,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -237,6 +237,18 @@ class Kernel:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Kernel) and other.name == self.name
+
+
+def name_fields(own: Any) -> str:
+    """Returns the fields of a dataclass, flags by their names, as a part of a kernel's name that no kernel of other fields has."""
+    parts: list[str] = []
+    for field in fields(own):
+        value = getattr(own, field.name)
+        if isinstance(value, bool):
+            parts += [field.name] * value
+        else:
+            parts += [getattr(item, "name", str(item)) for item in (value if isinstance(value, tuple) else (value,))]
+    return "_".join(parts)
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy as np
 from hetero_cpu.machine.arithmetic import emit_exponential_of_negative
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.batched import StridedTile, call_strided_tile, emit_turned_panel
@@ -105,20 +105,6 @@ class AttentionShape:
     """Whether they are so many that they go past the caches, and are read in working memory."""
     may_be_few: bool = False
     """Whether a call may have fewer keys than a tile: these are computed singly."""
-
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        numbers = (self.vectors, self.last_rows, self.keys, self.value_vectors)
-        return (
-            "_".join(map(str, numbers))
-            + "o" * self.is_one_block
-            + "m" * self.is_masked
-            + self.mask
-            + "_appends" * self.appends
-            + "_far" * self.is_far
-            + "_any" * self.may_be_few
-        )
 
 
 def choose_attention_shape(
@@ -402,7 +388,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
             return None
         is_far = pays(batch * heads * keys * (size + value_size) * FLOAT_BYTES, _FAR_BYTES)
         shape = replace(shape, appends=True, is_far=is_far and size % find_width() == value_size % find_width() == 0)
-    kernel = Kernel(f"attention_{shape.name}", lambda name, width: _emit(name, width, shape))
+    kernel = Kernel(f"attention_{name_fields(shape)}", lambda name, width: _emit(name, width, shape))
     row_bytes = shape.vectors * find_width() * FLOAT_BYTES
     scores = align(size * row_bytes)
     masks = scores + align(keys * row_bytes)

@@ -12,7 +12,7 @@ import numpy as np
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
@@ -95,18 +95,13 @@ class Moments:
     scale: str
     shift: str
 
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        return f"{'mean' if self.has_mean else 'root'}_{self.scale or 'n'}{self.shift or 'n'}"
-
 
 def make_moments(moments: Moments) -> Kernel:
     """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows.
 
     Arrays: result, x, then scale and shift if present; own numbers: the bits of epsilon.
     """
-    return Kernel(f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments))
+    return Kernel(f"normalize_{name_fields(moments)}", lambda name, width: _emit_moments(name, width, moments))
 
 
 def _emit_moments(name: str, width: int, moments: Moments) -> Code:

@@ -18,7 +18,7 @@ import numpy as np
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import find_overhang, has_channel_vectors
@@ -59,13 +59,6 @@ class WindowShape:
     has_short_tiles: bool
     is_masked: bool
     clips: bool
-
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        numbers = (*self.kernel, *self.strides, *self.dilations, self.rows, self.short_rows, self.pixels)
-        flags = f"{'s' * self.has_short_tiles}{'m' * self.is_masked}{'c' * self.clips}"
-        return f"{'_'.join(map(str, numbers))}{flags}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +126,7 @@ class WindowBody:
 
 def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
     """Returns the kernel that goes over all windows of a batch of images."""
-    return Kernel(f"windows_{body.name}_{shape.name}", lambda name, width: _emit(name, width, shape, body))
+    return Kernel(f"windows_{body.name}_{name_fields(shape)}", lambda name, width: _emit(name, width, shape, body))
 
 
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
