@@ -19,7 +19,6 @@ from hetero_cpu.operators.images import (
     Staging,
     bind_staging,
     find_overhang,
-    halo_of_tiles,
     has_channel_vectors,
     is_even,
     is_whole,
@@ -29,7 +28,7 @@ from hetero_cpu.operators.images import (
 )
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
-from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Halo, Recipe, Site
+from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 from hetero_cpu.transforms.tiles import has_exact_tiles
@@ -57,15 +56,14 @@ def plan_product_convolution(site: Site) -> Recipe | None:
         size = 2 if has_exact_tiles(convolution.weight, limits.low, limits.high) else 0
     staging = choose_staging(convolution, size)
     if size:
-        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=list_reaches(convolution, staging, size))
+        reaches = () if staging is not None else (find_overhang(convolution.windows, size),)
+        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=reaches)
     return _make_recipe(convolution, epilogue, staging)
 
 
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
     """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None if it is read as it lies."""
-    site, source = convolution.site, convolution.source
-    sizes = site.shape(source)[2:]
-    halo = halo_of_tiles(convolution.windows, sizes, size) if size else find_overhang(convolution.windows)
+    site, source, halo = convolution.site, convolution.source, find_overhang(convolution.windows, size)
     if has_channel_vectors(site.prototypes[source]) and site.halos.get(source, NO_HALO).covers(halo):
         return None
     batch, channels, height, width = site.shape(source)
@@ -133,13 +131,5 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         keep = (offsets, weight, bias, image, y, *reads)
         return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count * group, keep)]
 
-    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=list_reaches(convolution, staging))
-
-
-def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 0) -> tuple[Halo, ...]:
-    """Returns how far an image that is not staged is read into its zeros, for Winograd's tiles of a size or, with 0, for windows."""
-    if staging is not None:
-        return ()
-    sizes = convolution.site.shape(convolution.source)[2:]
-    reach = halo_of_tiles(convolution.windows, sizes, size) if size else find_overhang(convolution.windows)
-    return (reach,)
+    reaches = () if staging is not None else (find_overhang(windows),)
+    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)

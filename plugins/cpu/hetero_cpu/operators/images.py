@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -114,22 +114,18 @@ def _make_offsets(*offsets: int) -> Array:
     return np.array(offsets, np.int64)
 
 
-def halo_of_tiles(windows: Windows, sizes: Sequence[int], size: int) -> Halo:
-    """Returns how far Winograd's tiles of `size` x `size` results reach beyond an image of (height, width) on each side."""
-    begins = [max(before, 0) for before, _ in windows.pads]
-    ends = []
-    for axis, side in enumerate(windows.outputs):
-        # Of a symbol the last tile reaches as far as any does.
-        whole = side + size - 1 if is_open(side) else -(-side // size) * size
-        ends.append(int(max(whole + 2 - begins[axis] - sizes[axis], 0)))
-    return Halo(begins[0], begins[1], ends[0], ends[1])
-
-
-def find_overhang(windows: Windows) -> Halo:
-    """Returns the pixels that the windows read beyond each side of the image."""
+def find_overhang(windows: Windows, size: int = 0) -> Halo:
+    """Returns the pixels beyond each side of the image that windows read, or Winograd's tiles of `size` x `size` results."""
     (top, _), (left, _) = windows.pads
-    bottom, right = (_find_end(windows, axis) for axis in (0, 1))
+    bottom, right = (_find_end_of_tiles(windows, axis, size) if size else _find_end(windows, axis) for axis in (0, 1))
     return Halo(max(top, 0), max(left, 0), bottom, right)
+
+
+def _find_end_of_tiles(windows: Windows, axis: int, size: int) -> int:
+    side = windows.outputs[axis]
+    # Of a symbol the last tile reaches as far as any does.
+    whole = side + size - 1 if is_open(side) else -(-side // size) * size
+    return int(max(whole + 2 - max(windows.pads[axis][0], 0) - windows.sizes[axis], 0))
 
 
 def _find_end(windows: Windows, axis: int) -> int:

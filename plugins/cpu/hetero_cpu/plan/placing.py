@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.groups import Group
-from hetero_cpu.operators.images import find_overhang, halo_of_tiles
+from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Views, is_channels_last
 from hetero_cpu.operators.winograd import choose_winograd
 from hetero_cpu.plan.plan import Block, Derived, keep
@@ -103,7 +103,7 @@ class HaloTable:
         size = choose_winograd(
             windows, channels=channels, outputs=outputs, group=int(node.attributes.get("group", 1)), width=self._width
         )
-        return halo_of_tiles(windows, sizes[0][2:], size) if size else find_overhang(windows)
+        return find_overhang(windows, size)
 
 
 FEWEST_BYTES = 1 << 16
