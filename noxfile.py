@@ -376,7 +376,6 @@ EMULATED = {
         "tests/core/test_reference_session.py",
         "tests/core/test_kernels_opsets.py",
         "plugins/cpu/tests/test_cpu.py",
-        "plugins/cpu/tests/test_kernel_set.py",
         "plugins/cpu/tests/test_graphs.py -k NUMPY",
         "plugins/onnxruntime/tests/test_ort.py",
         "plugins/openvino/tests/test_quantized.py",

@@ -21,7 +21,7 @@ from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_cpu.machine.availability import AUTO, NUMPY
 from hetero_cpu.operators.weights import PackedWeights
-from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products, warn_of_slow_kernels
+from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products
 from hetero_cpu.run.plans import (
     ArenaTooLargeError,
     PlanInUse,
@@ -269,8 +269,6 @@ class CpuExecutable(Executable):
         if program is None:
             from hetero_cpu.plan.passes import compile_toolkit  # an import of a blob needs no passes
 
-            if self._kernels == NUMPY:
-                warn_of_slow_kernels()
             program = self._program = compile_toolkit(self.transformed, self._extensions)
         return program
 
@@ -332,7 +330,7 @@ class CpuExecutable(Executable):
                 begin_packing=lambda: self._begin_packing(),  # a bound method would hold the executable
             )
             if class_plan is not None:
-                return self._use_plan(class_plan)
+                return PlanInUse(class_plan)
             self._plans.failures += 1
         return (yield from self._plan_sizes(join_network(special), signature))
 
@@ -350,11 +348,6 @@ class CpuExecutable(Executable):
         self.native_weights.pack_all(self.workers)
         opened = tabulate_fixed_plan(plan, signature)
         self._let_go(special)
-        return self._use_plan(opened)
-
-    def _use_plan(self, opened: OpenPlan) -> PlanInUse:
-        if opened.plan.foreign_count:
-            warn_of_slow_kernels()
         return PlanInUse(opened)
 
     def _begin_packing(self) -> None:
@@ -509,11 +502,6 @@ class CpuExecutable(Executable):
             "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
-
-    @property
-    def calls_blas(self) -> bool:
-        """True if a run without limits may call NumPy's BLAS, also if that depends on the shapes of the inputs."""
-        return self._even_rows is not None or self._may_call_blas(self._only_plan)
 
     def _may_call_blas(self, plan: PlanInUse | None) -> bool:
         return plan is None or plan.calls_blas or plan.needs_check or plan.is_refuted

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.run.instance import BoundStep, CurrentRun, list_calls
+from hetero_cpu.run.instance import BoundStep, CurrentRun, StepCalls
 
 from hetero_core import Core, Extension, Network
 from hetero_core.contract import CancelToken
@@ -50,7 +50,7 @@ def test_error_of_a_call_carries_the_node_of_its_step(failing: int) -> None:
         for index in range(40)
     ]
     with pytest.raises(ValueError, match="as asked for") as caught:
-        list_calls(steps, CurrentRun(), None).run()
+        StepCalls(steps, CurrentRun(), None).run()
     assert caught.value.__notes__ == [f"while running node 'n{failing}' (Abs-13)"]
     assert ran == list(range(failing + 1))
 
@@ -62,7 +62,7 @@ def test_error_that_names_a_node_within_keeps_its_note_alone() -> None:
         raise error
 
     with pytest.raises(ValueError, match="as asked for") as caught:
-        list_calls([BoundStep(name_node(0), (fail,))], CurrentRun(), None).run()
+        StepCalls([BoundStep(name_node(0), (fail,))], CurrentRun(), None).run()
     assert caught.value.__notes__ == ["while running node 'inner' (Abs-13)"]
 
 
@@ -76,7 +76,7 @@ def test_cancelled_run_ends_before_the_next_step() -> None:
             current.token.is_set = True
 
     steps = [BoundStep(name_node(index), (lambda index=index: run_step(index),)) for index in range(80)]
-    calls = list_calls(steps, current, None)
+    calls = StepCalls(steps, current, None)
     with pytest.raises(RequestCancelledError, match=r"cancelled before node 'n6' \(Abs-13\)") as caught:
         calls.run()
     assert not getattr(caught.value, "__notes__", [])
@@ -85,7 +85,7 @@ def test_cancelled_run_ends_before_the_next_step() -> None:
         calls.run()
     current.token = CancelToken()
     ran.clear()
-    list_calls(steps[10:], current, None).run()
+    StepCalls(steps[10:], current, None).run()
     assert ran == list(range(10, 80))
 
 

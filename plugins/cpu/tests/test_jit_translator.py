@@ -106,7 +106,7 @@ def test_kernels_before_a_refused_kernel_are_compiled(tmp_path: Path, monkeypatc
     with pytest.raises(RuntimeError, match="expected top-level entity"):
         compiler.compile_all(kernels, lambda: asked.append("asked"))
     assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False, False]
-    assert len(asked) == 3, "the third is emitted while LLVM is at the second"
+    assert len(asked) == 2
     compiler.compile_all(kernels[2:])
     assert compiler.find(kernels[2]) is not None
 

@@ -126,8 +126,7 @@ def test_wrong_plan_is_dropped_with_a_warning(core: Core, config: dict[str, str]
     assert text.startswith("network 'mix' on CPU: a plan gave another answer than the toolkit: output 'y': expected 0.")
     assert "of 320 elements differ by more than 0.0001 of the largest expected value" in text
     assert "`hetero reduce MODEL.onnx -d TEMPLATE -d CPU -c CPU_KERNELS=JIT -o SMALL.onnx`" in text
-    assert "hetero-core 0." in text
-    assert "llvmlite 0." in text
+    assert text.endswith("the output of `hetero doctor`")
     for seed in range(3):
         check(network.infer(make_inputs(seed=seed))["y"], make_inputs(seed=seed))
     if rows is None:

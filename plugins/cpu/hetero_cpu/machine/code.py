@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine import llvm as ir
-from hetero_cpu.machine.terms import Floats, Integers, Mask, Number, Term, Truth, lanes_of
+from hetero_cpu.machine.terms import Floats, Integers, Mask, Number, Term, lanes_of
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 ELEMENTS = {"bool": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8), "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8)}
@@ -51,21 +51,19 @@ def begin_kernel(name: str, width: int, names: Sequence[str]) -> tuple[Code, dic
 class Code:
     """A function of numbers under construction, in a module of its own or in the given module."""
 
-    def __init__(self, name: str, parameters: int, width: int, module: Any = None, *, returns: bool = False) -> None:
+    def __init__(self, name: str, parameters: int, width: int, module: Any = None) -> None:
         self.width = width
         self.module = ir.Module(name) if module is None else module
-        self.function = ir.Function(
-            self.module, name, ir.I64 if returns else ir.VOID, [ir.I64] * parameters, is_internal=module is not None
-        )
+        self.function = ir.Function(self.module, name, ir.VOID, [ir.I64] * parameters, is_internal=module is not None)
         self._entry = ir.Builder(self.function, self.function.append_block())
         self._first = self.function.append_block()
         self.builder = ir.Builder(self.function, self._first)
         self.parameters = tuple(Number(self, argument) for argument in self.function.args)
         self._inners: dict[str, Code] = {}
 
-    def finish(self, result: Number | None = None) -> Code:
-        """Ends the function, and returns it; it returns `result` if it was declared to return a number."""
-        self.builder.give_back(None if result is None else result.value)
+    def finish(self) -> Code:
+        """Ends the function, and returns it."""
+        self.builder.end_function()
         self._entry.branch(self._first)
         return self
 
@@ -183,7 +181,7 @@ class Code:
         """Returns a vector with the same element in each lane; the element itself for a single lane."""
         return term if lanes == 1 else type(term)(self, self.builder.spread(term.value, lanes))
 
-    def number_of(self, condition: Truth | Mask) -> Number:
+    def number_of(self, condition: Mask) -> Number:
         """Returns 1 if a condition holds, else 0; of vectors a vector."""
         kind = _lanes(ir.I64, lanes_of(condition.value.type)[1])
         return Number(self, self.builder.convert("zext", condition.value, kind))
@@ -219,9 +217,9 @@ class Code:
         """Returns the float32 at an address."""
         return Floats(self, self.builder.load(self._point(address, offset), ir.FLOAT, FLOAT_BYTES))
 
-    def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None, width: int | None = None) -> Floats:
+    def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None) -> Floats:
         """Returns the vector at an address; masked elements are zeros and are not read."""
-        kind = ir.VectorType(ir.FLOAT, self.width if width is None else width)
+        kind = ir.VectorType(ir.FLOAT, self.width)
         pointer = self._point(address, offset)
         if mask is None:
             return Floats(self, self.builder.load(pointer, kind, FLOAT_BYTES))
@@ -365,14 +363,6 @@ class Code:
         half = self.call_intrinsic("floor", exponent * 0.5)
         return value * self.exponent_power(half) * self.exponent_power(exponent - half)
 
-    def estimate_reciprocal_root(self, value: Floats) -> Floats:
-        """Returns 1 / sqrt(value) for positive normal values: to 14 bits in a vector of 16, to 11 bits in a vector of 8."""
-        kind = value.value.type
-        if value.width == 16:
-            function = self._declare("llvm.x86.avx512.rsqrt14.ps.512", kind, [kind, kind, ir.I16])
-            return Floats(self, self.builder.call(function, [value.value, value.value, ir.write_integer(ir.I16, -1)]))
-        return Floats(self, self.builder.call(self._declare("llvm.x86.avx.rsqrt.ps.256", kind, [kind]), [value.value]))
-
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
         kind = value.value.type
@@ -479,7 +469,7 @@ class Code:
         self.builder.branch(body)
         self.builder.go_to(body)
 
-        def leave_if(condition: Truth) -> None:
+        def leave_if(condition: Mask) -> None:
             following = self.function.append_block()
             self.builder.branch_if(condition.value, after, following)
             self.builder.go_to(following)
@@ -489,19 +479,19 @@ class Code:
         self.builder.go_to(after)
 
     @contextmanager
-    def when(self, condition: Truth) -> Iterator[None]:
+    def when(self, condition: Mask) -> Iterator[None]:
         """Runs the body if the condition holds."""
         with self.builder.when(condition.value):
             yield
 
     @contextmanager
-    def either(self, condition: Truth) -> Iterator[tuple[Any, Any]]:
+    def either(self, condition: Mask) -> Iterator[tuple[Any, Any]]:
         """Yields two contexts: code in the first runs if the condition holds, code in the second if it does not."""
         yes, no, after = self.builder.either(condition.value)
         yield yes, no
         self.builder.go_to(after)
 
-    def emit_either(self, condition: Truth, emit: Callable[[Any], object], yes: Any, no: Any) -> None:
+    def emit_either(self, condition: Mask, emit: Callable[[Any], object], yes: Any, no: Any) -> None:
         """Emits `emit(yes)` if the condition holds, and `emit(no)` if it does not."""
         with self.either(condition) as (where, elsewhere):
             with where:
@@ -529,10 +519,10 @@ class Code:
         """Writes an int64 that another thread may read."""
         self.builder.store_atomically(self.number(value).value, self._point(address, 0))
 
-    def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
+    def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Mask:
         """Writes an int64 atomically if the expected value is there; returns whether it was."""
         before, after = self.number(expected).value, self.number(wanted).value
-        return Truth(self, self.builder.exchange_if(self._point(address, 0), before, after))
+        return Mask(self, self.builder.exchange_if(self._point(address, 0), before, after))
 
     def pause(self) -> None:
         """Tells the processor that the thread waits."""

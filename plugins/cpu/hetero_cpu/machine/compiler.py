@@ -22,7 +22,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -239,6 +239,18 @@ class Kernel:
         return isinstance(other, Kernel) and other.name == self.name
 
 
+def name_fields(own: Any) -> str:
+    """Returns the fields of a dataclass, flags by their names, as a part of a kernel's name that no kernel of other fields has."""
+    parts: list[str] = []
+    for field in fields(own):
+        value = getattr(own, field.name)
+        if isinstance(value, bool):
+            parts += [field.name] * value
+        else:
+            parts += [getattr(item, "name", str(item)) for item in (value if isinstance(value, tuple) else (value,))]
+    return "_".join(parts)
+
+
 @cache
 def find_width() -> int:
     """Returns the elements of the processor's float32 vectors: 16 with AVX-512, 8 with AVX2; 0 if no kernels are made."""
@@ -343,28 +355,18 @@ class Compiler:
         return self._addresses[kernel.name]
 
     def compile_all(self, kernels: Iterable[Kernel], before: Callable[[], None] = lambda: None) -> None:
-        """Compiles kernels, each emitted while LLVM compiles its predecessor; calls `before` before each, which may raise.
+        """Compiles kernels; calls `before` before each, which may raise."""
+        for kernel in kernels:
+            before()
+            if kernel.name in self._addresses or self._load_stored(kernel):
+                continue
+            # The process starts while the kernel is emitted.
+            self.prepare()
+            text = self._emit(kernel)
+            if not self._load_text(kernel, text):
+                from hetero_cpu.machine.translator import TRANSLATOR  # as in `prepare`
 
-        LLVM is at rest when this returns or raises. To emit takes a tenth of the time, more if other threads run Python.
-        """
-        translation: _Translation | None = None
-        try:
-            for kernel in kernels:
-                before()
-                if kernel.name in self._addresses or self._load_stored(kernel):
-                    continue
-                # The process starts while the kernel is emitted.
-                self.prepare()
-                text = self._emit(kernel)
-                if self._load_text(kernel, text):
-                    continue
-                if translation is not None:
-                    translation.wait()
-                translation = _Translation(kernel, text, self._finish)
-                translation.start()
-        finally:
-            if translation is not None:
-                translation.wait()
+                self._finish(kernel, text, TRANSLATOR.translate(text, kernel.name))
 
     def _finish(self, kernel: Kernel, text: str, image: bytes) -> None:
         name = name_entry("kernel", _describe_target(), text)
@@ -434,29 +436,6 @@ class Compiler:
         with self._lock:
             if kernel.name not in self._addresses:
                 self._addresses[kernel.name] = load_image(image, kernel.name)
-
-
-class _Translation(threading.Thread):
-    """LLVM at one kernel."""
-
-    def __init__(self, kernel: Kernel, text: str, finish: Callable[[Kernel, str, bytes], None]) -> None:
-        super().__init__(name="hetero-cpu-compiler", daemon=True)
-        self._kernel, self._text, self._finish = kernel, text, finish
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        from hetero_cpu.machine.translator import TRANSLATOR
-
-        try:
-            self._finish(self._kernel, self._text, TRANSLATOR.translate(self._text, self._kernel.name))
-        except Exception as error:  # noqa: BLE001  # raised by `wait`
-            self._error = error
-
-    def wait(self) -> None:
-        """Waits until the kernel is compiled. Raises: the error that stopped it."""
-        self.join()
-        if self._error is not None:
-            raise self._error
 
 
 @cache

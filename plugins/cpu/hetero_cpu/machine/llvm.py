@@ -263,9 +263,9 @@ class Builder:
         """Goes on in the first or the second block, by a condition."""
         self._end(f"br i1 {condition.text}, label %{yes.label}, label %{no.label}")
 
-    def give_back(self, value: Value | None) -> None:
-        """Ends the function, with or without a value."""
-        self._end("ret void" if value is None else f"ret {value.type.text} {value.text}")
+    def end_function(self) -> None:
+        """Ends the function, which returns nothing."""
+        self._end("ret void")
 
     def _end(self, text: str) -> None:
         self._write(text)

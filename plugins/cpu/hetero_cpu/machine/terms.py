@@ -6,7 +6,7 @@ Operators on terms emit instructions into their `Code`. Both operands have the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hetero_cpu.machine import llvm as ir
 
@@ -28,35 +28,104 @@ class Term:
         self.code, self.value = code, value
 
 
-class Number(Term):
+_Chosen = TypeVar("_Chosen", bound=Term)
+
+
+class Mask(Term):
+    """A condition: a truth value, or one for each element of a vector."""
+
+    __slots__ = ()
+
+    def __and__(self, other: Mask) -> Mask:
+        return Mask(self.code, self.code.builder.compute("and", self.value, other.value))
+
+    def __or__(self, other: Mask) -> Mask:
+        return Mask(self.code, self.code.builder.compute("or", self.value, other.value))
+
+    def choose(self, yes: _Chosen, no: _Chosen) -> _Chosen:
+        """Returns the first value if the condition holds, else the second, for each element; of a scalar, values of any kind."""
+        return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
+
+
+class _Arithmetic(Term):
+    """A term with sums, products and comparisons, by the names of LLVM's instructions."""
+
+    __slots__ = ()
+    _ADD, _SUBTRACT, _MULTIPLY, _ORDER, _EQUAL = "add", "sub", "mul", "icmp s", "icmp eq"
+
+    def constant(self, value: float) -> Self:
+        """Returns a constant of the same type."""
+        raise NotImplementedError
+
+    def _like(self, other: Self | float) -> Self:
+        return other if isinstance(other, type(self)) else self.constant(other)  # type: ignore[arg-type]  # a number
+
+    def _emit(self, name: str, other: Self | float, *, turned: bool = False) -> Self:
+        left, right = self.value, self._like(other).value
+        if turned:
+            left, right = right, left
+        return type(self)(self.code, self.code.builder.compute(name, left, right))
+
+    def __add__(self, other: Self | float) -> Self:
+        return self._emit(self._ADD, other)
+
+    def __radd__(self, other: float) -> Self:
+        return self + other
+
+    def __sub__(self, other: Self | float) -> Self:
+        return self._emit(self._SUBTRACT, other)
+
+    def __rsub__(self, other: float) -> Self:
+        return self._emit(self._SUBTRACT, other, turned=True)
+
+    def __mul__(self, other: Self | float) -> Self:
+        return self._emit(self._MULTIPLY, other)
+
+    def __rmul__(self, other: float) -> Self:
+        return self * other
+
+    def _compare(self, predicate: str, other: Self | float) -> Mask:
+        return Mask(self.code, self.code.builder.compare(predicate, self.value, self._like(other).value))
+
+    def __lt__(self, other: Self | float) -> Mask:
+        return self._compare(f"{self._ORDER}lt", other)
+
+    def __le__(self, other: Self | float) -> Mask:
+        return self._compare(f"{self._ORDER}le", other)
+
+    def __gt__(self, other: Self | float) -> Mask:
+        return self._compare(f"{self._ORDER}gt", other)
+
+    def __ge__(self, other: Self | float) -> Mask:
+        return self._compare(f"{self._ORDER}ge", other)
+
+    def equals(self, other: Self | float) -> Mask:
+        """Returns whether both are the same number; a NaN equals nothing."""
+        return self._compare(self._EQUAL, other)
+
+    def at_most(self, high: Self | float) -> Self:
+        """Returns min(self, high); a NaN of self stays, as in ONNX's Relu and Clip."""
+        return (self > high).choose(self._like(high), self)
+
+    def at_least(self, low: Self | float) -> Self:
+        """Returns max(self, low); a NaN of self stays."""
+        return (self < low).choose(self._like(low), self)
+
+
+class Number(_Arithmetic):
     """An integer of 64 bits: a size, a count, an address; or a vector of elements."""
 
     __slots__ = ()
 
-    def _like(self, other: Number | int) -> Number:
-        return other if isinstance(other, Number) else Number(self.code, ir.write_integer(self.value.type, int(other)))
+    def constant(self, value: float) -> Number:
+        """Returns a constant of the same type."""
+        return Number(self.code, ir.write_integer(self.value.type, int(value)))
 
-    def _emit(self, name: str, other: Number | int, *, turned: bool = False) -> Number:
-        left, right = self.value, self._like(other).value
-        if turned:
-            left, right = right, left
-        return Number(self.code, self.code.builder.compute(name, left, right))
+    def __add__(self, other: Number | float) -> Number:
+        return self if isinstance(other, int) and other == 0 else super().__add__(other)
 
-    def __add__(self, other: Number | int) -> Number:
-        return self if isinstance(other, int) and other == 0 else self._emit("add", other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Number | int) -> Number:
-        return self._emit("sub", other)
-
-    def __rsub__(self, other: Number | int) -> Number:
-        return self._emit("sub", other, turned=True)
-
-    def __mul__(self, other: Number | int) -> Number:
-        return self if isinstance(other, int) and other == 1 else self._emit("mul", other)
-
-    __rmul__ = __mul__
+    def __mul__(self, other: Number | float) -> Number:
+        return self if isinstance(other, int) and other == 1 else super().__mul__(other)
 
     def __floordiv__(self, other: Number | int) -> Number:
         """The quotient of two numbers that are not negative."""
@@ -65,64 +134,6 @@ class Number(Term):
     def __mod__(self, other: Number | int) -> Number:
         """The remainder of two numbers that are not negative."""
         return self._emit("urem", other)
-
-    def _compare(self, sign: str, other: Number | int) -> Truth:
-        return Truth(self.code, self.code.builder.compare(f"icmp {sign}", self.value, self._like(other).value))
-
-    def __lt__(self, other: Number | int) -> Truth:
-        return self._compare("slt", other)
-
-    def __le__(self, other: Number | int) -> Truth:
-        return self._compare("sle", other)
-
-    def __gt__(self, other: Number | int) -> Truth:
-        return self._compare("sgt", other)
-
-    def __ge__(self, other: Number | int) -> Truth:
-        return self._compare("sge", other)
-
-    def equals(self, other: Number | int) -> Truth:
-        """Returns whether both are the same number."""
-        return self._compare("eq", other)
-
-    def at_most(self, other: Number | int) -> Number:
-        """Returns the smaller of both."""
-        chosen: Number = (self < other).choose(self, self._like(other))
-        return chosen
-
-    def at_least(self, other: Number | int) -> Number:
-        """Returns the larger of both."""
-        chosen: Number = (self > other).choose(self, self._like(other))
-        return chosen
-
-
-class Truth(Term):
-    """A condition."""
-
-    __slots__ = ()
-
-    def __and__(self, other: Truth) -> Truth:
-        return Truth(self.code, self.code.builder.compute("and", self.value, other.value))
-
-    def __or__(self, other: Truth) -> Truth:
-        return Truth(self.code, self.code.builder.compute("or", self.value, other.value))
-
-    def choose(self, yes: Any, no: Any) -> Any:
-        """Returns the first or the second value, of the same kind."""
-        return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
-
-
-_Chosen = TypeVar("_Chosen", bound=Term)
-
-
-class Mask(Term):
-    """A truth value for each element of a vector."""
-
-    __slots__ = ()
-
-    def choose(self, yes: _Chosen, no: _Chosen) -> _Chosen:
-        """Returns for each element `yes` if the mask holds, else `no`; of a scalar, values of any kind."""
-        return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
 
 
 class Integers(Term):
@@ -144,18 +155,16 @@ class Integers(Term):
         return Floats(self.code, self.code.builder.convert("sitofp", self.value, ir.VectorType(ir.FLOAT, self.value.type.count)))
 
 
-class Floats(Term):
+class Floats(_Arithmetic):
     """A float32 or a vector of them, or of float64; both operands of an operator have the same width, or the second is a Python number."""
 
     __slots__ = ()
+    _ADD, _SUBTRACT, _MULTIPLY, _ORDER, _EQUAL = "fadd", "fsub", "fmul", "fcmp o", "fcmp oeq"
 
     @property
     def width(self) -> int:
         """The number of elements; 1 for a scalar."""
         return lanes_of(self.value.type)[1]
-
-    def _like(self, other: Floats | float) -> Any:
-        return other.value if isinstance(other, Floats) else self.constant(other).value
 
     def constant(self, value: float) -> Floats:
         """Returns a constant of the same type."""
@@ -164,75 +173,18 @@ class Floats(Term):
             Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE)) if is_double else self.code.constant(value, self.width)
         )
 
-    def _emit(self, name: str, other: Floats | float, *, turned: bool = False) -> Floats:
-        left, right = self.value, self._like(other)
-        if turned:
-            left, right = right, left
-        return Floats(self.code, self.code.builder.compute(name, left, right))
-
-    def __add__(self, other: Floats | float) -> Floats:
-        return self._emit("fadd", other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Floats | float) -> Floats:
-        return self._emit("fsub", other)
-
-    def __rsub__(self, other: Floats | float) -> Floats:
-        return self._emit("fsub", other, turned=True)
-
-    def __mul__(self, other: Floats | float) -> Floats:
-        return self._emit("fmul", other)
-
-    __rmul__ = __mul__
-
     def __truediv__(self, other: Floats | float) -> Floats:
         return self._emit("fdiv", other)
 
-    def __rtruediv__(self, other: Floats | float) -> Floats:
+    def __rtruediv__(self, other: float) -> Floats:
         return self._emit("fdiv", other, turned=True)
 
     def __neg__(self) -> Floats:
         return Floats(self.code, self.code.builder.negate(self.value))
 
-    def _compare(self, sign: str, other: Floats | float) -> Mask:
-        return Mask(self.code, self.code.builder.compare(f"fcmp {sign}", self.value, self._like(other)))
-
-    def __lt__(self, other: Floats | float) -> Mask:
-        return self._compare("olt", other)
-
-    def __le__(self, other: Floats | float) -> Mask:
-        return self._compare("ole", other)
-
-    def __gt__(self, other: Floats | float) -> Mask:
-        return self._compare("ogt", other)
-
-    def __ge__(self, other: Floats | float) -> Mask:
-        return self._compare("oge", other)
-
-    def equals(self, other: Floats | float) -> Mask:
-        """Returns the mask of the elements that are equal; a NaN equals nothing."""
-        return self._compare("oeq", other)
-
     def is_nan(self) -> Mask:
         """Returns the mask of the elements that are not a number."""
-        return Mask(self.code, self.code.builder.compare("fcmp uno", self.value, self.value))
-
-    def at_least(self, low: Floats | float) -> Floats:
-        """Returns max(self, low); a NaN of self stays, as in ONNX's Relu and Clip."""
-        return self._limit("olt", low)
-
-    def at_most(self, high: Floats | float) -> Floats:
-        """Returns min(self, high); a NaN of self stays."""
-        return self._limit("ogt", high)
-
-    def _limit(self, sign: str, bound: Floats | float) -> Floats:
-        limit = bound if isinstance(bound, Floats) else self.constant(bound)
-        return Mask(self.code, self.code.builder.compare(f"fcmp {sign}", self.value, limit.value)).choose(limit, self)
-
-    def element(self, position: int) -> Floats:
-        """Returns an element."""
-        return Floats(self.code, self.code.builder.extract_element(self.value, position))
+        return self._compare("fcmp uno", self)
 
     def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
         """Returns elements of self followed by `other`, by position."""

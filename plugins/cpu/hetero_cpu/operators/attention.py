@@ -11,10 +11,11 @@ import numpy as np
 from hetero_cpu.machine.arithmetic import emit_exponential_of_negative
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.batched import StridedTile, call_strided_tile, emit_turned_panel
+from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import cut_products
 from hetero_cpu.symbols.arrays import broadcast, lay_empty
@@ -23,18 +24,6 @@ from hetero_cpu.symbols.sizes import is_open, pays
 _VECTORS = 4
 _AHEAD_BYTES = 1024
 _CACHE_LINE = 64
-
-
-def emit_stream(code: Code, target: Number, source: Number, nbytes: Number) -> None:
-    """Copies so many bytes, a multiple of four; both lie apart. Reads are prefetched."""
-
-    def store(position: Number, vector: Floats, offset: int = 0) -> None:
-        code.store(target + position, vector, offset)
-
-    even = _emit_vectors(code, source, nbytes, store)
-    with code.when(even < nbytes):
-        mask = code.mask_first((nbytes - even) // FLOAT_BYTES)
-        code.store(target + even, code.load(source + even, mask=mask), mask=mask)
 
 
 def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nbytes: Number) -> None:
@@ -52,19 +41,18 @@ def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nb
     code.emit_either(is_aligned, lambda write: _emit_vectors(code, source, nbytes, write), store_past_caches, store)
 
 
-def _emit_vectors(code: Code, source: Number, nbytes: Number, store: Callable[..., None]) -> Number:
-    """Has `store(position, vector, offset)` write all whole vectors, and returns their bytes."""
+def _emit_vectors(code: Code, source: Number, nbytes: Number, store: Callable[..., None]) -> None:
+    """Has `store(position, vector, offset)` write all vectors."""
     step = code.width * FLOAT_BYTES
-    long, even = nbytes - nbytes % (_VECTORS * step), nbytes - nbytes % step
+    long = nbytes - nbytes % (_VECTORS * step)
     with code.loop(0, long, _VECTORS * step) as position:
         for line in range(0, _VECTORS * step, _CACHE_LINE):
             code.prefetch(source + position, line + _AHEAD_BYTES)
         vectors = [code.load(source + position, number * step) for number in range(_VECTORS)]
         for number, vector in enumerate(vectors):
             store(position, vector, number * step)
-    with code.loop(long, even, step) as position:
+    with code.loop(long, nbytes, step) as position:
         store(position, code.load(source + position))
-    return even
 
 
 PARAMETERS = (
@@ -117,20 +105,6 @@ class AttentionShape:
     """Whether they are so many that they go past the caches, and are read in working memory."""
     may_be_few: bool = False
     """Whether a call may have fewer keys than a tile: these are computed singly."""
-
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        numbers = (self.vectors, self.last_rows, self.keys, self.value_vectors)
-        return (
-            "_".join(map(str, numbers))
-            + "o" * self.is_one_block
-            + "m" * self.is_masked
-            + self.mask
-            + "_appends" * self.appends
-            + "_far" * self.is_far
-            + "_any" * self.may_be_few
-        )
 
 
 def choose_attention_shape(
@@ -211,7 +185,7 @@ class _Emitter:
                 if self._shape.is_far:
                     emit_forked_stream(code, near + offset, target + offset, source_row, row_bytes)
                 else:
-                    emit_stream(code, target + offset, source_row, row_bytes)
+                    emit_copy(code, target + offset, source_row, row_bytes)
             if source.startswith("past"):
                 target, near = target + p[f"{source}_bytes"], near + p[f"{source}_bytes"]
 
@@ -414,7 +388,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
             return None
         is_far = pays(batch * heads * keys * (size + value_size) * FLOAT_BYTES, _FAR_BYTES)
         shape = replace(shape, appends=True, is_far=is_far and size % find_width() == value_size % find_width() == 0)
-    kernel = Kernel(f"attention_{shape.name}", lambda name, width: _emit(name, width, shape))
+    kernel = Kernel(f"attention_{name_fields(shape)}", lambda name, width: _emit(name, width, shape))
     row_bytes = shape.vectors * find_width() * FLOAT_BYTES
     scores = align(size * row_bytes)
     masks = scores + align(keys * row_bytes)

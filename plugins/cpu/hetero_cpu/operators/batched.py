@@ -12,7 +12,7 @@ import numpy as np
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.layout import turn_vectors
@@ -110,13 +110,6 @@ class StridedTile:
     """The operation at the end: nothing, a "factor" for each m, or the largest result of each n is kept as "maximum"."""
     activations: tuple[Activation, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        flags = "t" * self.is_turned + "m" * self.is_masked
-        parts = (self.start, self.finish, *(activation.name for activation in self.activations))
-        return f"{self.pixels}x{self.vectors}{flags}" + "".join(f"_{part}" for part in parts if part)
-
 
 TILE_PARAMETERS = ("x", "x_step", "depth", "w", "w_step", "y", "y_step", "start", "start_step", "edge", "last")
 """Addresses, strides in bytes and counts. `x_step`: from m to m, or from k to k if x is turned; `start_step` and `y_step`: from m to m;
@@ -125,7 +118,7 @@ TILE_PARAMETERS = ("x", "x_step", "depth", "w", "w_step", "y", "y_step", "start"
 
 def call_strided_tile(code: Code, tile: StridedTile, **arguments: Number | int) -> None:
     """Calls a tile, which is emitted when it is first called, with its TILE_PARAMETERS by name; the default is 0."""
-    function = code.find_inner(f"strided_{tile.name}", len(TILE_PARAMETERS), partial(_emit_tile, tile=tile))
+    function = code.find_inner(f"strided_{name_fields(tile)}", len(TILE_PARAMETERS), partial(_emit_tile, tile=tile))
     code.call(function, *(arguments.get(name, 0) for name in TILE_PARAMETERS))
 
 
@@ -219,12 +212,6 @@ class BatchedShape:
     """Whether blocks of b are copied together before they are read, always so if b is turned."""
     adds: bool
     activations: tuple[Activation, ...]
-
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        flags = "m" * self.is_masked + "t" * self.is_a_turned + "u" * self.is_b_turned + "p" * self.packs + "a" * self.adds
-        return f"{self.rows}x{self.vectors}_{self.last_vectors}{flags}" + "".join(f"_{item.name}" for item in self.activations)
 
 
 def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, int, bool]:
@@ -340,7 +327,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     packs = pays(rows, _ROWS_WORTH_PACKING // 2) if is_open(rows) else rows >= _ROWS_WORTH_PACKING
     operands = is_a_turned, is_b_turned, packs, bool(adds) or bias is not None
     batched = BatchedShape(tile, vectors, last_vectors, is_masked, *operands, epilogue.activations)
-    kernel = Kernel(f"batched_{batched.name}", lambda name, width: _emit(name, width, batched))
+    kernel = Kernel(f"batched_{name_fields(batched)}", lambda name, width: _emit(name, width, batched))
 
     def spread(arrays: Sequence[Array], y: Array) -> list[Array]:
         """Returns a, b, the result and the addends, each as a stack of the result's shape."""

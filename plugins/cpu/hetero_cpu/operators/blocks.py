@@ -22,7 +22,7 @@ from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import align, cut_scratch, measure_scratch
-from hetero_cpu.machine.terms import Floats, Number, Truth
+from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.product_kernel import Tile, call_tile
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
@@ -234,7 +234,7 @@ def _emit_row(name: str, width: int, form: BlockForm) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, _ROW_PARAMETERS)
     # If sums of codes alone are infinite or NaN, weights are restored before they are multiplied.
     limit = code.load_scalar(p["sums"] + p["blocks"] * FLOAT_BYTES)
-    needs_exact = Truth(code, (limit - limit).is_nan().value)
+    needs_exact = (limit - limit).is_nan()
 
     def walk(is_exact: bool) -> None:
         _visit_column_blocks(code, p, chunk, form, partial(_emit_row_block, code, p, form, is_exact))
@@ -330,7 +330,7 @@ def _emit_rows(name: str, width: int, form: BlockForm, pixels: int, has_short_ti
                 if has_short_tiles:
                     pixel = pixel - (tile - p["long_tiles"]).at_least(0)
                 y = p["y"] + pixel * p["y_pixel"] + columns_at
-                arguments = {
+                arguments: dict[str, Number | int] = {
                     "x": p["x"] + pixel * p["x_pixel"] + begin * FLOAT_BYTES, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": 1,
                     "depth": (p["depth"] - begin).at_most(p["panel_depth"]), "w": panel, "y": y, "y_pixel": p["y_pixel"],
                     "bias": is_first.choose(p["bias"] + columns_at, p["no_bias"]),

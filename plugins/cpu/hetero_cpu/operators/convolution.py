@@ -13,24 +13,23 @@ from math import prod
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups, pad_groups
+from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups
 from hetero_cpu.operators.images import (
     Convolution,
     Staging,
     bind_staging,
-    halo_of_tiles,
+    find_overhang,
+    has_channel_vectors,
     is_even,
-    is_pixels,
     is_whole,
     lay_offsets,
     make_stage,
-    reach_of_windows,
     read_convolution,
 )
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
-from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Halo, Recipe, Site
-from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling
+from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
+from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 from hetero_cpu.transforms.tiles import has_exact_tiles
 
@@ -41,7 +40,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     if convolution is None:
         return None
     epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
-    if epilogue is None or not is_pixels(site, epilogue.added):
+    if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
         return None
     size = choose_winograd(
         convolution.windows,
@@ -57,16 +56,15 @@ def plan_product_convolution(site: Site) -> Recipe | None:
         size = 2 if has_exact_tiles(convolution.weight, limits.low, limits.high) else 0
     staging = choose_staging(convolution, size)
     if size:
-        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=list_reaches(convolution, staging, size))
+        reaches = () if staging is not None else (find_overhang(convolution.windows, size),)
+        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=reaches)
     return _make_recipe(convolution, epilogue, staging)
 
 
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
     """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None if it is read as it lies."""
-    site, source = convolution.site, convolution.source
-    sizes = site.shape(source)[2:]
-    halo = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
-    if is_pixels(site, source) and site.halos.get(source, NO_HALO).covers(halo):
+    site, source, halo = convolution.site, convolution.source, find_overhang(convolution.windows, size)
+    if has_channel_vectors(site.prototypes[source]) and site.halos.get(source, NO_HALO).covers(halo):
         return None
     batch, channels, height, width = site.shape(source)
     shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels)
@@ -94,7 +92,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         workers=site.workers,
     )
     # Read as the kernel does, in whole vectors.
-    bias = pad_groups(epilogue.bias, group, outputs, tiling.padded_outputs)
+    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
     if group == 1:
         weight = convolution.pack_lazily(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
         units = lines * tiling.tiles
@@ -133,13 +131,5 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         keep = (offsets, weight, bias, image, y, *reads)
         return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count * group, keep)]
 
-    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=list_reaches(convolution, staging))
-
-
-def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 0) -> tuple[Halo, ...]:
-    """Returns how far an image that is not staged is read into its zeros, for Winograd's tiles of a size or, with 0, for windows."""
-    if staging is not None:
-        return ()
-    sizes = convolution.site.shape(convolution.source)[2:]
-    reach = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
-    return (reach,)
+    reaches = () if staging is not None else (find_overhang(windows),)
+    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)

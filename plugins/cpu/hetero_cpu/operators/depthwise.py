@@ -14,7 +14,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats
 from hetero_cpu.operators.convolution import choose_staging
-from hetero_cpu.operators.images import bind_staging, read_convolution
+from hetero_cpu.operators.images import bind_staging, find_overhang, has_channel_vectors, read_convolution
 from hetero_cpu.operators.product import join_recipe, read_native_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.tiling import pad_vector
@@ -24,8 +24,6 @@ from hetero_cpu.operators.windows import (
     WindowBody,
     WindowCall,
     WindowShape,
-    find_overhang,
-    has_channel_vectors,
     make_window_kernel,
     plan_shape,
 )

@@ -44,12 +44,3 @@ def pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
     packed = allocate_floats(sum(part.size for part in columns))
     np.concatenate(columns, out=packed)
     return packed
-
-
-def pad_groups(bias: Array | None, group: int, outputs: int, size: int) -> Array:
-    """Returns the bias of each group with zeros up to `size`."""
-    padded = allocate_floats(group * size)
-    padded[...] = 0
-    if bias is not None:
-        padded.reshape(group, size)[:, :outputs] = bias.reshape(group, outputs)
-    return padded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +16,7 @@ from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.operators.recipe import Halo, Site
 from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.arrays import lay_table
-from hetero_cpu.symbols.sizes import is_open
+from hetero_cpu.symbols.sizes import is_open, is_same
 
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
 
@@ -83,9 +83,9 @@ def read_convolution(site: Site) -> Convolution | None:
     return Convolution(site, windows, int(weight.shape[0]), group)
 
 
-def is_pixels(site: Site, value: str) -> bool:
-    """Says whether the channels of each pixel of a value lie side by side; an absent value is fine."""
-    return not value or site.prototypes[value].strides[1] == 4 or site.prototypes[value].shape[1] == 1
+def has_channel_vectors(array: Array) -> bool:
+    """Says whether the channels of each pixel of (batch, channels, height, width) lie side by side."""
+    return array.ndim == 4 and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
 
 
 def is_whole(array: Array) -> bool:
@@ -114,29 +114,28 @@ def _make_offsets(*offsets: int) -> Array:
     return np.array(offsets, np.int64)
 
 
-def halo_of_tiles(windows: Windows, sizes: Sequence[int], size: int) -> Halo:
-    """Returns how far Winograd's tiles of `size` x `size` results reach beyond an image of (height, width) on each side."""
-    begins = [max(before, 0) for before, _ in windows.pads]
-    ends = []
-    for axis, side in enumerate(windows.outputs):
-        # Of a symbol the last tile reaches as far as any does.
-        whole = side + size - 1 if is_open(side) else -(-side // size) * size
-        ends.append(int(max(whole + 2 - begins[axis] - sizes[axis], 0)))
-    return Halo(begins[0], begins[1], ends[0], ends[1])
+def find_overhang(windows: Windows, size: int = 0) -> Halo:
+    """Returns the pixels beyond each side of the image that windows read, or Winograd's tiles of `size` x `size` results."""
+    (top, _), (left, _) = windows.pads
+    bottom, right = (_find_end_of_tiles(windows, axis, size) if size else _find_end(windows, axis) for axis in (0, 1))
+    return Halo(max(top, 0), max(left, 0), bottom, right)
 
 
-def reach_of_windows(windows: Windows, sizes: Sequence[int]) -> Halo:
-    """Returns how far windows reach beyond an image of (height, width) on each side."""
-    begins = [max(before, 0) for before, _ in windows.pads]
-    ends = []
-    for axis in (0, 1):
-        if is_open(windows.outputs[axis]):
-            # The last window may read fewer of these zeros, depending on the size.
-            ends.append(int(max(windows.pads[axis][1], 0)))
-            continue
-        last = (windows.outputs[axis] - 1) * windows.strides[axis] + (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
-        ends.append(max(last - begins[axis] - sizes[axis], 0))
-    return Halo(begins[0], begins[1], ends[0], ends[1])
+def _find_end_of_tiles(windows: Windows, axis: int, size: int) -> int:
+    side = windows.outputs[axis]
+    # Of a symbol the last tile reaches as far as any does.
+    whole = side + size - 1 if is_open(side) else -(-side // size) * size
+    return int(max(whole + 2 - max(windows.pads[axis][0], 0) - windows.sizes[axis], 0))
+
+
+def _find_end(windows: Windows, axis: int) -> int:
+    size, (begin, end), stride = windows.sizes[axis], windows.pads[axis], windows.strides[axis]
+    if not is_open(size):
+        return max(windows.reach[axis] - begin - size, 0)
+    # Of a symbol as far as any reaches: to the end of the pads, or with ceil_mode less than a stride beyond it.
+    extent = (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
+    is_within = is_same(windows.outputs[axis], (size + begin + end - extent) // stride + 1)
+    return int(max(end, 0) if is_within else max(end, 0) + stride - 1)
 
 
 STAGED_ROWS = 8

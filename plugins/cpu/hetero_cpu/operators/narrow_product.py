@@ -30,11 +30,11 @@ from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
     call_stage,
     emit_stage,
+    find_overhang,
+    has_channel_vectors,
     is_even,
-    is_pixels,
     is_whole,
     lay_offsets,
-    reach_of_windows,
     read_convolution,
 )
 from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_gemm, read_native_epilogue
@@ -246,13 +246,17 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     windows, outputs, source = convolution.windows, convolution.outputs, convolution.source
     epilogue = read_native_epilogue(site, site.constant(2), outputs, channel_axis=1)
     depth = convolution.channels * prod(windows.kernel)
-    if epilogue is None or not is_pixels(site, epilogue.added) or not _are_fit(convolution.weight, kind, depth, outputs):
+    if (
+        epilogue is None
+        or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added]))
+        or not _are_fit(convolution.weight, kind, depth, outputs)
+    ):
         return None
     shape = site.shape(source)
     is_flat = (
         windows.is_pointwise
         and site.output_halo == NO_HALO
-        and reach_of_windows(windows, shape[2:]) == NO_HALO
+        and find_overhang(windows) == NO_HALO
         and (not epilogue.added or is_even(site.prototypes[epilogue.added]))
     )
     return _plan(site, kind, epilogue, windows, shape, convolution.weight, is_flat=is_flat, is_matrix=False, is_turned=False)
@@ -301,7 +305,7 @@ def _plan(
     """Returns the recipe of a product over the windows of an image (batch, channels, height, width); `is_flat`: all pixels are a line."""
     source, (batch, channels, height, width) = site.node.inputs[0], sizes
     outputs = weight.shape[0 if is_turned or not is_matrix else 1]
-    halo = reach_of_windows(windows, (height, width))
+    halo = find_overhang(windows)
     values = (source, epilogue.added) if epilogue.added else (source,)
     rows, columns = windows.outputs
     pixels, lines = (batch * rows * columns, 1) if is_flat else (columns, batch * rows)

@@ -12,7 +12,7 @@ import numpy as np
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
@@ -95,18 +95,13 @@ class Moments:
     scale: str
     shift: str
 
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        return f"{'mean' if self.has_mean else 'root'}_{self.scale or 'n'}{self.shift or 'n'}"
-
 
 def make_moments(moments: Moments) -> Kernel:
     """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows.
 
     Arrays: result, x, then scale and shift if present; own numbers: the bits of epsilon.
     """
-    return Kernel(f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments))
+    return Kernel(f"normalize_{name_fields(moments)}", lambda name, width: _emit_moments(name, width, moments))
 
 
 def _emit_moments(name: str, width: int, moments: Moments) -> Code:
@@ -190,20 +185,9 @@ def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
     if beta == 1.0:
         return 1.0 / x
     if beta in (0.5, 0.75):
-        root = _emit_reciprocal_root(code, x)
-        power = root if beta == 0.5 else root * root * _emit_reciprocal_root(code, root)
-        # Of squares that overflow Newton's method would make NaN.
-        return (x >= inf).choose(code.constant(0.0), power)
+        root = code.call_intrinsic("sqrt", x)
+        return 1.0 / (root if beta == 0.5 else root * code.call_intrinsic("sqrt", root))
     return emit_exponential(code, emit_logarithm(code, x) * -beta)
-
-
-def _emit_reciprocal_root(code: Code, x: Floats) -> Floats:
-    """Returns 1 / sqrt(x) by Newton's method, in less time than a root and a quotient."""
-    root = code.estimate_reciprocal_root(x)
-    for _ in range(1 if code.width == 16 else 2):
-        error = code.multiply_add(x * root, -root, code.constant(1.0))
-        root = code.multiply_add(root * 0.5, error, root)
-    return root
 
 
 Turn = Callable[[Array], Array]

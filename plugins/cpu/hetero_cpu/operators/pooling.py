@@ -12,6 +12,7 @@ from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.images import find_overhang, has_channel_vectors
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
 from hetero_cpu.operators.windows import (
@@ -21,8 +22,6 @@ from hetero_cpu.operators.windows import (
     WindowCall,
     WindowShape,
     count_chunks,
-    find_overhang,
-    has_channel_vectors,
     make_window_kernel,
     plan_shape,
     read_image,

@@ -147,9 +147,6 @@ PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")
 ARRAY_PARAMETERS = ("address", "outer_bytes", "middle_bytes", "inner_bytes")
 """The numbers of each array: its address, and its strides in bytes along the three axes of rows. A kernel's own numbers come last."""
 
-RESULT_PARAMETERS = (*PARAMETERS, "y", "y_outer", "y_middle", "y_inner")
-"""The first numbers of a row: the result is the first array."""
-
 
 class RowWalk:
     """The numbers of a row as a kernel sees them, and the walk over the rows of its chunk."""

@@ -252,10 +252,10 @@ def restore_columns(packed: Array, shape: tuple[int, ...], *, is_turned: bool, c
     return matrix.T if is_turned else matrix
 
 
-def pad_vector(vector: Array | None, outputs: int, size: int) -> Array:
-    """Returns `outputs` numbers, zeros if there is no bias, followed by zeros up to `size`."""
-    padded = allocate_floats(size)
+def pad_vector(vector: Array | None, outputs: int, size: int, group: int = 1) -> Array:
+    """Returns `outputs` numbers of each group, zeros if there is no bias, each followed by zeros up to `size`."""
+    padded = allocate_floats(group * size)
     padded[...] = 0
     if vector is not None:
-        padded[:outputs] = vector.reshape(-1)
+        padded.reshape(group, size)[:, :outputs] = vector.reshape(group, outputs)
     return padded

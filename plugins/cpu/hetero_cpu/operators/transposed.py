@@ -10,11 +10,11 @@ import numpy as np
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product
+from hetero_cpu.operators.images import has_channel_vectors
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.operators.weights import allocate_floats
-from hetero_cpu.operators.windows import has_channel_vectors
 
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"}
 

@@ -18,14 +18,15 @@ import numpy as np
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.images import find_overhang, has_channel_vectors
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.recipe import Array, Halo
 from hetero_cpu.operators.rows import choose_chunk_size
 from hetero_cpu.symbols.arrays import lay_empty
-from hetero_cpu.symbols.sizes import is_open, is_same, least, value_of
+from hetero_cpu.symbols.sizes import is_open, least, value_of
 
 PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "height", "width", "top", "left", "neutral",
@@ -58,13 +59,6 @@ class WindowShape:
     has_short_tiles: bool
     is_masked: bool
     clips: bool
-
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        numbers = (*self.kernel, *self.strides, *self.dilations, self.rows, self.short_rows, self.pixels)
-        flags = f"{'s' * self.has_short_tiles}{'m' * self.is_masked}{'c' * self.clips}"
-        return f"{'_'.join(map(str, numbers))}{flags}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ class WindowBody:
 
 def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
     """Returns the kernel that goes over all windows of a batch of images."""
-    return Kernel(f"windows_{body.name}_{shape.name}", lambda name, width: _emit(name, width, shape, body))
+    return Kernel(f"windows_{body.name}_{name_fields(shape)}", lambda name, width: _emit(name, width, shape, body))
 
 
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
@@ -248,23 +242,6 @@ _CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
 _CHUNKS_OF_WORKER = 16
 
 
-def find_overhang(windows: Windows) -> Halo:
-    """Returns the pixels that the windows read beyond each side of the image."""
-    (top, _), (left, _) = windows.pads
-    bottom, right = (_find_end(windows, axis) for axis in (0, 1))
-    return Halo(top, left, bottom, right)
-
-
-def _find_end(windows: Windows, axis: int) -> int:
-    size, (begin, end), stride = windows.sizes[axis], windows.pads[axis], windows.strides[axis]
-    if not is_open(size):
-        return max(windows.reach[axis] - begin - size, 0)
-    # Of a symbol as far as any reaches: to the end of the pads, or with ceil_mode less than a stride beyond it.
-    extent = (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
-    is_within = is_same(windows.outputs[axis], (size + begin + end - extent) // stride + 1)
-    return int(max(end, 0) if is_within else max(end, 0) + stride - 1)
-
-
 def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
     """Returns the compiled-in part for windows over images of so many channels; None if kernels do not take them.
 
@@ -292,11 +269,6 @@ def _choose_pixels(length: int) -> tuple[int, bool]:
     tiles = -(-length // _LONGEST_TILE)
     pixels = -(-length // tiles)
     return pixels, tiles * pixels != length
-
-
-def has_channel_vectors(array: Array) -> bool:
-    """Says whether the channels of each pixel of (batch, channels, height, width) lie side by side."""
-    return array.ndim == 4 and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
 
 
 def count_chunks(units: int, instructions: float, workers: int) -> int:

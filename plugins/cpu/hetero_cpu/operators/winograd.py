@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from math import prod
@@ -14,7 +14,7 @@ from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.images import Convolution, Staging, bind_staging
@@ -91,16 +91,10 @@ class WinogradShape:
     adds: bool
     activations: tuple[Activation, ...]
 
-    @property
-    def name(self) -> str:
-        """The kernel's name, which no kernel of other parameters has."""
-        numbers = "_".join(str(int(getattr(self, field.name))) for field in fields(self)[:-2])
-        return numbers + "a" * self.adds + "".join(f"_{activation.name}" for activation in self.activations)
-
 
 def make_whole(shape: WinogradShape) -> Kernel:
     """Returns the kernel with ranges of tiles as chunks, in working memory of the worker."""
-    return Kernel(f"winograd_whole_{shape.name}", partial(_emit_whole, shape=shape))
+    return Kernel(f"winograd_whole_{name_fields(shape)}", partial(_emit_whole, shape=shape))
 
 
 def make_input(size: int) -> Kernel:
@@ -110,7 +104,7 @@ def make_input(size: int) -> Kernel:
 
 def make_output(shape: WinogradShape) -> Kernel:
     """Returns the kernel with ranges of blocks as chunks, for all tiles."""
-    return Kernel(f"winograd_output_{shape.name}", partial(_emit_output, shape=shape))
+    return Kernel(f"winograd_output_{name_fields(shape)}", partial(_emit_output, shape=shape))
 
 
 def _emit_whole(name: str, width: int, shape: WinogradShape) -> Code:

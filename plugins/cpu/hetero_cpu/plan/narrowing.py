@@ -17,20 +17,17 @@ from types import MappingProxyType
 import ml_dtypes
 import numpy as np
 
-from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
-from hetero_core.transforms.constants import LARGEST_KEPT, drop_unread
+from hetero_core.transforms.constants import drop_unread
 from hetero_cpu.machine.compiler import find_half_products
 from hetero_cpu.operators.images import is_whole
+from hetero_cpu.transforms.precision import Array, cast_node, convert_constant
 
 logger = logging.getLogger(__name__)
 
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
-_CAST_OPSET = 13
-"""The first opset whose Cast knows bfloat16."""
 
 
 def narrow_products(network: Network) -> Network:
@@ -54,12 +51,12 @@ def narrow_products(network: Network) -> Network:
             narrowed[x] = x
             for dtype in ("bfloat16", "float32"):
                 value = names.value(f"{x}/{dtype}")
-                nodes.append(_cast(names.node(f"cast/{value}"), narrowed[x], value, dtype, node))
+                nodes.append(cast_node(names.node(f"cast/{value}"), narrowed[x], value, dtype, node.origins))
                 types[value] = TensorType(dtype, source.shape if isinstance(source, TensorType) else None)
                 narrowed[x] = value
         if w not in narrowed:
             narrowed[w] = names.value(f"{w}/bfloat16")
-            constants[narrowed[w]] = _round_constant(network.initializers[w])
+            constants[narrowed[w]] = convert_constant(network.initializers[w], _round)
         nodes.append(replace(node, inputs=(narrowed[x], narrowed[w], *node.inputs[2:])))
     if not narrowed:
         return network
@@ -81,19 +78,7 @@ def _is_narrowed(node: Node, network: Network) -> bool:
     return not isinstance(made_of, TensorType) or made_of.dtype != "bfloat16"
 
 
-def _cast(name: str, source: str, target: str, dtype: str, owner: Node) -> Node:
-    attributes = MappingProxyType({"to": onnx_of_dtype(dtype)})
-    return Node(name, "Cast", (source,), (target,), "", _CAST_OPSET, _CAST_OPSET, attributes, (), owner.origins)
-
-
-def _round_constant(constant: Initializer) -> Initializer:
-    """Returns a constant rounded to bfloat16, in float32, made when it is first read."""
-
-    def load() -> np.ndarray:
-        rounded = constant.array.astype(ml_dtypes.bfloat16).astype(np.float32)
-        constant.release()
-        return rounded
-
-    is_renewable = constant.nbytes >= LARGEST_KEPT
-    drop_pages = constant.drop_pages if constant.is_mapped else None
-    return Initializer("float32", constant.shape, load, is_renewable=is_renewable, drop_pages=drop_pages)
+def _round(array: Array) -> Array:
+    """Returns numbers rounded to bfloat16, in float32."""
+    rounded: Array = array.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return rounded

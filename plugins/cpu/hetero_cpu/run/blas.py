@@ -13,13 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.devices.processors import count_affinity, grants_flag, read_processor_flags
+from hetero_core.devices.processors import count_affinity
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -124,40 +124,6 @@ def limit_blas() -> Iterator[None]:
         yield
     finally:
         _blas.leave()
-
-
-# Kernel sets of OpenBLAS that use no more than AVX2. Those with AVX-512 are SkylakeX, Cooperlake and SapphireRapids.
-_WITHOUT_AVX512 = frozenset(
-    {"barcelona", "bulldozer", "core2", "excavator", "haswell", "nehalem", "prescott", "sandybridge", "zen"}
-)
-
-
-@cache
-def warn_of_slow_kernels() -> None:
-    """Logs a warning when the processor has AVX-512 and OpenBLAS does not use it; once in a process."""
-    # Takes some 5 ms, so it is asked for only if NumPy computes something.
-    message = describe_slow_kernels(
-        import_threadpoolctl().threadpool_info(),
-        frozenset(filter(grants_flag, read_processor_flags())),
-        os.environ.get("OPENBLAS_CORETYPE"),
-    )
-    if message is not None:
-        logger.warning("%s", message)
-
-
-def describe_slow_kernels(libraries: list[dict[str, Any]], flags: frozenset[str], variable: str | None) -> str | None:
-    """Returns the fault of a BLAS's kernels, as threadpoolctl describes them; None if no fault is known."""
-    for library in libraries:
-        architecture = str(library.get("architecture", ""))
-        if library.get("internal_api") != "openblas" or architecture.lower() not in _WITHOUT_AVX512 or "avx512f" not in flags:
-            continue
-        cause = (
-            f"OPENBLAS_CORETYPE is '{variable}'; unset it"
-            if variable
-            else "it does not know the processor; set OPENBLAS_CORETYPE=SkylakeX before Python starts"
-        )
-        return f"OpenBLAS runs its kernels for {architecture}, and the processor has AVX-512, which is about twice as fast: {cause}"
-    return None
 
 
 Array = np.ndarray[Any, Any]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +50,6 @@ class CurrentRun:
         """Says whether the caller has given up."""
         return self.token.is_set
 
-    def stop_before(self, node: Node) -> None:
-        """Raises RequestCancelledError if the caller has given up."""
-        if self.token.is_set:
-            raise RequestCancelledError(f"cancelled before node {node.label}")
-
 
 @dataclass(frozen=True, slots=True)
 class BoundStep:
@@ -65,71 +59,41 @@ class BoundStep:
     actions: tuple[Call | range, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CallList:
-    """The calls of a run in order, and the node of each."""
-
-    calls: tuple[Call, ...]
-    nodes: tuple[Node, ...]
-    current: CurrentRun
-
-    def run(self) -> None:
-        """Calls them, unless the caller gives up. An error of a call gets its node as a note."""
-        left, token = iter(self.calls), self.current.token
-        try:
-            for call in left:
-                if token.is_set:
-                    self.current.stop_before(self._find_node(left))
-                call()
-        except Exception as error:
-            note_node(error, self._find_node(left))
-            raise
-
-    def _find_node(self, left: Iterator[Call]) -> Node:
-        return self.nodes[len(self.calls) - length_hint(left) - 1]
-
-
 class StepCalls:
-    """The bound steps of a plan: one list of calls, or step by step for a profile or limits."""
+    """The calls of the steps of a plan: of steps that are joined, or of each by itself for a profile."""
 
-    __slots__ = ("_current", "_program", "_steps", "_strides", "run_unwatched")
+    __slots__ = ("_current", "_joined", "_steps")
 
     def __init__(self, steps: Sequence[BoundStep], current: CurrentRun, program: Any) -> None:
-        self._steps, self._current, self._program = steps, current, program
-        # Without a profile, a run makes as few calls as possible.
-        self._strides = join_steps(steps)
-        self.run_unwatched = list_calls(self._strides, current, program).run
+        self._current = current
+        self._steps, self._joined = (
+            [(step.node, [bind_action(action, current, program) for action in step.actions]) for step in own]
+            for own in (steps, join_steps(steps))
+        )
 
-    def run(self, profile: Profile | None, limits: RunLimits | None) -> None:
+    def run(self, profile: Profile | None = None, limits: RunLimits | None = None) -> None:
         """Runs all steps. Raises: RequestCancelledError; errors of limits and of steps, with the node as a note."""
-        if profile is None and limits is None:
-            self.run_unwatched()
-            return
-        for step in self._strides if profile is None else self._steps:
-            self._current.stop_before(step.node)
+        token = self._current.token
+        for node, calls in self._joined if profile is None else self._steps:
+            if token.is_set:
+                raise RequestCancelledError(f"cancelled before node {node.label}")
             if limits is not None:
-                limits.enter(step.node.label)
-            began = perf_counter()
+                limits.enter(node.label)
+            began = 0.0 if profile is None else perf_counter()
             try:
-                for action in step.actions:
-                    bind_action(action, self._current, self._program)()
+                for call in calls:
+                    call()
             except Exception as error:
-                note_node(error, step.node)
+                note_node(error, node)
                 raise
             if profile is not None:
-                profile.add(step.node, perf_counter() - began)
+                profile.add(node, perf_counter() - began)
 
 
 def note_node(error: Exception, node: Node) -> None:
     """Notes which node was running, unless the error has a note already."""
     if not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
         error.add_note(f"while running node {node.label}")
-
-
-def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) -> CallList:
-    """Returns the calls of steps."""
-    named = [(bind_action(action, current, program), step.node) for step in steps for action in step.actions]
-    return CallList(tuple(call for call, _ in named), tuple(node for _, node in named), current)
 
 
 def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call:
@@ -331,7 +295,7 @@ class Instance:
             if self._appended is not None:
                 self._appended.write()
             if self._silence is not None and context.profile is None and context.limits is None:
-                self._silence.run(self._calls.run_unwatched)
+                self._silence.run(self._calls.run)
             else:
                 with np.errstate(all="ignore"):
                     self._calls.run(context.profile, context.limits)

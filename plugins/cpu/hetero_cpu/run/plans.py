@@ -41,7 +41,7 @@ class PlanInUse:
 
     def __init__(self, opened: OpenPlan) -> None:
         self.opened, self.plan = opened, opened.plan
-        self.calls_blas = self.plan.has_products or opened.constants_call_toolkit
+        self.calls_blas = self.plan.has_products or opened.shape_constants.program is not None
         self.appended: frozenset[str] = frozenset()
         self.is_refuted = self.needs_check = False
         self.slow: tuple[str, ...] = ()

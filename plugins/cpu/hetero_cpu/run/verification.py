@@ -115,19 +115,10 @@ def _copy(value: Any) -> Any:
 
 
 def _warn(network: str, fault: str) -> None:
-    from importlib.metadata import PackageNotFoundError, version  # imports a parser of mails; only needed for the warning
-
-    versions = []
-    for name in ("hetero-core", "hetero-cpu", "llvmlite", "numpy"):
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            versions.append(f"no {name}")
     warnings.warn(
         f"network '{network}' on CPU: a plan gave another answer than the toolkit: {fault}. The network goes on node by node, "
         "which is right and slower. Please report it with the smallest model that shows it, as found by "
-        "`hetero reduce MODEL.onnx -d TEMPLATE -d CPU -c CPU_KERNELS=JIT -o SMALL.onnx`, and with "
-        f"{', '.join(versions)}",
+        "`hetero reduce MODEL.onnx -d TEMPLATE -d CPU -c CPU_KERNELS=JIT -o SMALL.onnx`, and with the output of `hetero doctor`",
         WrongPlanWarning,
         stacklevel=2,
     )

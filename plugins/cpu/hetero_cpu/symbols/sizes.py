@@ -21,7 +21,6 @@ from hetero_cpu.symbols.terms import (
     add,
     add_number,
     bound_terms,
-    combine_floats,
     evaluate,
     key_of,
     multiply,
@@ -208,17 +207,8 @@ class Size:
     def __rmod__(self, other: Any) -> Any:
         return other - divide(other, self) * self if _is_whole(other) else NotImplemented
 
-    def __divmod__(self, other: Any) -> Any:
-        return self // other, self % other
-
     def __truediv__(self, other: Any) -> Any:
         return self.pin() / other
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self.pin()
-
-    def __pow__(self, other: Any) -> Any:
-        return self.pin() ** other
 
     # Questions.
 
@@ -268,10 +258,6 @@ class Size:
 
     def __format__(self, spec: str) -> str:
         return format(self.pin(), spec)
-
-    def bit_length(self) -> int:
-        """Returns the bits of the number."""
-        return self.pin().bit_length()
 
 
 def is_open(number: object) -> bool:
@@ -358,8 +344,7 @@ def _operate(left: Size, right: Any, combine: Any) -> Any:
     if type(right) is Address:
         left.scope.has_far_constants = True
     if not _is_whole(right):
-        # Fractions are of plain numbers.
-        return combine_floats(float(left.pin()), right, combine) if isinstance(right, float) else NotImplemented
+        return NotImplemented
     return make_size(left.scope, combine(left.terms, terms_of(right)))
 
 

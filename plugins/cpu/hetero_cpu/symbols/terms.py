@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Terms = Mapping[tuple[int, ...], int]
@@ -58,13 +58,6 @@ def add_number(terms: Terms, number: int) -> Terms:
 def multiply_by(terms: Terms, number: int) -> Terms:
     """Returns terms so many times; the number is not 0."""
     return {product: factor * number for product, factor in terms.items()}
-
-
-def combine_floats(left: float, right: float, combine: Callable[[Terms, Terms], Terms]) -> float:
-    """Returns the result of an operation of terms on two fractions."""
-    if combine is multiply:
-        return left * right
-    return float(combine({(): left}, {(): right}).get((), 0.0))  # type: ignore[dict-item]  # constants alone
 
 
 def multiply(left: Terms, right: Terms) -> Terms:

@@ -14,6 +14,7 @@ float32 already.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +30,8 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType, shape_of
 from hetero_core.transforms.constants import LARGEST_KEPT, RANDOM_OPERATORS, drop_unread
+
+Array = np.ndarray[Any, Any]
 
 HALVES = frozenset({"float16", "bfloat16"})
 _KEPT = RANDOM_OPERATORS | {"BitCast", "Cast", "CastLike", "EyeLike", "Range"}
@@ -175,9 +178,9 @@ class _Widening:
             constant = self._network.initializers.get(value)
             self._types[name] = _widen_type(self._find_type(value)) or TensorType("float32")
             if constant is None:
-                self._cast(value, name, "float32", node)
+                self._nodes.append(cast_node(self._names.node(f"cast/{name}"), value, name, "float32", node.origins))
             else:
-                self._constants[name] = _widen_constant(constant)
+                self._constants[name] = convert_constant(constant, widen)
         return self._wide[value]
 
     def _make_wide(self, value: str) -> str:
@@ -197,38 +200,26 @@ class _Widening:
             assert isinstance(value_type, TensorType)
             name = self._half[value] = value if value in self._visible else self._names.value(f"{value}/{value_type.dtype}")
             self._types[name] = value_type
-            self._cast(self._wide[value], name, str(value_type.dtype), self._network.find_producer(value) or node)
+            owner = self._network.find_producer(value) or node
+            origins = () if owner is None else owner.origins
+            cast = cast_node(self._names.node(f"cast/{name}"), self._wide[value], name, str(value_type.dtype), origins)
+            self._nodes.append(cast)
         return self._half[value]
 
-    def _cast(self, source: str, target: str, dtype: str, owner: Node | None) -> None:
-        """Adds a Cast, which counts for the node `owner` in reports."""
-        name = self._names.node(f"cast/{target}")
-        self._nodes.append(
-            Node(
-                name,
-                "Cast",
-                (source,),
-                (target,),
-                opset=_CAST_OPSET,
-                since_version=_CAST_OPSET,
-                attributes=MappingProxyType({"to": onnx_of_dtype(dtype)}),
-                origins=() if owner is None else owner.origins,
-            )
-        )
+
+def cast_node(name: str, source: str, target: str, dtype: str, origins: tuple[str, ...]) -> Node:
+    """Returns a Cast, which counts for the nodes of `origins` in reports."""
+    attributes = MappingProxyType({"to": onnx_of_dtype(dtype)})
+    return Node(name, "Cast", (source,), (target,), "", _CAST_OPSET, _CAST_OPSET, attributes, (), origins)
 
 
-def _widen_constant(constant: Initializer) -> Initializer:
-    """Returns a constant in float32; a large array is made again when it is asked for after it was packed."""
+def convert_constant(constant: Initializer, convert: Callable[[Array], Array]) -> Initializer:
+    """Returns a constant as float32, made when it is first read; a large array is made again if it is asked for after it was packed."""
 
-    def load() -> np.ndarray[Any, Any]:
-        wide: np.ndarray[Any, Any] = widen(constant.array)
+    def load() -> Array:
+        converted = convert(constant.array)
         constant.release()
-        return wide
+        return converted
 
-    return Initializer(
-        "float32",
-        constant.shape,
-        load,
-        is_renewable=constant.nbytes >= LARGEST_KEPT,
-        drop_pages=constant.drop_pages if constant.is_mapped else None,
-    )
+    is_renewable, drop_pages = constant.nbytes >= LARGEST_KEPT, constant.drop_pages if constant.is_mapped else None
+    return Initializer("float32", constant.shape, load, is_renewable=is_renewable, drop_pages=drop_pages)

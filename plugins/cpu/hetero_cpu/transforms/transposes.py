@@ -1,24 +1,21 @@
-"""Passes that remove transposes: they merge pairs, and turn regions that work in any order of axes if that saves transposes.
+"""Passes that remove transposes: they merge pairs, and move them behind nodes that work in any order of axes if that saves transposes.
 
 Only ranks have to be known, not sizes. `x.transpose(p).transpose(q)` is `x.transpose(p[q])`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType, rank_of
+from hetero_core.network.types import TensorType, rank_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
-from hetero_core.transforms.matching import read_axes
 
 Perm = tuple[int, ...]
 _TRANSPOSE_OPSET = 21
@@ -36,12 +33,6 @@ _BROADCASTING = frozenset(
         "Pow", "Sub", "Sum", "Where", "Xor"
     }
 )  # fmt: skip
-_REDUCTIONS = frozenset(
-    {
-        "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"
-    }
-)  # fmt: skip
-_WITH_AXIS = frozenset({"Concat", "LogSoftmax", "Softmax"})
 # Since these versions the operators broadcast by NumPy's rules.
 _FIRST_BROADCASTING = 8
 
@@ -68,12 +59,14 @@ def invert(perm: Perm) -> Perm:
 
 
 def cancel_transposes(network: Network) -> Network:
-    """Returns the network with fewer transposes: pairs merged, transposes moved into Gemm, regions turned if that saves transposes."""
-    network = merge_transposes(network)
-    # Each turn takes at least a transpose away, so this ends.
-    while (turned := _turn_best_region(network)) is not None:
-        network = merge_transposes(turned)
-    return _turn_inside_gemm(network)
+    """Returns the network with fewer transposes: pairs merged, and others moved behind elementwise nodes if they meet a pair there."""
+    merged = merge_transposes(network)
+    sunk = merge_transposes(_Sinker(merged).sink())
+    return sunk if _count_transposes(sunk) < _count_transposes(merged) else merged
+
+
+def _count_transposes(network: Network) -> int:
+    return sum(node.op_type == "Transpose" and not node.domain for node in network.nodes)
 
 
 def merge_transposes(network: Network) -> Network:
@@ -108,166 +101,84 @@ def merge_transposes(network: Network) -> Network:
     return drop_unread(eliminate_copies(replace(network, nodes=tuple(nodes)))) if changed else network
 
 
-def _turn_best_region(network: Network) -> Network | None:
-    """Returns the network with the first region turned that saves transposes, None if no region does."""
-    if not any(node.op_type == "Transpose" and not node.domain for node in network.nodes):
-        return None
-    for region in find_regions(network):
-        best = max(_list_perms(network, region), key=lambda perm: _count_saved(network, region, perm), default=None)
-        if best is not None and _count_saved(network, region, best) > 0:
-            return _Turner(network, region, best).turn()
-    return None
+class _Sinker:
+    """Moves transposes behind elementwise nodes: a node whose operands are transposes by the same order reads their sources instead.
 
+    Behind each moved node stands a Transpose to its old result; `merge_transposes` removes those that meet their inverse.
+    """
 
-def _list_perms(network: Network, region: Region) -> list[Perm]:
-    """Returns the orders that transposes around the region suggest: its values become the transposes of new values by these orders."""
-    perms: dict[Perm, None] = {}
-    for value in region.incoming:
-        perm = _read_perm_of(network, value)
-        if perm is not None:
-            perms[perm] = None
-    for value in region.made:
-        for reader in _list_readers(network, value):
-            perm = read_perm(network, reader)
+    def __init__(self, network: Network) -> None:
+        self._network, self._names = network, FreshNames(network)
+        self._nodes: list[Node] = []
+        self._types, self._constants = dict(network.types), dict(network.initializers)
+        self._sources: dict[str, dict[Perm, str]] = {}
+        """Value -> order -> the value of which it is the transpose by this order, if both are there already."""
+        self._made: dict[str, Perm] = {}
+        """The values that a Transpose makes."""
+
+    def sink(self) -> Network:
+        """Returns the network with its transposes as late as possible."""
+        for node in self._network.nodes:
+            perm = read_perm(self._network, node)
             if perm is not None:
-                perms[invert(perm)] = None
-    return [perm for perm in perms if len(perm) == region.rank and perm != tuple(range(region.rank))]
+                self._nodes.append(node)
+                self._note(node.outputs[0], perm, node.inputs[0])
+            elif not self._turn(node):
+                self._nodes.append(node)
+        types, constants = MappingProxyType(self._types), MappingProxyType(self._constants)
+        return drop_unread(replace(self._network, nodes=tuple(self._nodes), types=types, initializers=constants))
+
+    def _note(self, value: str, perm: Perm, source: str) -> None:
+        self._made[value] = perm
+        self._sources.setdefault(value, {})[perm] = source
+        self._sources.setdefault(source, {}).setdefault(invert(perm), value)
+
+    def _turn(self, node: Node) -> bool:
+        """Adds a node that reads the sources of its operands; returns whether it could be."""
+        operands = _list_operands(self._network, node)
+        perm = next((self._made[value] for value in operands if value in self._made), None)
+        if perm is None or not _is_turnable(self._network, node, len(perm)):
+            return False
+        if not all(value in self._constants or perm in self._sources.get(value, ()) for value in operands):
+            return False
+        inputs = tuple(self._turn_operand(value, perm) if value in operands else value for value in node.inputs)
+        attributes, (value,) = dict(node.attributes), node.writes
+        if node.op_type == "Concat":
+            attributes["axis"] = perm[int(attributes["axis"]) % len(perm)]
+        turned = self._names.value(f"{value}/turned")
+        value_type = self._network.type_of(value)
+        if isinstance(value_type, TensorType) and value_type.shape is not None:
+            self._types[turned] = TensorType(value_type.dtype, tuple(value_type.shape[axis] for axis in invert(perm)))
+        self._nodes.append(replace(node, inputs=inputs, outputs=(turned,), attributes=MappingProxyType(attributes)))
+        name, version = self._names.node(f"{node.name}/transpose"), _TRANSPOSE_OPSET
+        self._nodes.append(Node(name, "Transpose", (turned,), (value,), "", version, version, {"perm": perm}, origins=node.origins))
+        self._note(value, perm, turned)
+        return True
+
+    def _turn_operand(self, value: str, perm: Perm) -> str:
+        constant = self._constants.get(value)
+        if constant is None:
+            return self._sources[value][perm]
+        array = constant.array
+        if array.size == 1 and array.ndim < len(perm):
+            return value
+        name = self._names.value(f"{value}/turned")
+        wide = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
+        self._constants[name] = Initializer.of_array(np.ascontiguousarray(wide.transpose(invert(perm))))
+        self._types[name] = self._constants[name].type
+        return name
 
 
-def _count_saved(network: Network, region: Region, perm: Perm) -> int:
-    """Returns how many transposes fewer there are when the region is turned."""
-    saved = 0
-    for value in region.incoming:
-        is_private = value not in network.names_of_outputs and all(
-            id(reader) in region.members for reader in _list_readers(network, value)
-        )
-        own_perm = _read_perm_of(network, value)
-        if own_perm == perm:
-            saved += is_private
-        elif (own_perm is None or not is_private) and not _is_turned(network, region, value, invert(perm)):
-            saved -= 1
-    for value in region.made:
-        outside = [reader for reader in _list_readers(network, value) if id(reader) not in region.members]
-        perms = [read_perm(network, reader) for reader in outside]
-        saved += sum(own_perm is not None and own_perm == invert(perm) for own_perm in perms)
-        saved -= None in perms or value in network.names_of_outputs
-    return saved
-
-
-def _is_turned(network: Network, region: Region, value: str, perm: Perm) -> bool:
-    """Says whether a Transpose outside of the region already makes the transposed value that the region would read."""
-    outside = (reader for reader in _list_readers(network, value) if id(reader) not in region.members)
-    return any(read_perm(network, reader) == perm for reader in outside)
-
-
-def _read_perm_of(network: Network, value: str) -> Perm | None:
-    node = network.find_producer(value)
-    return None if node is None else read_perm(network, node)
-
-
-def _list_readers(network: Network, value: str) -> Sequence[Node]:
-    return [network.nodes[index] for index in network.index_of_consumers.get(value, ())]
-
-
-def _turn_inside_gemm(network: Network) -> Network:
-    """Returns the network with each Gemm reading the source of a transposed matrix, turned by its own attribute."""
-    changed = False
-    nodes: list[Node] = []
-    for node in network.nodes:
-        if node.op_type != "Gemm" or node.domain or len(node.inputs) < 2:
-            nodes.append(node)
-            continue
-        inputs, attributes, origins = list(node.inputs), dict(node.attributes), list(node.origins)
-        for position, name in ((0, "transA"), (1, "transB")):
-            if _read_perm_of(network, inputs[position]) != (1, 0):
-                continue
-            transpose = network.nodes[network.index_of_producer[inputs[position]]]
-            inputs[position] = transpose.inputs[0]
-            attributes[name] = 0 if attributes.get(name, 0) else 1
-            origins[:0] = transpose.origins
-            changed = True
-        nodes.append(replace(node, inputs=tuple(inputs), attributes=attributes, origins=tuple(dict.fromkeys(origins))))
-    return drop_unread(replace(network, nodes=tuple(nodes))) if changed else network
-
-
-# Regions: connected nodes that compute the same in any order of axes.
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Nodes (by id), the values that they read from outside and that have the axes, and the values that they make."""
-
-    rank: int
-    members: frozenset[int]
-    incoming: tuple[str, ...]
-    made: tuple[str, ...]
-
-
-def find_regions(network: Network) -> list[Region]:
-    """Returns the regions of a network, in the order of their first nodes."""
-    group: dict[str, int] = {}
-    nodes_of: dict[int, list[Node]] = {}
-    for node in network.nodes:
-        rank = _rank_if_turnable(network, node)
-        if rank is None:
-            continue
-        near = sorted({group[value] for value in _list_operands(network, node) if value in group})
-        number = near[0] if near else len(nodes_of)
-        nodes_of.setdefault(number, [])
-        for other in near[1:]:
-            for moved in nodes_of[other]:
-                group[moved.writes[0]] = number
-            nodes_of[number] += nodes_of[other]
-            nodes_of[other] = []
-        nodes_of[number].append(node)
-        group[node.writes[0]] = number
-    return [_make_region(network, nodes) for nodes in nodes_of.values() if nodes]
-
-
-def _make_region(network: Network, nodes: list[Node]) -> Region:
-    ordered = sorted(nodes, key=lambda node: network.index_of_producer[node.writes[0]])
-    results = tuple(node.writes[0] for node in ordered)
-    inner = set(results)
-    incoming = dict.fromkeys(
-        value
-        for node in ordered
-        for value in _list_operands(network, node)
-        if value not in inner and value not in network.initializers
-    )
-    rank = rank_of(network.type_of(results[0]))
-    assert rank is not None
-    return Region(rank, frozenset(map(id, ordered)), tuple(incoming), results)
-
-
-def _rank_if_turnable(network: Network, node: Node) -> int | None:
-    """Returns the rank of a node's output if the node may be in a region, None otherwise."""
-    if node.domain or len(node.writes) != 1 or node.outputs[1:] or node.bodies or not node.inputs or not node.inputs[0]:
-        return None
-    rank = rank_of(network.type_of(node.outputs[0]))
-    if rank is None or rank < 2:
-        return None
+def _is_turnable(network: Network, node: Node, rank: int) -> bool:
+    """Says whether a node computes the same in any order of axes of this rank."""
+    if node.domain or len(node.writes) != 1 or node.outputs[1:] or rank_of(network.type_of(node.outputs[0])) != rank:
+        return False
     if node.op_type in _BROADCASTING:
         is_whole = node.since_version >= _FIRST_BROADCASTING or (node.since_version == 7 and not node.attributes)
-        ranks = [rank_of(network.type_of(value)) for value in node.inputs]
-        is_fit = all(
-            input_rank == rank or input_rank == 0 or name in network.initializers
-            for name, input_rank in zip(node.inputs, ranks, strict=True)
+        return is_whole and all(
+            value in network.initializers or rank_of(network.type_of(value)) in (0, rank) for value in node.inputs
         )
-        is_fit = is_fit and any(
-            input_rank == rank and name not in network.initializers for name, input_rank in zip(node.inputs, ranks, strict=True)
-        )
-        return rank if is_whole and is_fit and None not in ranks else None
-    if any(rank_of(network.type_of(value)) != rank for value in _list_operands(network, node)):
-        return None
-    if any(value and value not in network.initializers for value in node.inputs[len(_list_operands(network, node)) :]):
-        return None
-    if node.op_type in _UNARY:
-        return rank
-    if node.op_type in _WITH_AXIS:
-        return rank if node.op_type == "Concat" or node.since_version >= 13 else None
-    if node.op_type in _REDUCTIONS and node.attributes.get("keepdims", 1) and not node.attributes.get("noop_with_empty_axes", 0):
-        return rank if read_axes(network, node) else None
-    return None
+    return node.op_type in _UNARY or (node.op_type == "Concat" and "axis" in node.attributes)
 
 
 def _list_operands(network: Network, node: Node) -> tuple[str, ...]:
@@ -275,97 +186,3 @@ def _list_operands(network: Network, node: Node) -> tuple[str, ...]:
     if node.op_type in _BROADCASTING:
         return tuple(value for value in node.inputs if rank_of(network.type_of(value)) != 0)
     return node.inputs if node.op_type == "Concat" else node.inputs[:1]
-
-
-class _Turner:
-    """Turns a region, so that the old values are transposes by `perm` of its new values.
-
-    A Transpose is added for each non-constant input from outside and for each result; `merge_transposes` removes the redundant ones.
-    """
-
-    def __init__(self, network: Network, region: Region, perm: Perm) -> None:
-        self._network = network
-        self._region = region
-        self._perm = perm
-        self._inverse = invert(perm)
-        self._names = FreshNames(network)
-        self._turned: dict[str, str] = {}
-        self._types: dict[str, ValueType] = dict(network.types)
-        self._constants: dict[str, Initializer] = dict(network.initializers)
-        self._nodes: list[Node] = []
-
-    def turn(self) -> Network:
-        for node in self._network.nodes:
-            if id(node) in self._region.members:
-                self._add_member(node)
-            else:
-                self._nodes.append(node)
-        return replace(
-            self._network,
-            nodes=tuple(self._nodes),
-            types=MappingProxyType(self._types),
-            initializers=MappingProxyType(self._constants),
-        )
-
-    def _add_member(self, node: Node) -> None:
-        operands = set(_list_operands(self._network, node))
-        inputs = tuple(self._turn_operand(value, node) if value in operands else value for value in node.inputs)
-        attributes, inputs = self._turn_axes(node, inputs)
-        (value,) = node.writes
-        turned = self._name(value)
-        self._turned[value] = turned
-        self._nodes.append(replace(node, inputs=inputs, outputs=(turned,), attributes=attributes))
-        # If the value is never read in the old order, this Transpose is removed later as dead code.
-        self._add_transpose(turned, value, self._perm, node)
-
-    def _turn_operand(self, value: str, node: Node) -> str:
-        if value in self._turned:
-            return self._turned[value]
-        constant = self._constants.get(value)
-        if constant is not None:
-            return self._turn_constant(value, constant)
-        turned = self._name(value)
-        self._add_transpose(value, turned, self._inverse, node)
-        self._turned[value] = turned
-        return turned
-
-    def _turn_constant(self, value: str, constant: Initializer) -> str:
-        array = constant.array
-        if array.size == 1 and array.ndim < len(self._perm):
-            return value
-        name = self._name(value)
-        wide = array.reshape((1,) * (len(self._perm) - array.ndim) + array.shape)
-        self._constants[name] = turned_constant = Initializer.of_array(np.ascontiguousarray(wide.transpose(self._inverse)))
-        self._types[name] = turned_constant.type
-        self._turned[value] = name
-        return name
-
-    def _turn_axes(self, node: Node, inputs: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """Returns attributes and inputs with their axes mapped to the new order."""
-        rank = len(self._perm)
-        if node.op_type in _WITH_AXIS:
-            return {**node.attributes, "axis": self._perm[int(node.attributes.get("axis", -1)) % rank]}, inputs
-        if node.op_type not in _REDUCTIONS:
-            return node.attributes, inputs
-        axes = [self._perm[axis % rank] for axis in read_axes(self._network, node) or ()]
-        if "axes" in node.attributes:
-            return {**node.attributes, "axes": tuple(axes)}, inputs
-        name = self._name(node.inputs[1])
-        self._constants[name] = turned_axes = Initializer.of_array(np.asarray(axes, np.int64))
-        self._types[name] = turned_axes.type
-        return node.attributes, (inputs[0], name)
-
-    def _add_transpose(self, source: str, value: str, perm: Perm, node: Node) -> None:
-        name = self._names.node(f"{node.name}/transpose")
-        attributes = {"perm": perm}
-        self._nodes.append(
-            Node(name, "Transpose", (source,), (value,), "", _TRANSPOSE_OPSET, _TRANSPOSE_OPSET, attributes, origins=node.origins)
-        )
-
-    def _name(self, value: str) -> str:
-        """Returns the name of a value in the other order, and notes its type."""
-        name = self._names.value(f"{value}/turned")
-        value_type = self._network.type_of(value)
-        if isinstance(value_type, TensorType) and value_type.shape is not None and len(value_type.shape) == len(self._perm):
-            self._types[name] = TensorType(value_type.dtype, tuple(value_type.shape[axis] for axis in self._inverse))
-        return name

@@ -20,7 +20,7 @@ from hetero_core import Core
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.operators.images import halo_of_tiles
+from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.tiling import choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.operators.winograd import choose_winograd
 
@@ -235,7 +235,7 @@ def test_winograd_is_chosen_by_shape_alone() -> None:
     assert choose_winograd(windows, channels=64, outputs=64, group=1, width=16) == 4
     assert choose_winograd(windows, channels=64, outputs=64, group=2, width=16) == 0
     assert choose_winograd(windows, channels=60, outputs=64, group=1, width=16) == 0
-    halo = halo_of_tiles(windows, (27, 26), 4)
+    halo = find_overhang(windows, 4)
     assert (halo.top, halo.left, halo.bottom, halo.right) == (1, 1, 2, 3)
 
 
