@@ -13,8 +13,9 @@ apart before a run. ONNX's operators append at the end of the past, which is wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import ValueType, rank_of
+from hetero_core.network.types import TensorType, ValueType, rank_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_integers, read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
@@ -93,6 +94,8 @@ class _Rewriting:
     nodes: Sequence[Node]
     derived: dict[Any, Any] = field(default_factory=dict)
     """Values that the nodes share, by what they are: the end of the past, the tables of angles and the masks."""
+    caches: dict[str, ValueType] = field(default_factory=dict)
+    """The types of inputs that are caches: heads and their size follow from the nodes, also where a model declares them as open."""
 
     def find_rows(self) -> EvenRows | None:
         """Returns the condition; None if it cannot be told."""
@@ -197,7 +200,9 @@ class _Rewriting:
             if not self._write(node, writer):
                 return None
             replacements[node.name] = writer.finish()
-        return replace_nodes(self.network, lambda node: replacements.get(node.name))
+        rewritten = replace_nodes(self.network, lambda node: replacements.get(node.name))
+        inputs = tuple(replace(spec, type=self.caches.get(spec.name, spec.type)) for spec in rewritten.inputs)
+        return replace(rewritten, inputs=inputs, types=MappingProxyType({**rewritten.types, **self.caches}))
 
     def _write(self, node: Node, writer: NodeWriter) -> bool:
         get = node.attributes.get
@@ -236,6 +241,9 @@ class _Rewriting:
         presents = [*node.outputs[1:3], "", ""][:2]
         joined = []
         for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
+            if past:
+                batch, _, length, _ = read_shape(self.network, cache) or (None,) * _RANK
+                self.caches[cache] = TensorType("float32", (batch, groups, length, size))
             joined.append(
                 writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present)
             )
