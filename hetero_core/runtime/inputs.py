@@ -77,7 +77,7 @@ class QuickCheck:
         shapes = [spec.shape for spec in specs]
         # None: no other shapes than those of the last run pass.
         self._ranks = None if border.bounds or None in shapes else [len(shape or ()) for shape in shapes]
-        # Sizes in a row, behind a 0, and the declared numbers behind them: shapes that fit have the same number at both places of each pair.
+        # Sizes in a row, behind a 0, then the declared numbers: shapes that fit have the same number at both places of each pair.
         sizes = [size for shape in shapes for size in shape or ()]
         self._constants = tuple([size for size in sizes if isinstance(size, int)])
         first, second, place_of_size, end = [0], [0], dict[str, int](), 1 + len(sizes)

@@ -65,9 +65,9 @@ class OutputMemory:
         """Returns an array in C order and its address, a multiple of the alignment; contents undefined."""
         count = prod(shape)
         need = count * self.dtype.itemsize
-        for place, (memory, address, lent_before) in enumerate(self._kept):
-            if lent_before() is None and need <= memory.nbytes:
-                del self._kept[place]
+        for place, (kept, _, user) in enumerate(self._kept):
+            if user() is None and need <= kept.nbytes:
+                memory, address, _ = self._kept.pop(place)
                 break
         else:
             new = allocate_arena(int(need * self._room))

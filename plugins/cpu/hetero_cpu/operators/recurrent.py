@@ -22,7 +22,7 @@ from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.narrow_product import NarrowPacking
-from hetero_cpu.operators.product import NativeEpilogue, plan_rows
+from hetero_cpu.operators.product import NativeEpilogue, RowProduct, plan_rows
 from hetero_cpu.operators.product_kernel import Tile, call_tile
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, cut_pixels, pack_columns
@@ -122,8 +122,11 @@ def plan_recurrence(site: Site) -> Recipe | None:
     columns = cut.padded_outputs
     biases = np.zeros((2, directions, gates * hidden), np.float32) if b is None else b.reshape(directions, 2, -1).swapaxes(0, 1)
     fill = partial(fill_gates, gates=gates, columns=columns, width=width)
-    product, sources, depths = None, [(w,), (r,)], [features, hidden]
     of_input, of_state = map(fill, biases)
+    product: RowProduct | None = None
+    sources: list[tuple[Array, ...]] = [(r,)]
+    scales: list[Array] = []
+    products, depths = "", (features, hidden)
     if codes is None:
         product = plan_rows(
             site, x, (w,), directions * columns, NativeEpilogue(of_input.reshape(-1), "", ()),
@@ -135,20 +138,20 @@ def plan_recurrence(site: Site) -> Recipe | None:
         if site.prototypes[x].strides[-1] != FLOAT_BYTES or is_open(features):
             return None
         of_input, of_state = fill(biases[0] + biases[1]), np.zeros_like(of_state)
-        sources = [(w, codes.zeros[0]), (r, codes.zeros[1])]
-        depths = [-(-depth // FLOAT_BYTES) for depth in depths] if codes.products else depths
-    products = codes.products if codes else ""
+        sources, scales, products = (
+            [(w, codes.zeros[0]), (r, codes.zeros[1])],
+            [fill(scale) for scale in codes.scales],
+            codes.products,
+        )
+        depths = (-(-features // FLOAT_BYTES), -(-hidden // FLOAT_BYTES)) if products else depths
     packing = GatePacking(cut.packing, gates, columns, are_bytes=bool(products))
-    of_x, of_h = (
-        None if product and part is sources[0] else site.weights.pack_lazily(part, ("recurrence", columns, products), packing)
-        for part in sources
-    )
-    scales = [] if codes is None else [fill(scale) for scale in codes.scales]
+    packed = [site.weights.pack_lazily(source, ("recurrence", columns, products), packing) for source in sources]
     rows = 1 if isinstance(batch, int) and batch == 1 else _ROWS[width]
     kernel = _make_kernel(kind, activations[: len(_ACTIVATIONS[kind])], rows, products)
     offsets, of_state = np.zeros(1, np.int64), np.ascontiguousarray(of_state)
-    shapes = [(steps, batch, directions * columns), (directions, batch, (4 if has_codes else 3) * padded + columns)]
-    shapes += [(directions, steps, batch, depths[0])] if has_codes else []
+    shapes: list[tuple[int, ...]] = [(steps, batch, directions * columns), (directions, batch, (3 + has_codes) * padded + columns)]
+    if has_codes:
+        shapes.append((directions, steps, batch, depths[0]))
     row_chunks = 1 if has_codes else -(-batch // rows)
     block_bytes = [(depth + bool(products)) * _VECTORS * width * FLOAT_BYTES for depth in depths]
 
@@ -158,7 +161,7 @@ def plan_recurrence(site: Site) -> Recipe | None:
         starts = [given.get(name) if constant is None else np.ascontiguousarray(constant) for name, constant in firsts]
         numbers = {
             "sums": address_of(sums), "sums_step": sums.strides[0], "sums_row": sums.strides[1], "sums_direction": columns * FLOAT_BYTES,
-            "w": address_of(of_h), "block_bytes": block_bytes[1], "blocks": cut.blocks, "depth": depths[1],
+            "w": address_of(packed[-1]), "block_bytes": block_bytes[1], "blocks": cut.blocks, "depth": depths[1],
             "bias": address_of(of_state), "offsets": address_of(offsets), "steps": steps, "batch": batch, "row_chunks": row_chunks,
             "hidden": hidden, "state": address_of(state), "state_row": state.strides[1], "padded": padded * FLOAT_BYTES,
             "is_reverse": int(attributes.get("direction", "forward") == "reverse"),
@@ -172,42 +175,40 @@ def plan_recurrence(site: Site) -> Recipe | None:
             numbers |= {
                 "x": address_of(reads[0]), "x_step": reads[0].strides[0], "x_row": reads[0].strides[1], "x_size": features,
                 "codes": address_of(own), "codes_direction": own.strides[0], "codes_row": own.strides[2],
-                "x_w": address_of(of_x), "x_block_bytes": block_bytes[0], "x_depth": depths[0],
+                "x_w": address_of(packed[0]), "x_block_bytes": block_bytes[0], "x_depth": depths[0],
                 "x_scales": address_of(scales[0]), "h_scales": address_of(scales[1]), "gate_bias": address_of(of_input),
             }  # fmt: skip
-        keep = (offsets, of_input, of_state, of_x, of_h, scratch, *scales, *reads, *writes, *starts)
+        keep = (offsets, of_input, of_state, *packed, scratch, *scales, *reads, *writes, *starts)
         fields = (*_FIELDS, *_CODE_FIELDS * has_codes)
         call = NativeCall(kernel, tuple(numbers.get(key, 0) for key in fields), directions * row_chunks, keep)
         before = [] if product is None else product.bind(reads[0], sums, None, scratch[measure_scratch(shapes) :])
         return [*before, call]
 
-    scratch_bytes, kernels = measure_scratch(shapes), (kernel,)
-    if product is not None:
-        scratch_bytes, kernels = scratch_bytes + product.scratch, (*product.kernels, kernel)
-    return Recipe((x, *computed), bind, scratch_bytes, kernels=kernels)
+    others = (0, ()) if product is None else (product.scratch, product.kernels)
+    return Recipe((x, *computed), bind, measure_scratch(shapes) + others[0], kernels=(*others[1], kernel))
 
 
 @dataclass(frozen=True, slots=True)
 class _CodeForm:
     """Zero points and scales of the weights of the input and of those of the states, and the products that these can be made of."""
 
-    zeros: tuple[Array, Array]
-    scales: tuple[Array, Array]
+    zeros: list[Array]
+    scales: list[Array]
     products: str
 
 
 def _read_codes(site: Site) -> _CodeForm | None:
     """Returns the form of the weights of a DynamicQuantizeLSTM; None if float32 might not hold a sum of codes."""
-    w, r, *factors = (site.constant(place) for place in (1, 2, 8, 9, 10, 11))
-    if w is None or r is None or any(factor is None for factor in factors):
+    constants = [array for array in map(site.constant, (1, 2, 8, 10, 9, 11)) if array is not None]
+    if len(constants) < 6:
         return None
-    scales, zeros = ((factors[place], factors[place + 2]) for place in (0, 1))
-    centred = [center_codes(*pair) for pair in ((w, zeros[0]), (r, zeros[1]))]
+    weights, scales, zeros = constants[:2], constants[2:4], constants[4:]
+    centred = list(map(center_codes, weights, zeros))
     if max(int(np.abs(numbers).sum(1).max()) for numbers in centred) * _CODES >= _LARGEST_SUM:
         return None
-    are_bytes = all(-128 <= numbers.min() and numbers.max() <= 127 for numbers in centred)
-    columns = r.shape[2]
-    wide = tuple(np.broadcast_to(scale.reshape(len(w), -1), (len(w), columns)) for scale in scales)
+    are_bytes = all(numbers.min() >= -128 and numbers.max() <= 127 for numbers in centred)
+    directions, columns = len(weights[1]), weights[1].shape[2]
+    wide = [np.broadcast_to(scale.reshape(directions, -1), (directions, columns)) for scale in scales]
     return _CodeForm(zeros, wide, "vnni" if are_bytes and find_byte_products() else "")
 
 
