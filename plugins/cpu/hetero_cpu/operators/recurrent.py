@@ -137,12 +137,9 @@ def plan_recurrence(site: Site) -> Recipe | None:
     else:
         if site.prototypes[x].strides[-1] != FLOAT_BYTES or is_open(features):
             return None
-        of_input, of_state = fill(biases[0] + biases[1]), np.zeros_like(of_state)
-        sources, scales, products = (
-            [(w, codes.zeros[0]), (r, codes.zeros[1])],
-            [fill(scale) for scale in codes.scales],
-            codes.products,
-        )
+        (of_w, of_r), scales, products = codes
+        of_input, of_state, scales = fill(biases[0] + biases[1]), np.zeros_like(of_state), list(map(fill, scales))
+        sources = [(w, of_w), (r, of_r)]
         depths = (-(-features // FLOAT_BYTES), -(-hidden // FLOAT_BYTES)) if products else depths
     packing = GatePacking(cut.packing, gates, columns, are_bytes=bool(products))
     packed = [site.weights.pack_lazily(source, ("recurrence", columns, products), packing) for source in sources]
@@ -188,17 +185,11 @@ def plan_recurrence(site: Site) -> Recipe | None:
     return Recipe((x, *computed), bind, measure_scratch(shapes) + others[0], kernels=(*others[1], kernel))
 
 
-@dataclass(frozen=True, slots=True)
-class _CodeForm:
-    """Zero points and scales of the weights of the input and of those of the states, and the products that these can be made of."""
+def _read_codes(site: Site) -> tuple[list[Array], list[Array], str] | None:
+    """Returns the zero points and the scales of the weights of a DynamicQuantizeLSTM, and the products of bytes that they can be made of.
 
-    zeros: list[Array]
-    scales: list[Array]
-    products: str
-
-
-def _read_codes(site: Site) -> _CodeForm | None:
-    """Returns the form of the weights of a DynamicQuantizeLSTM; None if float32 might not hold a sum of codes."""
+    None if float32 might not hold a sum of codes.
+    """
     constants = [array for array in map(site.constant, (1, 2, 8, 10, 9, 11)) if array is not None]
     if len(constants) < 6:
         return None
@@ -209,7 +200,7 @@ def _read_codes(site: Site) -> _CodeForm | None:
     are_bytes = all(numbers.min() >= -128 and numbers.max() <= 127 for numbers in centred)
     directions, columns = len(weights[1]), weights[1].shape[2]
     wide = [np.broadcast_to(scale.reshape(directions, -1), (directions, columns)) for scale in scales]
-    return _CodeForm(zeros, wide, "vnni" if are_bytes and find_byte_products() else "")
+    return zeros, wide, "vnni" if are_bytes and find_byte_products() else ""
 
 
 @cache
@@ -221,10 +212,8 @@ def _make_kernel(kind: str, activations: tuple[str, ...], rows: int, products: s
 def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], rows: int, products: str) -> Code:
     has_codes = kind == "DynamicQuantizeLSTM"
     code, p, chunk, _ = begin_kernel(name, width, (*_FIELDS, *_CODE_FIELDS * has_codes))
-    direction, first, end = chunk, code.number(0), p["batch"]
-    if not has_codes:
-        direction, first = chunk // p["row_chunks"], (chunk % p["row_chunks"]) * rows
-        end = (first + rows).at_most(p["batch"])
+    direction, first = chunk // p["row_chunks"], (chunk % p["row_chunks"]) * rows
+    end = p["batch"] if has_codes else (first + rows).at_most(p["batch"])
     state, row_bytes = p["state"] + (direction * p["batch"]) * p["state_row"], p["state_row"]
     gates_place, block_columns = p["padded"] * 3, _VECTORS * width * FLOAT_BYTES
     columns_bytes = p["blocks"] * block_columns
@@ -259,6 +248,8 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
     goes_back = (direction + p["is_reverse"]) > 0
     shift = code.reserve(1) if products else code.number(0)
 
+    quantize = partial(_emit_codes, code, shift, bool(products))
+
     def multiply(count: int, x: Number, x_pixel: Number, y: Number, y_pixel: Number, of: str = "") -> None:
         """Multiplies rows by the weights of a direction, those of the states or `of` the input."""
         weights = p[f"{of}w"] + direction * p["blocks"] * p[f"{of}block_bytes"]
@@ -278,39 +269,26 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
                 emit(other, 1)
 
     if has_codes:
-        codes = p["codes"] + direction * p["codes_direction"]
-        y = p["sums"] + direction * p["sums_direction"]
-        count = p["steps"] * p["batch"]
+        codes, sums = p["codes"] + direction * p["codes_direction"], p["sums"] + direction * p["sums_direction"]
 
         def find_input(row: Number) -> tuple[Number, Number]:
-            source = p["x"] + row // p["batch"] * p["x_step"] + row % p["batch"] * p["x_row"]
-            return source, codes + row * p["codes_row"]
+            return p["x"] + row // p["batch"] * p["x_step"] + row % p["batch"] * p["x_row"], codes + row * p["codes_row"]
 
-        x_scale = _emit_codes(code, count, p["x_size"], find_input, shift, are_bytes=bool(products))
-        visit_rows(
-            zero, count, _ROWS[width],
-            lambda row, pixels: multiply(
-                pixels, codes + row * p["codes_row"], p["codes_row"], y + row * p["sums_row"], p["sums_row"], "x_"
-            ),
-        )  # fmt: skip
+        def multiply_inputs(row: Number, count: int) -> None:
+            multiply(count, codes + row * p["codes_row"], p["codes_row"], sums + row * p["sums_row"], p["sums_row"], "x_")
+
+        x_scale = quantize(p["steps"] * p["batch"], p["x_size"], find_input)
+        visit_rows(zero, p["steps"] * p["batch"], _ROWS[width], multiply_inputs)
     with code.loop(0, p["steps"]) as index:
         step = goes_back.choose(p["steps"] - 1 - index, index)
         here = (index % 2) * p["padded"]
         there = p["padded"] - here
-
-        source = code.number(here)
+        source = state + (gates_place + columns_bytes if has_codes else here)
         if has_codes:
-            source = columns_bytes + gates_place
-
-            def find_state(row: Number) -> tuple[Number, Number]:
-                own = state + row * row_bytes
-                return own + here, own + source
-
-            h_scale = _emit_codes(code, end, p["hidden"], find_state, shift, are_bytes=bool(products))
+            h_scale = quantize(end, p["hidden"], lambda row: (state + here + row * row_bytes, source + row * row_bytes))
 
         def multiply_states(row: Number, count: int) -> None:
-            own = state + row * row_bytes
-            multiply(count, own + source, row_bytes, own + gates_place, row_bytes)
+            multiply(count, source + row * row_bytes, row_bytes, state + gates_place + row * row_bytes, row_bytes)
 
         visit_rows(first, end, rows, multiply_states)
         with code.loop(first, end) as row:
@@ -357,13 +335,7 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
 
 
 def _emit_codes(
-    code: Code,
-    count: Number,
-    length: Number,
-    find: Callable[[Number], tuple[Number, Number]],
-    shift: Number,
-    *,
-    are_bytes: bool,
+    code: Code, shift: Number, are_bytes: bool, count: Number, length: Number, find: Callable[[Number], tuple[Number, Number]]
 ) -> Floats:
     """Emits the quantization of `count` rows, of which `find` returns source and target; returns the scale, and writes the zero point.
 

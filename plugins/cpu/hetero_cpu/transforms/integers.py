@@ -1030,13 +1030,11 @@ def _find_divisor(codes: Codes, x_scale: Array, y_scale: Array, target: tuple[in
 
     With the scale itself the last digits may decide about a result that is in the middle of two steps.
     """
-    from hetero_core.kernels.operators.quantization import qlinear_sigmoid  # the registry of kernels; few networks need it
-
     low, high = _LIMITS[codes.dtype]
-    numbers = np.arange(low, high + 1)
-    zero = np.array(codes.zero, codes.dtype)
-    expected = qlinear_sigmoid(np, numbers.astype(codes.dtype), x_scale, zero, y_scale, np.array(target[0], target[1]))
-    exact = 1 / (1 + np.exp(-np.float64(x_scale) * (numbers - int(zero))))
+    values = np.float64(x_scale) * (np.arange(low, high + 1) - codes.zero)  # type: ignore[operator]  # a number
+    small = np.exp(-np.abs(values.astype(np.float32)))
+    rounded = np.rint(np.where(values < 0, small, np.float32(1)) / (1 + small) / y_scale)
+    expected, exact = np.clip(rounded + target[0], *_LIMITS[target[1]]), 1 / (1 + np.exp(-values))
     for amount in (sign * count * 2e-6 for count in range(16) for sign in (1, -1)):
         divisor: Array = np.array(np.float64(y_scale) * (1 + amount), np.float32)
         quotients = exact / np.float64(divisor)
