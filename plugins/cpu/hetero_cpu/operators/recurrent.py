@@ -218,19 +218,15 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
     gates_place, block_columns = p["padded"] * 3, _VECTORS * width * FLOAT_BYTES
     columns_bytes = p["blocks"] * block_columns
 
-    def copy(source: str, target: str, place: Number, *, is_start: bool) -> None:
+    def copy(array: str, place: Number, *, is_start: bool) -> None:
         """Copies a state between the working memory and an array; a start is 0 without an array."""
-        array = source if is_start else target
         with code.loop(first, end) as row:
             own = state + row * row_bytes + place
             other = p[array] + direction * p[f"{array}_direction"] + row * p[f"{array}_row"]
 
             def move(element: Number, mask: Mask | None) -> None:
-                there = other + element * FLOAT_BYTES
-                if is_start:
-                    code.store(own + element * FLOAT_BYTES, code.load(there, mask=mask), mask=mask)
-                else:
-                    code.store(there, code.load(own + element * FLOAT_BYTES, mask=mask), mask=mask)
+                source, target = (other, own) if is_start else (own, other)
+                code.store(target + element * FLOAT_BYTES, code.load(source + element * FLOAT_BYTES, mask=mask), mask=mask)
 
             def clear(element: Number, mask: Mask | None) -> None:
                 code.store(own + element * FLOAT_BYTES, code.constant(0.0), mask=mask)
@@ -243,8 +239,8 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
                     code.visit_vectors(p["hidden"], move)
 
     zero = code.number(0)
-    copy("first_h", "", zero, is_start=True)
-    copy("first_c", "", p["padded"] * 2, is_start=True)
+    copy("first_h", zero, is_start=True)
+    copy("first_c", p["padded"] * 2, is_start=True)
     goes_back = (direction + p["is_reverse"]) > 0
     shift = code.reserve(1) if products else code.number(0)
 
@@ -329,8 +325,8 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
                     code.store(y + place, result, mask=mask)
 
             code.visit_vectors(p["hidden"], compute)
-    copy("", "h", (p["steps"] % 2) * p["padded"], is_start=False)
-    copy("", "c", p["padded"] * 2, is_start=False)
+    copy("h", (p["steps"] % 2) * p["padded"], is_start=False)
+    copy("c", p["padded"] * 2, is_start=False)
     return code.finish()
 
 
