@@ -199,9 +199,9 @@ class CpuExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
         plan = self._only_plan
-        signature = (
-            () if plan is not None and self._even_rows is None else tuple([getattr(array, "shape", None) for array in inputs])
-        )
+        signature: Signature = ()
+        if plan is None or self._even_rows is not None:
+            signature = tuple([getattr(array, "shape", None) for array in inputs])
         if self._even_rows is not None and not self._even_rows.holds(inputs, signature):
             return self._find_uneven().run(inputs, context)
         if plan is None and self._kernels != NUMPY and not self._verifier.has_refuted:

@@ -243,7 +243,8 @@ class _Rewriting:
         joined = []
         for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
             if past:
-                batch, _, length, _ = read_shape(self.network, cache) or (None,) * _RANK
+                declared = read_shape(self.network, cache) or ()
+                batch, length = declared[::2] if len(declared) == _RANK else (None, None)
                 self.caches[cache] = TensorType("float32", (batch, groups, length, size))
             joined.append(
                 writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present)
