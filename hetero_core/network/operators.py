@@ -409,7 +409,7 @@ def slide_window(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
     pads, strides, dilations = (node.get(name) for name in ("pads", "strides", "dilations"))
     auto_pad = node.get("auto_pad", "NOTSET")
     require(not any(_is_number_below(size, 1) for size in (*sizes, *kernel)) and not any(pad < 0 for pad in pads or ()))
-    require(("auto_pad" not in node.node.attributes or not any(pads or ())) and len(pads or sizes * 2) == 2 * len(sizes))
+    require((auto_pad == "NOTSET" or not any(pads or ())) and len(pads or sizes * 2) == 2 * len(sizes))
     require(auto_pad in ("NOTSET", "VALID") or pads is None)
     open_axes = [is_unknown(size) or is_unknown(length) for size, length in zip(sizes, kernel, strict=True)]
     counts = count_windows(

@@ -64,7 +64,7 @@ from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
 from hetero_core.runtime import executors
 from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child, retain
-from hetero_core.runtime.inputs import DeviceTensor, LastInputs, name_inputs, order_inputs
+from hetero_core.runtime.inputs import DeviceTensor, QuickCheck, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
 from hetero_core.runtime.transfers import bring_in, take_home
@@ -142,7 +142,7 @@ class ExecutableNetwork:
         self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
         self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
         self.output_names = tuple(spec.name for spec in self.outputs)
-        self._last_inputs = LastInputs()
+        self._quick_check = QuickCheck(self.inputs, border)
         # Constants that a run may replace.
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
@@ -311,11 +311,11 @@ class ExecutableNetwork:
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
-        ordered = self._last_inputs.match(inputs)
+        ordered = self._quick_check.match(inputs)
         if ordered is None:
             named = name_inputs(inputs, self.inputs, network=self.name)
             ordered = order_inputs(named, self.inputs, network=self.name, border=self.border, takes_tensors=self.takes_tensors)
-            self._last_inputs.keep(self.inputs, ordered)
+            self._quick_check.keep(ordered)
         return ordered
 
     def run_host(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

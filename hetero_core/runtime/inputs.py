@@ -8,6 +8,8 @@ lists, bytes and images have no element type of their own: they are converted if
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,35 +62,57 @@ def order_inputs(
     return tuple(ordered)
 
 
-class LastInputs:
-    """The names, types and shapes of the last accepted inputs: arrays that have the same need no other check. Safe for threads."""
+class QuickCheck:
+    """The check that most inputs pass: arrays of the declared types, in the shapes of the last run or in others that fit. Safe for threads.
 
-    __slots__ = ("_last",)
+    All other inputs are left to `order_inputs`.
+    """
 
-    def __init__(self) -> None:
-        self._last: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] | None = None
+    __slots__ = ("_constants", "_last", "_ranks", "_read_first", "_read_second", "_types")
+
+    def __init__(self, specs: Sequence[ValueSpec], border: Border) -> None:
+        are_known = all(type(spec.type) is TensorType and spec.dtype for spec in specs)
+        self._types = [(spec.name, numpy_dtype(spec.dtype or "")) for spec in specs] if are_known else None
+        self._last: list[tuple[int, ...]] | None = None
+        shapes = [spec.shape for spec in specs]
+        # None: no other shapes than those of the last run pass.
+        self._ranks = None if border.bounds or None in shapes else [len(shape or ()) for shape in shapes]
+        # Sizes in a row, behind a 0, then the declared numbers: shapes that fit have the same number at both places of each pair.
+        sizes = [size for shape in shapes for size in shape or ()]
+        self._constants = tuple([size for size in sizes if isinstance(size, int)])
+        first, second, place_of_size, end = [0], [0], dict[str, int](), 1 + len(sizes)
+        for place, size in enumerate(sizes, 1):
+            if size is not None:
+                first.append(place)
+                second.append(end if isinstance(size, int) else place_of_size.setdefault(size, place))
+                end += isinstance(size, int)
+        self._read_first, self._read_second = itemgetter(*first), itemgetter(*second)
 
     def match(self, inputs: Any) -> tuple[Any, ...] | None:
-        """Returns the arrays in order; None if names, types or shapes differ from the last ones, or an array is not contiguous."""
-        last = self._last
-        if last is None or type(inputs) is not dict or len(inputs) != len(last):
+        """Returns the arrays in order; None for inputs that do not pass."""
+        types = self._types
+        if types is None or type(inputs) is not dict or len(inputs) != len(types):
             return None
         ordered = []
-        for name, dtype, shape in last:
+        for name, dtype in types:
             value = inputs.get(name)
             # NumPy has a single object for each of its types, except in arrays that were pickled.
-            if type(value) is not np.ndarray or (value.dtype is not dtype and value.dtype != dtype):
-                return None
-            if value.shape != shape or not value.flags.c_contiguous:
+            if type(value) is not np.ndarray or (value.dtype is not dtype and value.dtype != dtype) or not value.flags.c_contiguous:
                 return None
             ordered.append(value)
+        shapes = [value.shape for value in ordered]
+        if shapes != self._last:
+            if self._ranks is None or self._ranks != list(map(len, shapes)):
+                return None
+            sizes = (0, *chain.from_iterable(shapes), *self._constants)
+            if self._read_first(sizes) != self._read_second(sizes):
+                return None
+            self._last = shapes
         return tuple(ordered)
 
-    def keep(self, specs: Sequence[ValueSpec], ordered: Sequence[Any]) -> None:
-        """Notes inputs that `order_inputs` has returned, unless a value is no array or of a type that is not known."""
-        entries = tuple(zip(specs, ordered, strict=True))
-        if all(type(value) is np.ndarray and spec.dtype and value.dtype == numpy_dtype(spec.dtype) for spec, value in entries):
-            self._last = tuple([(spec.name, value.dtype, value.shape) for spec, value in entries])
+    def keep(self, ordered: Sequence[Any]) -> None:
+        """Notes the shapes of inputs that `order_inputs` has returned."""
+        self._last = [getattr(value, "shape", ()) for value in ordered]
 
 
 def _require_names(inputs: Mapping[str, Any], specs: Sequence[ValueSpec], border: Border, network: str) -> None:

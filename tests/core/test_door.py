@@ -147,6 +147,7 @@ BEHIND = np.arange(6, dtype=np.float32).reshape(2, 3)
         ({"x": BEHIND.astype(np.float64), "b": BEHIND}, InputTypeError, "expected float32, got float64"),
         ({"x": BEHIND, "b": np.zeros((5, 3), np.float32)}, InputShapeError, "'n' is 5 here and 2 in input 'x'"),
         ({"x": BEHIND[:, :2], "b": BEHIND}, InputShapeError, "axis 1 has 2 instead of 3"),
+        ({"x": BEHIND[None], "b": BEHIND}, InputShapeError, "3 dimensions instead of 2"),
         ({"x": BEHIND, "c": BEHIND}, InputNameError, "has no input 'c'"),
         ({"x": BEHIND}, InputNameError, "misses the inputs b"),
         ({"x": BEHIND, "b": BEHIND, "c": BEHIND}, InputNameError, "has no input 'c'"),

@@ -198,11 +198,14 @@ class CpuExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        if self._even_rows is not None and not self._even_rows.holds(inputs):
-            return self._find_uneven().run(inputs, context)
         plan = self._only_plan
+        signature: Signature = ()
+        if plan is None or self._even_rows is not None:
+            signature = tuple([getattr(array, "shape", None) for array in inputs])
+        if self._even_rows is not None and not self._even_rows.holds(inputs, signature):
+            return self._find_uneven().run(inputs, context)
         if plan is None and self._kernels != NUMPY and not self._verifier.has_refuted:
-            signature, last = tuple([getattr(array, "shape", None) for array in inputs]), self._last
+            last = self._last
             plan = last[1] if last is not None and last[0] == signature else self._find_plan(signature)
         try:
             if self._product_team is None or (context.limits is None and not self._may_call_blas(plan)):

@@ -173,6 +173,26 @@ def test_computed_zero_point_is_known() -> None:
     assert find_ranges(network)[shift].high == 255
 
 
+def test_sigmoids_with_a_result_between_two_steps_are_exact_steps(core: Core, kernels: str) -> None:
+    """The last digits of float32 decide about a result in the middle of two steps: `expected` is computed in the operator's own digits."""
+    graph, rng, codes = Builder(), np.random.default_rng(0), np.arange(256, dtype=np.uint8)
+    x, expected, between = graph.feed(codes), {}, 0
+    for _ in range(60):
+        x_scale, y_scale = np.float32(rng.uniform(0.001, 0.05)), np.float32(rng.uniform(0.002, 1 / 255))
+        zero = np.uint8(rng.integers(256))
+        values = x_scale * (codes.astype(np.float32) - np.float32(zero))
+        quotients = 1 / (1 + np.exp(-values.astype(np.float64))) / y_scale
+        between += bool((np.abs(quotients % 1 - 0.5) < 1e-6 * quotients).any())
+        names = [graph.constant(number) for number in (x_scale, zero, y_scale, np.uint8(0))]
+        y = graph.node("QLinearSigmoid", x, *names, domain="com.microsoft")
+        rounded = np.rint((np.float32(1) / (np.float32(1) + np.exp(-values))) / y_scale)
+        expected[y] = np.minimum(rounded, 255).astype(np.uint8)
+    assert between
+    case = graph.finish(expected)
+    assert "QLinearSigmoid" not in transform_network(read_network(case.model)).op_types
+    assert find_difference(core, case, kernels) == ""
+
+
 def test_channels_are_halved_if_only_halves_have_exact_tiles(core: Core, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "find_byte_products", lambda: "")
     graph, rng = Builder(), np.random.default_rng(3)

@@ -127,8 +127,12 @@ def test_greedy_tokens_are_those_of_the_toolkit(core: Core, bits: int) -> None:
     assert tokens["JIT"] == tokens["NUMPY"]
 
 
-def test_states_grow_in_place(core: Core) -> None:
+@pytest.mark.parametrize("open_axes", [(), (1, 3)], ids=["", "heads declared as open"])
+def test_states_grow_in_place(core: Core, open_axes: tuple[int, ...]) -> None:
     model, names = make_genai_decoder(layers=1, width=256, heads=4), ("past_key_0", "past_value_0")
+    for value in model.graph.input[2:]:
+        for axis in open_axes:
+            value.type.tensor_type.shape.dim[axis].dim_param = f"cache axis {axis}"
     ties = {name.replace("past", "present"): name for name in names}
     empty = {name: np.zeros((1, 2, 0, 64), np.float32) for name in names}
     request = core.load_network(edit(core.read_network(model)).with_state(ties, initial=empty), "CPU", JIT).create_infer_request()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) 
     assert instance._program.numbers.tolist() == [fix(number) for call in origin.calls for number in call.numbers]
     chunks = [fix(call.chunks) for call in origin.calls]
     assert instance._program._rows[:, 2].tolist() == chunks
-    assert instance._program._several == [0, *accumulate(int(count > 1) for count in chunks)]
+    assert [instance._program._has_several(call, call + 1) for call in range(len(chunks))] == [count > 1 for count in chunks]
     assert list_numbers(plan, instance._products or ())[1].tolist() == chunks
     for table, (make, numbers) in zip(instance._tables, scope.tables, strict=True):
         assert np.array_equal(table, make(*[evaluate(dict(key), values) for key in numbers]))

@@ -43,6 +43,12 @@ _CASES: dict[str, tuple[list[Input], dict[str, Any], dict[str, Any], int]] = {
         {},
         3,
     ),
+    "Conv with plain pads": (
+        [(FLOAT, ("a", 3, "b", "c")), (FLOAT, (4, 3, 3, 2))],
+        {},
+        {"auto_pad": "NOTSET", "pads": [1, 0, 1, 1], "strides": [2, 1]},
+        1,
+    ),
     "ConvInteger": ([(UINT8, ("a", 3, "b", "c")), (UINT8, (4, 3, 3, 2))], {}, {"strides": [2, 1], "pads": [1, 0, 1, 1]}, 1),
     "DepthToSpace": ([(FLOAT, ("a", 8, "b", "c"))], {}, {"blocksize": 2}, 1),
     "SpaceToDepth": ([(FLOAT, ("a", 3, "b", "c"))], {}, {"blocksize": 2}, 1),

@@ -17,7 +17,10 @@ from hetero_cpu.machine import llvm as ir
 from hetero_cpu.machine.terms import Floats, Integers, Mask, Number, Term, lanes_of
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
-ELEMENTS = {"bool": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8), "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8)}
+ELEMENTS = {
+    "bool": (ir.I8, 1), "int8": (ir.I8, 1), "uint8": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8),
+    "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8),
+}  # fmt: skip
 """Element types of which a kernel may hold a single element, and their bytes."""
 HALVES = ("float16", "bfloat16")
 """Element types that are float32 in registers."""
@@ -166,7 +169,8 @@ class Code:
         value = self.builder.load(self._point(address, 0), _lanes(kind, lanes), nbytes)
         if "float" in dtype:
             return Floats(self, value)
-        return Number(self, value if kind is ir.I64 else self.builder.convert("sext", value, _lanes(ir.I64, lanes)))
+        widening = "zext" if dtype == "uint8" else "sext"
+        return Number(self, value if kind is ir.I64 else self.builder.convert(widening, value, _lanes(ir.I64, lanes)))
 
     def store_element(self, address: Number, term: Number | Floats, dtype: str) -> None:
         """Writes an element as `load_element` returns it; a whole number loses its upper bits."""

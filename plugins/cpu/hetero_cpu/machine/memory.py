@@ -65,13 +65,13 @@ class OutputMemory:
         """Returns an array in C order and its address, a multiple of the alignment; contents undefined."""
         count = prod(shape)
         need = count * self.dtype.itemsize
-        places = (place for place, (memory, _, lent) in enumerate(self._kept) if lent() is None and need <= memory.nbytes)
-        free = next(places, None)
-        if free is None:
+        for place, (kept, _, user) in enumerate(self._kept):
+            if user() is None and need <= kept.nbytes:
+                memory, address, _ = self._kept.pop(place)
+                break
+        else:
             new = allocate_arena(int(need * self._room))
             memory, address = new.data, new.ctypes.data
-        else:
-            memory, address, _ = self._kept.pop(free)
         # Every view of it holds this very array: NumPy's chain of bases ends at memory that is no array's.
         lent: Array = np.frombuffer(memory, self.dtype, count)
         self._kept.append((memory, address, weakref.ref(lent)))

@@ -11,7 +11,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -169,7 +168,7 @@ class NativeProgram:
     Keeps all memory that the calls point to. One thread at a time may run it, unless its calls may run beside themselves.
     """
 
-    __slots__ = ("_alone", "_calls", "_keep", "_rows", "_several", "_table", "_together", "numbers")
+    __slots__ = ("_alone", "_calls", "_chunks", "_keep", "_rows", "_several", "_table", "_together", "numbers")
 
     def __init__(self, calls: Sequence[NativeCall], *, is_open: bool = False) -> None:
         """`is_open`: numbers and chunks are symbols; they are written into `numbers`, and by `set_chunks`."""
@@ -188,15 +187,18 @@ class NativeProgram:
         self._rows = table
         self._keep = (table, *(array for call in calls for array in call.keep))
         self._table = address_of(table)
-        # How many of the calls before have several chunks: if there is none between two places, a team is of no use.
-        self._several = [0, *accumulate(int(call.chunks > 1) for call in calls)]
+        # How many of the calls before have several chunks: if there is none between two places, a team is of no use. Made for a team.
+        self._several: list[int] = []
+        self._chunks = b""
         self._alone, self._together = open_interpreter(ALONE, 3), open_interpreter(TOGETHER, 5)
 
     def set_chunks(self, calls: Numbers, chunks: Numbers) -> None:
         """Has these calls other counts of chunks."""
+        if (bytes_of_chunks := chunks.tobytes()) == self._chunks:  # of the same calls, as in nearly every run
+            return
         assert ((chunks >= 0) & (chunks <= MOST_CHUNKS)).all(), "chunks of a call: a planner's mistake"
         self._rows[calls, 2] = chunks
-        self._several = [0, *np.cumsum(self._rows[:, 2] > 1).tolist()]
+        self._several, self._chunks = [], bytes_of_chunks
 
     def __len__(self) -> int:
         return self._calls
@@ -204,7 +206,14 @@ class NativeProgram:
     def run(self, begin: int, end: int, team: Team | None = None) -> None:
         """Runs calls begin to end - 1, in order; with a team, if it is given and a call has several chunks."""
         assert 0 <= begin <= end <= self._calls
-        if team is None or team.workers == 1 or self._several[begin] == self._several[end]:
+        if team is None or team.workers == 1 or not self._has_several(begin, end):
             self._alone(self._table, begin, end)
         else:
             self._together(self._table, begin, end, team.address, team.workers - 1)
+
+    def _has_several(self, begin: int, end: int) -> bool:
+        """Says whether one of these calls has several chunks."""
+        several = self._several
+        if not several:
+            several = self._several = [0, *np.cumsum(self._rows[:, 2] > 1).tolist()]
+        return several[begin] < several[end]

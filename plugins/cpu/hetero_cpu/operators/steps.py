@@ -54,7 +54,7 @@ NATIVE_STEPS = (
     ("pooling", "plan_average_pool", "AveragePool"),
     ("pooling", "plan_global_mean", "GlobalAveragePool ReduceMean"),
     ("pooling", "plan_global_max", "GlobalMaxPool ReduceMax"),
-    ("recurrent", "plan_recurrence", "GRU LSTM RNN"),
+    ("recurrent", "plan_recurrence", "GRU LSTM RNN com.microsoft:DynamicQuantizeLSTM"),
     ("normalization", "plan_native_reduction", "ReduceMax ReduceMean ReduceMin ReduceSum"),
     ("resize", "plan_resize", "Resize Upsample"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),

@@ -126,12 +126,12 @@ class OpenPlan:
         chunks_end = calls_end + numbers.counts[1]
         placed = _add_begins(numbers, len(sizes.form.derivation.products))
         rows = placed.list_open_rows()
+        rows = rows[rows < chunks_end]
         self.rows = rows[rows < calls_end]
         """The numbers of calls that depend on sizes or on addresses of memory."""
-        self.chunk_rows = rows[(rows >= calls_end) & (rows < chunks_end)] - calls_end
+        self.chunk_rows = rows[len(self.rows) :] - calls_end
         """The calls with chunks that depend on sizes."""
-        self._open_numbers = Sums(placed, self.rows)
-        self._open_chunks = Sums(placed, self.chunk_rows + calls_end) if self.chunk_rows.size else None
+        self._open_numbers = Sums(placed, rows)
         parameters = sizes.form.derivation.parameters
         self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
         self._describe = write_function(parameters, _write_described(numbers, shape_constants, chunks_end))
@@ -141,12 +141,11 @@ class OpenPlan:
         self._constant_elements = [index_of_element.get(name) for name in shape_constants.names]
 
     def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
-        """Returns the numbers of calls in `rows` for a set of sizes; `begins`: of the arena, of memories outside and of tables."""
-        return self._open_numbers.evaluate((*products, *begins))
+        """Returns the numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`, for a set of sizes.
 
-    def bind_chunks(self, products: Products) -> Array | None:
-        """Returns the chunks of the calls in `chunk_rows` for a set of sizes; None if no chunk depends on them."""
-        return None if self._open_chunks is None else self._open_chunks.evaluate(products)
+        `begins`: of the arena, of memories outside and of tables.
+        """
+        return self._open_numbers.evaluate((*products, *begins))
 
     def measure_arena(self, products: Products) -> int:
         """Returns the bytes of the arena."""

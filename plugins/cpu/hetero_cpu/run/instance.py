@@ -338,9 +338,6 @@ class Instance:
             self._begin, before = int(self._memory.ctypes.data), None
         if self._program is not None:
             self._begins = []
-            chunks = plan.bind_chunks(products)
-            if chunks is not None:
-                self._program.set_chunks(plan.chunk_rows, chunks)
             self._tables = plan.bind_tables(described.tables)
             self._table_begins = [int(table.ctypes.data) for table in self._tables]
             if self._appended is not None:
@@ -370,7 +367,11 @@ class Instance:
         begins = [self._begin, *roots, *self._table_begins]
         if begins == self._begins:
             return
-        self._program.numbers[self._plan.rows] = self._plan.bind_numbers(self._products, begins)
+        plan = self._plan
+        numbers, calls = plan.bind_numbers(self._products, begins), len(plan.rows)
+        self._program.numbers[plan.rows] = numbers[:calls]
+        if len(plan.chunk_rows):
+            self._program.set_chunks(plan.chunk_rows, numbers[calls:])
         self._begins = begins
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:

@@ -13,8 +13,9 @@ apart before a run. ONNX's operators append at the end of the past, which is wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import ValueType, rank_of
+from hetero_core.network.types import TensorType, ValueType, rank_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_integers, read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
@@ -59,17 +60,18 @@ class EvenRows:
     steps: tuple[int, int]
     most_keys: int
 
-    def holds(self, inputs: Sequence[Any]) -> bool:
+    def holds(self, inputs: Sequence[Any], shapes: Sequence[Any]) -> bool:
         """Says whether each row of each cache is full before the run, and has all new keys."""
-        return self.fits(tuple([getattr(x, "shape", ()) for x in inputs])) and bool((np.asarray(inputs[self.mask]) == 1).all())
+        mask = inputs[self.mask]
+        return self.fits(shapes) and np.count_nonzero(mask == 1) == mask.size
 
     def fits(self, shapes: Sequence[Any]) -> bool:
         """Says whether the mask is as long as past and new keys together."""
         (position, axis), mask = self.steps, shapes[self.mask]
-        steps, *pasts = (shapes[index] for index in (position, *self.pasts))
-        if len(steps) <= axis or any(len(past) != _RANK or past[2] != pasts[0][2] for past in pasts):
+        steps, pasts = shapes[position], {shapes[index][2:3] for index in self.pasts}
+        if len(steps) <= axis or len(pasts) > 1 or any([len(shapes[index]) != _RANK for index in self.pasts]):  # noqa: C419  # a generator takes twice as long
             return False
-        keys = steps[axis] + (pasts[0][2] if pasts else 0)
+        keys = steps[axis] + sum(pasts.pop() if pasts else ())
         return bool(0 < keys <= self.most_keys and mask[1:] == (keys,))
 
 
@@ -93,6 +95,8 @@ class _Rewriting:
     nodes: Sequence[Node]
     derived: dict[Any, Any] = field(default_factory=dict)
     """Values that the nodes share, by what they are: the end of the past, the tables of angles and the masks."""
+    caches: dict[str, ValueType] = field(default_factory=dict)
+    """The types of inputs that are caches: heads and their size follow from the nodes, also where a model declares them as open."""
 
     def find_rows(self) -> EvenRows | None:
         """Returns the condition; None if it cannot be told."""
@@ -197,7 +201,9 @@ class _Rewriting:
             if not self._write(node, writer):
                 return None
             replacements[node.name] = writer.finish()
-        return replace_nodes(self.network, lambda node: replacements.get(node.name))
+        rewritten = replace_nodes(self.network, lambda node: replacements.get(node.name))
+        inputs = tuple(replace(spec, type=self.caches.get(spec.name, spec.type)) for spec in rewritten.inputs)
+        return replace(rewritten, inputs=inputs, types=MappingProxyType({**rewritten.types, **self.caches}))
 
     def _write(self, node: Node, writer: NodeWriter) -> bool:
         get = node.attributes.get
@@ -236,6 +242,10 @@ class _Rewriting:
         presents = [*node.outputs[1:3], "", ""][:2]
         joined = []
         for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
+            if past:
+                declared = read_shape(self.network, cache) or ()
+                batch, length = declared[::2] if len(declared) == _RANK else (None, None)
+                self.caches[cache] = TensorType("float32", (batch, groups, length, size))
             joined.append(
                 writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present)
             )

@@ -1009,25 +1009,40 @@ def _read_unary(state: _Rewriter, node: Node) -> tuple[Codes, Array, Array, tupl
 
 
 def _activate_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearLeakyRelu and QLinearSigmoid of ONNX Runtime.
-
-    A Sigmoid is taken only if no byte's result is so near to the middle of two steps that the last digits decide.
-    """
+    """QLinearLeakyRelu and QLinearSigmoid of ONNX Runtime."""
     operands = _read_unary(state, node)
     if operands is None:
         return False
     codes, x_scale, y_scale, target = operands
-    if node.op_type == "QLinearSigmoid":
-        low, high = _LIMITS[codes.dtype]
-        exact = 1 / (1 + np.exp(-np.float64(x_scale) * (np.arange(low, high + 1) - codes.zero))) / np.float64(y_scale)  # type: ignore[operator]  # a number
-        if bool((np.abs(exact - np.floor(exact) - 0.5) < 1e-6 * np.maximum(exact, 1)).any()):
-            return False
+    divisor = _find_divisor(codes, x_scale, y_scale, target) if node.op_type == "QLinearSigmoid" else y_scale
+    if divisor is None:
+        return False
     shape = state.shape(node.outputs[0])
     value = state.emit("Mul", codes.parts[0], state.number(x_scale), shape=shape)
     attributes = {"alpha": node.attributes.get("alpha", 0.01)} if node.op_type == "QLinearLeakyRelu" else {}
     value = state.emit(node.op_type.removeprefix("QLinear"), value, shape=shape, **attributes)
-    quotient = state.emit("Div", value, state.number(y_scale), shape=shape)
+    quotient = state.emit("Div", value, state.number(divisor), shape=shape)
     return state.keep(node.outputs[0], state.saturate(quotient, *target, shape))
+
+
+def _find_divisor(codes: Codes, x_scale: Array, y_scale: Array, target: tuple[int, str]) -> Array | None:
+    """Returns a divisor near the scale with which a Sigmoid gives the toolkit's result for each byte; None if there is none.
+
+    With the scale itself the last digits may decide about a result that is in the middle of two steps.
+    """
+    low, high = _LIMITS[codes.dtype]
+    values = np.float64(x_scale) * (np.arange(low, high + 1) - codes.zero)  # type: ignore[operator]  # a number
+    small = np.exp(-np.abs(values.astype(np.float32)))
+    rounded = np.rint(np.where(values < 0, small, np.float32(1)) / (1 + small) / y_scale)
+    expected, exact = np.clip(rounded + target[0], *_LIMITS[target[1]]), 1 / (1 + np.exp(-values))
+    for amount in (sign * count * 2e-6 for count in range(16) for sign in (1, -1)):
+        divisor: Array = np.array(np.float64(y_scale) * (1 + amount), np.float32)
+        quotients = exact / np.float64(divisor)
+        margin = 1e-6 * np.maximum(quotients, 1)
+        bounds = (np.clip(np.rint(side) + target[0], *_LIMITS[target[1]]) for side in (quotients - margin, quotients + margin))
+        if all(np.array_equal(bound, expected) for bound in bounds):
+            return divisor
+    return None
 
 
 def _average_quantized(state: _Rewriter, node: Node) -> bool:

@@ -15,10 +15,12 @@ from ..trial import WIDTHS
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 
 ROWS = (1, 7, 8, 9, 63, 64, 65, 129, 0)
-TYPES = {"bool": 9, "int32": 6, "int64": 7, "float32": 1, "float64": 11}
+TYPES = {"bool": 9, "int8": 3, "uint8": 2, "int32": 6, "int64": 7, "float32": 1, "float64": 11}
 FLOATS = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -1.5, 3e9, -3e9, 1e19, 1e-40, 16777217.0]
 NUMBERS = {
     "bool": [False, True],
+    "int8": [0, 1, -1, 127, -128],
+    "uint8": [0, 1, 127, 128, 255],
     "int32": [0, 1, -1, 2**31 - 1, -(2**31), 16777217],
     "int64": [0, 1, -1, 2**63 - 1, -(2**63), 2**31, 2**53 + 1],
     "float32": FLOATS,
@@ -39,7 +41,7 @@ def list_functions(dtype: str) -> dict[str, Any]:
     """Returns the operators of two inputs of a type with machine code of its own."""
     if dtype == "bool":
         return {**LOGIC, "Equal": np.equal}
-    if dtype == "float32":
+    if dtype in ("float32", "int8", "uint8"):
         return COMPARISONS
     return {**COMPARISONS, **ARITHMETIC, **({"Div": np.divide} if dtype == "float64" else {})}
 

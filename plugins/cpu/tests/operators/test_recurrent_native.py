@@ -1,7 +1,11 @@
-"""Machine code for LSTM, GRU and RNN, against their formulas in float64. Source: ONNX LSTM-22, GRU-22, RNN-22."""
+"""Machine code for LSTM, GRU and RNN, against their formulas in float64, and for the quantized LSTM against the toolkit.
+
+Source: ONNX LSTM-22, GRU-22, RNN-22.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +16,9 @@ from hetero_core import Core
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
-from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.machine.compiler import find_byte_products, find_width
+
+from ..conftest import use_products
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)
@@ -111,3 +117,61 @@ def test_recurrence_writes_its_last_state_alone_and_needs_no_bias() -> None:
         nothing, nothing, backward=False,
     )  # fmt: skip
     np.testing.assert_allclose(actual[0], exact, atol=2e-5, rtol=0)
+
+
+@pytest.fixture(
+    params=[("amx", ""), ("vnni", r" amx_\w+"), ("", r" amx_\w+| avx512_vnni")], ids=lambda param: param[0] or "float32"
+)
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The products of bytes in use; skipped if the processor has others alone."""
+    yield from use_products(monkeypatch, find_byte_products, *request.param)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("hidden", "features", "dtype"), [(5, 7, np.int8), (16, 64, np.uint8), (33, 1, np.uint8), (64, 19, np.int8)]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_quantized_lstm_equals_the_toolkit(
+    products: str, direction: str, hidden: int, features: int, dtype: type[np.integer[Any]], threads: int
+) -> None:
+    """A hidden state that differs in its last digit may have the next code, so that further steps differ by some thousandths."""
+    rng, directions = np.random.default_rng(hidden), 1 + (direction == "bidirectional")
+    sizes, limits = (directions, 4 * hidden) if hidden % 2 else (directions,), np.iinfo(dtype)
+
+    def draw_zeros() -> Any:
+        # Codes less such zero points are bytes, or not.
+        return np.full(sizes, 0 if dtype is np.int8 else 128 if hidden == 16 else 140, dtype)
+
+    weights = {
+        "w": rng.integers(limits.min, limits.max + 1, (directions, features, 4 * hidden)).astype(dtype),
+        "r": rng.integers(limits.min, limits.max + 1, (directions, hidden, 4 * hidden)).astype(dtype),
+        "b": rng.standard_normal((directions, 8 * hidden)).astype(np.float32),
+        "w_scale": rng.uniform(0.001, 0.01, sizes).astype(np.float32), "w_zero": draw_zeros(),
+        "r_scale": (rng.uniform(0.001, 0.01, sizes) / np.sqrt(hidden)).astype(np.float32), "r_zero": draw_zeros(),
+    }  # fmt: skip
+    starts = ["h", "c"] if hidden != 16 else ["", ""]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", ["x", "w", "r", "b", "", *starts, "", "w_scale", "w_zero", "r_scale", "r_zero"], ["y"],
+        domain="com.microsoft", hidden_size=hidden, direction=direction,
+    )  # fmt: skip
+    shapes = {"x": ["steps", "batch", features], **{start: [directions, "batch", hidden] for start in starts if start}}
+    graph = helper.make_graph(
+        [node],
+        "quantized",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with Core() as core:
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": threads})
+        toolkit = core.load_network(model, "CPU", {"CPU_KERNELS": "NUMPY"})
+        for steps, batch, kind in ((1, 1, ""), (1, 7, ""), (4, 2, ""), (3, 13, "positive"), (2, 6, "zeros"), (2, 2, "nan")):
+            x = rng.standard_normal((steps, batch, features)).astype(np.float32)
+            x = {"": x, "positive": np.abs(x), "zeros": 0 * x, "nan": np.where(x == x.max(), np.float32(np.nan), x)}[kind]
+            feeds = {name: rng.standard_normal((directions, batch, hidden)).astype(np.float32) for name in starts if name}
+            actual, expected = (each.infer({"x": x, **feeds})["y"] for each in (loaded, toolkit))
+            assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
+            np.testing.assert_allclose(actual, expected, atol=2e-6 if steps == 1 else 5e-3, rtol=0)
