@@ -164,7 +164,7 @@ class _Inference:
         if node.op_type == "If" and not node.domain and node.since_version < 11:
             # As of opset 10 onnx takes the branches' types for two descriptions of a single type.
             return node, _unite_branches(node)
-        types = None if node.domain else apply_rule(node, input_types, state.read)
+        types = apply_rule(node, input_types, state.read)
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
             if not node.domain:
                 _require_rank(node, input_types)
