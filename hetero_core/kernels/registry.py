@@ -213,9 +213,11 @@ _COMMON = ("elementwise", "layout", "linear", "normalization", "reductions", "in
 
 
 @cache
-def _list_operator_files() -> tuple[str, ...]:
+def _list_operator_files(domain: str) -> tuple[str, ...]:
+    """Returns the files of `operators/`, first those in which an operator of a domain is likely."""
     others = (module.name for module in iter_modules(operators.__path__) if module.name not in _COMMON)
-    return tuple(f"{operators.__name__}.{name}" for name in (*_COMMON, *others))
+    names = sorted((*_COMMON, *others), key=lambda name: name.startswith("ml_") != (domain == "ai.onnx.ml"))
+    return tuple(f"{operators.__name__}.{name}" for name in names)
 
 
 class _Toolkit(KernelTable):
@@ -223,14 +225,14 @@ class _Toolkit(KernelTable):
 
     def find(self, node: Node) -> KernelRecord | None:
         record = super().find(node)
-        for name in _list_operator_files() if record is None else ():
+        for name in _list_operator_files(node.domain) if record is None else ():
             importlib.import_module(name)
             if (record := super().find(node)) is not None:
                 break
         return record
 
     def read(self) -> Mapping[Key, KernelRecord]:
-        for name in _list_operator_files():
+        for name in _list_operator_files(""):
             importlib.import_module(name)
         return super().read()
 
