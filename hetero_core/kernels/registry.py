@@ -95,14 +95,9 @@ class Declaration:
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked. Raises: TypeError for an argument of the declaration."""
-        for name, (is_right, expected) in _ARGUMENTS.items():
-            if not is_right(value := getattr(self, name)):
-                raise TypeError(
-                    f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
-                )
         table = TOOLKIT if self.table is None else self.table
-        complete = cache(partial(self.complete, function))
-        if self.table is not None:  # the toolkit's own hundreds of signatures are read when they are first needed
+        complete = partial(self.complete, function)
+        if self.table is not None:  # the toolkit's own hundreds of declarations are checked when they are first needed
             complete()
         for version in self.since:
             table.add((self.domain, self.op_type, version), complete)
@@ -110,6 +105,11 @@ class Declaration:
 
     def complete(self, function: Callable[..., Any]) -> KernelRecord:
         """Returns the kernel of a function, with the attributes and inputs that its signature declares."""
+        for name, (is_right, expected) in _ARGUMENTS.items():
+            if not is_right(value := getattr(self, name)):
+                raise TypeError(
+                    f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
+                )
         attributes, required, limits = read_signature(function)
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
