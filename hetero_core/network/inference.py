@@ -260,7 +260,7 @@ class _Scope:
 
 def _nest(inner: dict[str, Any], outer: Mapping[str, Any]) -> ChainMap[str, Any]:
     """Returns what is known in a body, above what is known around it."""
-    return ChainMap(inner, *(outer.maps if isinstance(outer, ChainMap) else (outer,)))  # type: ignore[arg-type]  # it is only read
+    return ChainMap(inner, *(outer.maps if isinstance(outer, ChainMap) else (outer,)))
 
 
 def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[str, Initializer]:
