@@ -95,14 +95,9 @@ class Declaration:
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked. Raises: TypeError for an argument of the declaration."""
-        for name, (is_right, expected) in _ARGUMENTS.items():
-            if not is_right(value := getattr(self, name)):
-                raise TypeError(
-                    f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
-                )
         table = TOOLKIT if self.table is None else self.table
-        complete = cache(partial(self.complete, function))
-        if self.table is not None:  # the toolkit's own hundreds of signatures are read when they are first needed
+        complete = partial(self.complete, function)
+        if self.table is not None:  # the toolkit's own hundreds of declarations are checked when they are first needed
             complete()
         for version in self.since:
             table.add((self.domain, self.op_type, version), complete)
@@ -110,6 +105,11 @@ class Declaration:
 
     def complete(self, function: Callable[..., Any]) -> KernelRecord:
         """Returns the kernel of a function, with the attributes and inputs that its signature declares."""
+        for name, (is_right, expected) in _ARGUMENTS.items():
+            if not is_right(value := getattr(self, name)):
+                raise TypeError(
+                    f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
+                )
         attributes, required, limits = read_signature(function)
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
@@ -213,9 +213,11 @@ _COMMON = ("elementwise", "layout", "linear", "normalization", "reductions", "in
 
 
 @cache
-def _list_operator_files() -> tuple[str, ...]:
+def _list_operator_files(domain: str) -> tuple[str, ...]:
+    """Returns the files of `operators/`, first those in which an operator of a domain is likely."""
     others = (module.name for module in iter_modules(operators.__path__) if module.name not in _COMMON)
-    return tuple(f"{operators.__name__}.{name}" for name in (*_COMMON, *others))
+    names = sorted((*_COMMON, *others), key=lambda name: name.startswith("ml_") != (domain == "ai.onnx.ml"))
+    return tuple(f"{operators.__name__}.{name}" for name in names)
 
 
 class _Toolkit(KernelTable):
@@ -223,14 +225,14 @@ class _Toolkit(KernelTable):
 
     def find(self, node: Node) -> KernelRecord | None:
         record = super().find(node)
-        for name in _list_operator_files() if record is None else ():
+        for name in _list_operator_files(node.domain) if record is None else ():
             importlib.import_module(name)
             if (record := super().find(node)) is not None:
                 break
         return record
 
     def read(self) -> Mapping[Key, KernelRecord]:
-        for name in _list_operator_files():
+        for name in _list_operator_files(""):
             importlib.import_module(name)
         return super().read()
 

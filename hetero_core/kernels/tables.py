@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import suggest
@@ -27,25 +28,31 @@ class KernelTable:
     """
 
     def __init__(self, *, base: KernelTable | None = None) -> None:
-        self._entries: dict[Key, Callable[[], KernelRecord]] = {}
+        self._entries: dict[Key, KernelRecord | partial[KernelRecord]] = {}
         self._base = base
 
-    def add(self, key: Key, complete: Callable[[], KernelRecord]) -> None:
+    def add(self, key: Key, complete: partial[KernelRecord]) -> None:
         """Adds a kernel for a version; `complete` makes its record when it is first read."""
         assert key not in self._entries, f"two kernels for {key[1]}-{key[2]}"
         self._entries[key] = complete
 
     def find(self, node: Node) -> KernelRecord | None:
         """Returns the kernel of a node's operator in the node's version, or None."""
-        complete = self._entries.get((node.domain, node.op_type, node.since_version))
-        if complete is not None:
-            return complete()
+        key = node.domain, node.op_type, node.since_version
+        if key in self._entries:
+            return self._complete(key)
         return None if self._base is None else self._base.find(node)
+
+    def _complete(self, key: Key) -> KernelRecord:
+        entry = self._entries[key]
+        if isinstance(entry, partial):
+            entry = self._entries[key] = entry()
+        return entry
 
     def read(self) -> Mapping[Key, KernelRecord]:
         """Returns every kernel, sorted by domain, operator and version; includes those of the base that are not overridden."""
         below = {} if self._base is None else self._base.read()
-        return dict(sorted({**below, **{key: complete() for key, complete in self._entries.items()}}.items()))
+        return dict(sorted({**below, **{key: self._complete(key) for key in self._entries}}.items()))
 
     def explain_missing(self, node: Node) -> str:
         """Returns why there is no kernel for a node: its version or its operator is missing; names the nearest."""

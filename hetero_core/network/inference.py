@@ -120,11 +120,12 @@ class _Inference:
         for graph in iterate_graphs(network):
             for node in graph.nodes:
                 check_axes(node)
-        has_bodies = any(node.bodies for node in network.nodes)
+        # A branch of If reads what is known before it; bodies of loops also read what they write.
+        has_loops = any(node.bodies and node.op_type != "If" for graph in iterate_graphs(network) for node in graph.nodes)
         for _ in range(_MOST_ROUNDS):
             self.learnt = False
             network = self._sweep(network, {}, {}, {})
-            if not has_bodies or not self.learnt:
+            if not has_loops or not self.learnt:
                 break
         return network
 
@@ -133,9 +134,7 @@ class _Inference:
         types = dict(graph.types)
         state = _Scope(types, graph.initializers, {})
         if outer:
-            state = _Scope(
-                ChainMap(types, dict(outer)), ChainMap(dict(graph.initializers), dict(constants)), ChainMap({}, dict(elements))
-            )
+            state = _Scope(_nest(types, outer), _nest(dict(graph.initializers), constants), _nest({}, elements))
         nodes: list[Node] = []
         learnt = False
         for node in graph.nodes:
@@ -161,10 +160,12 @@ class _Inference:
             return node, self._ask_author(node, input_types) or infer_contrib(node, input_types, state.read)
         if self.budget is not None:  # a model that is read: its passes keep the types
             _check_element_types(node, input_types)
-        if node.op_type == "If" and not node.domain and node.since_version < 11:
+        if node.op_type == "If" and not node.domain:
+            united = _unite_branches(node)
             # As of opset 10 onnx takes the branches' types for two descriptions of a single type.
-            return node, _unite_branches(node)
-        types = None if node.domain else apply_rule(node, input_types, state.read)
+            if node.since_version < 11 or all(has_known_element(united.get(value)) for value in node.writes):
+                return node, united
+        types = apply_rule(node, input_types, state.read)
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
             if not node.domain:
                 _require_rank(node, input_types)
@@ -257,6 +258,11 @@ class _Scope:
         return constant.array if is_small else None
 
 
+def _nest(inner: dict[str, Any], outer: Mapping[str, Any]) -> ChainMap[str, Any]:
+    """Returns what is known in a body, above what is known around it."""
+    return ChainMap(inner, *(outer.maps if isinstance(outer, ChainMap) else (outer,)))
+
+
 def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[str, Initializer]:
     """Returns the output of a node by name if it follows from constants and known shapes; nothing if it does not."""
     scope = _Scope(types, constants, {})
@@ -283,7 +289,13 @@ def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: V
 
 def _unite_branches(node: Node) -> dict[str, ValueType]:
     """Returns the types of the outputs of an `If`, as far as both branches state them."""
-    branches = [[body.types.get(spec.name, spec.type) for spec in body.outputs] for body in node.bodies.values()]
+    branches = [
+        [
+            body.initializers[spec.name].type if spec.name in body.initializers else body.types.get(spec.name, spec.type)
+            for spec in body.outputs
+        ]
+        for body in node.bodies.values()
+    ]
     if len(branches) != 2:
         return {}
     united = (unite_types(first, second) for first, second in zip(*branches, strict=False))

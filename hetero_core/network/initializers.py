@@ -74,6 +74,12 @@ class Initializer:
                 self._load = None
         return array
 
+    @property
+    def held(self) -> np.ndarray[Any, Any] | None:
+        """The array if it is in memory; None if it would have to be made."""
+        array = self._array
+        return array if array is not None or self._let_go is None else self._let_go()
+
     def release(self) -> None:
         """Drops the reference to an array that can be made again: holders keep theirs, the next access returns the same array or
         makes it again."""

@@ -200,6 +200,35 @@ def test_if_has_no_rank_if_its_branches_have_different_ranks(opset: int) -> None
     assert network.outputs[0].type == TensorType("float32")
 
 
+def test_sequence_of_an_if_has_the_sizes_of_its_elements() -> None:
+    network = read("""g (bool c, float[5] a, float[5] b) => (y) {
+        y = If (c) <then_branch = t () => (seq(float[5]) u) { u = SequenceConstruct(a) },
+                    else_branch = e () => (seq(float[5]) v) { v = SequenceConstruct(b, a) }>
+    }""")
+    assert network.type_of("y") == SequenceType(f32(5))
+
+
+def test_values_of_nested_branches_get_types() -> None:
+    network = read("""g (bool c, float[N,3] x) => (y) {
+        y = If (c) <
+            then_branch = t () => (float[N,3] u) {
+                u = If (c) <then_branch = tt () => (float[N,3] v) { p = Neg(x) v = Relu(p) },
+                            else_branch = te () => (float[N,3] w) { w = Abs(x) }>
+            },
+            else_branch = e () => (float[N,3] z) { z = Exp(x) }
+        >
+    }""")
+    inner = network.nodes[0].bodies["then_branch"].nodes[0].bodies["then_branch"]
+    assert network.type_of("y") == f32("N", 3)
+    assert inner.type_of("p") == f32("N", 3)
+
+
+def test_models_of_onnx_ml_have_the_sizes_of_their_rules() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]>
+        g (int64[N,4] x) => (y) { y = ai.onnx.ml.Normalizer<norm = "L2">(x) }""")
+    assert read_network(model).type_of("y") == f32("N", 4)
+
+
 @pytest.mark.parametrize(("attribute", "bins"), [("", 9), ("<onesided = 1>", 9), ("<onesided = 0>", 16)])
 def test_stft_has_half_of_its_bins_unless_it_says_otherwise(attribute: str, bins: int) -> None:
     network = read(

@@ -29,7 +29,6 @@ from hetero_core.network.reader import read_proto
 from hetero_core.network.tensors import read_type
 from hetero_core.network.types import ValueSpec, shape_of
 from hetero_core.profile import Profile
-from hetero_core.reports.trace import profiles_to_trace
 from hetero_core.runtime.inputs import name_inputs
 from hetero_core.runtime.outputs import own_outputs
 
@@ -319,6 +318,8 @@ class InferenceSession:
         """
         if not self._sess_options.enable_profiling:
             return ""
+        from hetero_core.reports.trace import profiles_to_trace  # only profiles need it
+
         path = f"{self._sess_options.profile_file_prefix}{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
         events = json.loads(profiles_to_trace(tuple(self._profiles)))["traceEvents"]
         Path(path).write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8")

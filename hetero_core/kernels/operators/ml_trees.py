@@ -11,7 +11,7 @@ equals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,8 @@ class Nodes:
     true_places: Array
     false_places: Array
     missing_is_true: Array
-    members: Sequence[Sequence[float]]
+    members: Mapping[int, Sequence[float]]
+    """The numbers of each node of mode MEMBER, by its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,7 @@ def link_nodes(
                 raise ValueError(f"leads from node {node_ids[place]} of tree {tree} to node {ids[place]}, which it does not have")
             places[place] = place_of_node[tree, ids[place]]
     tracks = np.asarray(missing_is_true or (0,) * count, dtype=bool)
-    nodes = Nodes(
-        np.asarray(features, dtype=np.int64), numbers, splits.astype(np.float64), true_places, false_places, tracks, [()] * count
-    )
+    nodes = Nodes(np.asarray(features, dtype=np.int64), numbers, splits.astype(np.float64), true_places, false_places, tracks, {})
     return nodes, tuple(roots.values()), place_of_node
 
 
@@ -177,11 +176,11 @@ def build_forest(
         "has_weight": (has_weight, bool),
         "base_values": (np.asarray(base_values if len(base_values) else (0.0,) * targets), np.float64),
     }
-    # As lists, because no device takes a host array by accident.
-    arrays = {name: xp.asarray(values.tolist(), dtype=dtype) for name, (values, dtype) in upload.items()}
+    # As lists, because no other device takes a host array by accident.
+    arrays = {name: xp.asarray(values if xp is np else values.tolist(), dtype=dtype) for name, (values, dtype) in upload.items()}
     return Forest(
         depth=depth,
-        modes_used=tuple(sorted({int(mode) for mode in nodes.modes})),
+        modes_used=tuple(np.unique(nodes.modes).tolist()),
         aggregate=aggregate,
         post_transform=post_transform,
         **arrays,
@@ -241,16 +240,12 @@ def _tabulate_weights(leaves: Leaves, places: int, targets: int, aggregate: str)
     return weight_rows, np.where(has_weight, weights, 0.0), has_weight
 
 
-def _tabulate_members(members: Sequence[Sequence[float]], places: int) -> tuple[Array, Array]:
+def _tabulate_members(members: Mapping[int, Sequence[float]], places: int) -> tuple[Array, Array]:
     """Returns the row of each place in a table of sets, filled up with NaN, which equals nothing."""
-    lists: list[Sequence[float]] = [()]
     member_rows = np.zeros(places, dtype=np.int64)
-    for place, values in enumerate(members):
-        if len(values):
-            member_rows[place] = len(lists)
-            lists.append(values)
-    table = np.full((len(lists), max(len(values) for values in lists) or 1), np.nan)
-    for row, values in enumerate(lists):
+    table = np.full((len(members) + 1, max(map(len, members.values()), default=0) or 1), np.nan)
+    for row, (place, values) in enumerate(members.items(), 1):
+        member_rows[place] = row
         table[row, : len(values)] = values
     return member_rows, table
 
@@ -365,8 +360,8 @@ def _prepare_ensemble(
     )  # fmt: skip
 
 
-def _split_members(modes: Array, membership_values: Any) -> list[list[float]]:
-    """Returns the members of each node of mode MEMBER; each list ends at a NaN."""
+def _split_members(modes: Array, membership_values: Any) -> dict[int, list[float]]:
+    """Returns the members of each node of mode MEMBER, by its place; each list ends at a NaN."""
     values = [] if membership_values is None else np.asarray(membership_values).reshape(-1).astype(np.float64).tolist()
     lists: list[list[float]] = [[]]
     for value in values:
@@ -374,13 +369,12 @@ def _split_members(modes: Array, membership_values: Any) -> list[list[float]]:
             lists[-1].append(value)
         else:
             lists.append([])
-    member_nodes = int((modes == 6).sum())
-    if len(lists) - 1 != member_nodes or lists[-1]:
+    places = np.flatnonzero(modes == 6).tolist()
+    if len(lists) - 1 != len(places) or lists[-1]:
         raise ValueError(
-            f"has {member_nodes} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end"
+            f"has {len(places)} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end"
         )
-    remaining_lists = iter(lists)
-    return [next(remaining_lists) if mode == 6 else [] for mode in modes]
+    return dict(zip(places, lists, strict=False))
 
 
 @ml_kernel(

@@ -192,13 +192,13 @@ def dynamic_quantize_linear(xp: Namespace, x: Array) -> tuple[Array, Array, Arra
     return y, xp.asarray(scale), xp.asarray(zero_point).astype(np.uint8)
 
 
-def _center(x: Array, zero_point: Array | None) -> Array:
+def center(x: Array, zero_point: Array | None) -> Array:
     """Returns x - zero_point as float64, exactly."""
     wide = x.astype(np.float64)
     return wide if zero_point is None else wide - zero_point.astype(np.float64)
 
 
-def _wrap(total: Array) -> Array:
+def wrap_sums(total: Array) -> Array:
     """Returns exact sums as int32; a sum beyond 32 bits wraps, as the accumulator would."""
     return total.astype(np.int64).astype(np.int32)
 
@@ -222,7 +222,7 @@ def conv_integer(
     """Returns the convolution of x - x_zero_point with w - w_zero_point as int32."""
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     w_zero = None if w_zero_point is None else _per_output(w_zero_point, w.ndim)
-    return _wrap(convolve(xp, _center(x, x_zero_point), _center(w, w_zero), windows, group))
+    return wrap_sums(convolve(xp, center(x, x_zero_point), center(w, w_zero), windows, group))
 
 
 def to_channels_first(xp: Namespace, x: Array, channels_last: int) -> Array:
@@ -281,7 +281,7 @@ def qlinear_conv(
     """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32."""
     x = to_channels_first(xp, x, channels_last)
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
-    total = convolve(xp, _center(x, x_zero_point), _center(w, _per_output(w_zero_point, w.ndim)), windows, group)
+    total = convolve(xp, center(x, x_zero_point), center(w, _per_output(w_zero_point, w.ndim)), windows, group)
     if b is not None:
         total += b.astype(np.float64).reshape((-1, *(1,) * (x.ndim - 2)))
     factor = widen(x_scale) * _per_output(widen(w_scale), x.ndim - 1) / widen(y_scale)
@@ -295,7 +295,7 @@ def mat_mul_integer(
 ) -> Array:
     """Returns (a - a_zero_point) @ (b - b_zero_point) as int32."""
     a_zero = None if a_zero_point is None else _per_row(a_zero_point)
-    return _wrap(multiply(xp, _center(a, a_zero), _center(b, b_zero_point)))
+    return wrap_sums(multiply(xp, center(a, a_zero), center(b, b_zero_point)))
 
 
 def _per_row(values: Array) -> Array:
@@ -319,7 +319,7 @@ def qlinear_mat_mul(
     y_zero_point: Array,
 ) -> Array:
     """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32."""
-    total = multiply(xp, _center(a, _per_row(a_zero_point)), _center(b, b_zero_point))
+    total = multiply(xp, center(a, _per_row(a_zero_point)), center(b, b_zero_point))
     factor = _per_row(widen(a_scale)) * widen(b_scale) / _per_row(widen(y_scale))
     zero = _per_row(y_zero_point).astype(np.float32)
     return saturate_integers(xp, total.astype(np.float32) * factor, zero, y_zero_point.dtype)
@@ -541,7 +541,7 @@ INT16 = frozenset({"int16"})
 def sum_products(xp: Namespace, a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
     """Returns (a - a_zero_point) @ (b - b_zero_point), exact up to 2^53, wrapped to int32 as an accumulator would."""
     a_zero, b_zero = (None if zero is None else shape_columns(zero, x) for x, zero in ((a, a_zero_point), (b, b_zero_point)))
-    return _wrap(multiply(xp, _center(a, a_zero), _center(b, b_zero)))
+    return wrap_sums(multiply(xp, center(a, a_zero), center(b, b_zero)))
 
 
 def shape_columns(values: Array, x: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_core.errors import suggest
 from hetero_core.kernels.operators.elementwise import activate
-from hetero_core.kernels.operators.quantization import dynamic_quantize_linear, mat_mul_integer_to_float
+from hetero_core.kernels.operators.quantization import center, dynamic_quantize_linear, shape_columns, wrap_sums
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INDEX, INT32, kernel, microsoft_kernel
@@ -364,6 +364,17 @@ def _start(xp: Namespace, initial: Array | None, index: int, batch: int, size: i
     return xp.zeros((batch, size), dtype=np.float32) if initial is None else initial[index]
 
 
+def _quantize_products(xp: Namespace, weights: Array, scale: Array, zero_point: Array) -> Activation:
+    """Returns the product with 8-bit weights of values that are quantized to 8 bits first; the weights are widened once."""
+    wide, factor = center(weights, shape_columns(zero_point, weights)), shape_columns(scale, weights)
+
+    def multiply_codes(values: Array) -> Array:
+        codes, own_scale, own_zero = dynamic_quantize_linear(xp, values)
+        return wrap_sums(multiply(xp, center(codes, own_zero), wide)).astype(np.float32) * (own_scale * factor)
+
+    return multiply_codes
+
+
 @microsoft_kernel(
     "DynamicQuantizeLSTM",
     dtypes=(FLOAT32, BYTES, BYTES, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, BYTES, FLOAT32, BYTES),
@@ -403,20 +414,13 @@ def dynamic_quantize_lstm(
     bias_of = sum_biases(b)
     results = []
     for index in range(w.shape[0]):
-
-        def multiply(values: Array, weights: Array, scale: Array, zero: Array) -> Array:
-            codes, own_scale, own_zero = dynamic_quantize_linear(xp, values)
-            return mat_mul_integer_to_float(xp, codes, weights, own_scale, scale, own_zero, zero)
-
+        multiply_input = _quantize_products(xp, w[index], w_scale[index], w_zero_point[index])
+        recur = _quantize_products(xp, r[index], r_scale[index], r_zero_point[index])
         # Steps beyond all sequences do not count for the range.
         longest = max(lengths, default=0)
-        projected = multiply(x[:longest].reshape((longest * batch, x.shape[2])), w[index], w_scale[index], w_zero_point[index])
+        projected = multiply_input(x[:longest].reshape((longest * batch, x.shape[2])))
         filler = xp.zeros(((steps - longest) * batch, 4 * size), dtype=np.float32)
         projected = xp.concatenate([projected, filler], axis=0)
-
-        def recur(hidden: Array, index: int = index) -> Array:
-            return multiply(hidden, r[index], r_scale[index], r_zero_point[index])
-
         starts = _start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size)
         peepholes = None if p is None else p[index]
         step = make_lstm_step(

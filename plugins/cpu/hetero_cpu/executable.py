@@ -58,8 +58,8 @@ _MOST_FAILURES = 3
 """Sets of input shapes without a class, after which no class is tried for the network."""
 _MOST_NAMES = 3
 """Slow nodes that a warning names."""
-_LARGE_FILE = 1 << 28
-"""Bytes of constants in files from which packing and runs of the toolkit take turns, because each of them reads all of the file."""
+_LARGE_FILE = 1 << 26
+"""Bytes of constants in files from which packing and runs of the toolkit take turns, because each of them holds all of the weights."""
 _LONGEST_WAIT = 30.0
 """Seconds after which weights are packed although the toolkit still runs."""
 

@@ -184,7 +184,9 @@ class PackedWeights:
         """Returns `make(*constants)`, read-only; `purpose` tells packed forms of the same constants apart."""
         return self.pack_lazily(constants, purpose, make).get()
 
-    def pack_lazily(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> LazyArray:
+    def pack_lazily(
+        self, constants: tuple[Array | Initializer, ...], purpose: tuple[object, ...], make: Callable[..., Array]
+    ) -> LazyArray:
         """Returns the lazy array of `make(*constants)`: `pack_all` makes it, or its first use."""
         sources = tuple(map(self._find_owner, constants))
         if self._releases and not all(isinstance(source, Initializer) for source in sources):
@@ -199,8 +201,8 @@ class PackedWeights:
         promise = LazyArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
         return self._arrays.setdefault(key, promise)
 
-    def _find_owner(self, array: Array) -> Array | Initializer:
-        owner = self._owners.get(id(array))
+    def _find_owner(self, array: Array | Initializer) -> Array | Initializer:
+        owner = None if isinstance(array, Initializer) else self._owners.get(id(array))
         # The id may be that of an array which was let go.
         return owner if owner is not None and owner.array is array else array
 

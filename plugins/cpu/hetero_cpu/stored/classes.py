@@ -74,7 +74,7 @@ class StoredClasses:
         try:
             if self._is_too_large:
                 raise NotStorableError("it has more than a gigabyte of constants")
-            memories = Memories(constants, self._weights.serve(constants))
+            memories = Memories(constants, self._weights)
             written = write_plan(in_use.opened, memories, self._network)
             written = replace(written, memories=memories.describe())
         except NotStorableError as error:
@@ -122,5 +122,5 @@ class StoredClasses:
         from hetero_cpu.stored.plans import open_memories, read_plan
 
         constants = self._network.initializers
-        find_memory = open_memories(written, constants, self._weights.serve(constants), self._workers)
+        find_memory = open_memories(written, constants, self._weights, self._workers)
         return PlanInUse(read_plan(written, find_memory, self._network))

@@ -68,10 +68,12 @@ class Memories:
         self._name_of_constant = {id(constant): name for name, constant in constants.items()}
         self._place_of_owner: dict[Any, int] = {}
         spans: list[tuple[int, int, Any]] = [(*byte_bounds(lazy.get()), lazy) for lazy in weights.list_made()]
-        # Behind packed weights, so that a weight without packing is the constant itself.
+        # Behind packed weights, so that a weight without packing is the constant itself. A plan holds the constants that it reads: to
+        # make the others again would double the memory.
         for name, constant in constants.items():
-            if constant.nbytes and not constant.array.dtype.hasobject:
-                spans.append((*byte_bounds(constant.array), name))
+            array = constant.held if constant.is_renewable else constant.array
+            if array is not None and array.nbytes and not array.dtype.hasobject:
+                spans.append((*byte_bounds(array), name))
         self._spans = sorted(spans, key=lambda span: span[:2])
         self._begins = [begin for begin, _, _ in self._spans]
 
@@ -117,12 +119,14 @@ class Memories:
         if isinstance(owner, str):
             return owner
         if isinstance(owner, LazyArray):
-            sources = [
-                self._name_of_constant.get(id(source), source.array) if isinstance(source, Initializer) else source
-                for source in owner.sources
-            ]
-            return _dump((sources, owner.purpose, owner.make), self)
+            return _dump(([self._describe_source(source) for source in owner.sources], owner.purpose, owner.make), self)
         return np.frombuffer(owner.tobytes(), np.uint8)
+
+    def _describe_source(self, source: Array | Initializer) -> str | Array:
+        if not isinstance(source, Initializer):
+            return source
+        name = self._name_of_constant.get(id(source))
+        return source.array if name is None else name
 
 
 def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], weights: PackedWeights, workers: int) -> FindMemory:
@@ -136,7 +140,7 @@ def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], we
                 opened[place] = constants[described].array
             elif isinstance(described, bytes):
                 sources, purpose, make = _load(described, find)
-                own = [constants[source].array if isinstance(source, str) else source for source in sources]
+                own = [constants[source] if isinstance(source, str) else source for source in sources]
                 opened[place] = weights.pack_lazily(tuple(own), purpose, make)
             else:
                 opened[place] = memory = allocate_arena(described.size)

@@ -378,9 +378,10 @@ class _Rewriter:
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
-        cuts = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
-        if cuts is None:
+        bounds = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
+        if bounds is None:
             return None
+        cuts, largest = zip(*bounds, strict=True)
         if (
             self.halves
             and len(cuts) == 1
@@ -388,10 +389,10 @@ class _Rewriter:
             and group == 1
             and _pays_to_halve(node, numbers, x.ranges, shape)
         ):
-            cuts = [(slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2)]
-        largest = [_bound(numbers[cut], x.ranges, outputs) for cut in cuts]
+            cuts = tuple((slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2))
+            largest = tuple(_bound(numbers[cut], x.ranges, outputs) for cut in cuts)
         if group > 1 and node.op_type == "ConvTranspose":
-            largest = [np.tile(bound, group) for bound in largest]
+            largest = tuple(np.tile(bound, group) for bound in largest)
         total: Array = np.sum(largest, axis=0) + (0 if bias is None else np.abs(bias))
         if total.max(initial=0) >= _LARGEST_SUM or (bias is not None and bias.shape != largest[0].shape):
             return None
@@ -523,13 +524,16 @@ def _split(size: int, count: int) -> list[slice]:
 
 def _cut_depth(
     numbers: Array, ranges: tuple[tuple[int, int], ...], depth: int, outputs: int, *, is_single: bool
-) -> list[tuple[slice, ...]] | None:
-    """Returns the cuts of weights into the fewest parts along the depth that have exact sums; None if more parts would be needed."""
+) -> list[tuple[tuple[slice, ...], Array]] | None:
+    """Returns the cuts of weights into the fewest parts along the depth that have exact sums, each with the bound of its sums; None if
+    more parts would be needed.
+    """
     whole = [slice(0, size) for size in numbers.shape]
     for count in range(1, 2 if is_single else min(_MOST_PIECES, numbers.shape[depth]) + 1):
         cuts = [(*whole[:depth], part, *whole[depth + 1 :]) for part in _split(numbers.shape[depth], count)]
-        if all(_bound(numbers[cut], ranges, outputs).max(initial=0) < EXACT for cut in cuts):
-            return cuts
+        bounds = [(cut, _bound(numbers[cut], ranges, outputs)) for cut in cuts]
+        if all(bound.max(initial=0) < EXACT for _, bound in bounds):
+            return bounds
     return None
 
 
