@@ -123,11 +123,14 @@ def beats(challenger: Member, best: Member, mix: Mix, pool: Pool, title: str, *,
     # Kernels may be compiled between the samples.
     for member in members:
         member.is_final = is_ready(member.loaded)
+    rounds: dict[Member, list[list[float]]] = {member: [] for member in members}
     samples: dict[Member, list[float]] = {member: [] for member in members}
     began = perf_counter()
     while not _is_decided(samples.values(), perf_counter() - began):
         for member in members:
-            samples[member] = sorted([*samples[member], _time_mix(member, runs[member], pool)])
+            rounds[member].append(_time_mix(member, runs[member], pool))
+            # The least time of each class, the second one, and so on: other work disturbs one class at a time.
+            samples[member] = list(map(sum, zip(*map(sorted, zip(*rounds[member], strict=True)), strict=True)))
     is_distant = _find_ratio(samples.values()) > _DISTANT
     for member in members:
         member.is_final = member.is_final and is_ready(member.loaded)
@@ -136,15 +139,15 @@ def beats(challenger: Member, best: Member, mix: Mix, pool: Pool, title: str, *,
     return challenger.least < _MARGIN * best.least
 
 
-def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> float:
-    """Returns the mean seconds of a request, each class of sizes by its share."""
-    mean = 0.0
+def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
+    """Returns the seconds of a request of each class of sizes times its share; the sum is the mean of all requests."""
+    times = []
     for run in runs:
         count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
         with pool.hold(_HOLD_SECONDS) if run.seconds < _SPARE_SECONDS else nullcontext():
             _wait_for_room(pool.is_busy)
-            mean += run.share * _time(member, run.infer, count)
-    return mean
+            times.append(run.share * _time(member, run.infer, count))
+    return times
 
 
 def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
