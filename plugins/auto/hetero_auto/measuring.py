@@ -57,9 +57,9 @@ roughly: the device that was loaded first has paid for imports that all devices 
 
 
 class Requests:
-    """The requests to a network until its device is chosen: how many there were of each class of sizes, and the inputs of one of each.
-
-    In a class each input has the same number of elements up to a factor of four, so that there are few classes of a length that grows.
+    """The requests to a network until its device is chosen: how many there were of each class of sizes, how many of these followed one of
+    another class, and the inputs of one of each. In a class each input has the same number of elements up to a factor of four, so that
+    there are few classes of a length that grows.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,8 @@ class Requests:
         """Whether the latest request had run before, as one that the caller keeps; `infer` of the network makes a new one each time."""
         self.elements = 0
         """The elements of the inputs of the first request."""
-        self._classes: dict[tuple[int, ...], tuple[int, tuple[Any, ...]]] = {}
+        self._classes: dict[tuple[int, ...], tuple[int, int, tuple[Any, ...]]] = {}
+        self._latest: tuple[int, ...] = ()
 
     def note(self, inputs: tuple[Any, ...], *, repeats: bool) -> None:
         """Counts a request, and copies its inputs if it is the first of its class. Not counted are inputs other than arrays of the host,
@@ -78,17 +79,22 @@ class Requests:
             return
         sizes = tuple((each.size.bit_length() + 1) // 2 for each in inputs)
         self.elements = self.elements or sum(each.size for each in inputs)
-        number, sample = self._classes.get(sizes, (0 if self._classes else -1, ()))
-        self._classes[sizes] = number + 1, sample if number > 0 else tuple(each.copy() for each in inputs)
+        is_counted = bool(self._classes)
+        number, changes, sample = self._classes.get(sizes, (0, 0, ()))
+        sample = sample if number else tuple(each.copy() for each in inputs)
+        self._classes[sizes] = number + is_counted, changes + (is_counted and sizes != self._latest), sample
+        self._latest = sizes
 
-    def find_mix(self) -> list[tuple[float, tuple[Any, ...]]]:
-        """Returns the share of each class in the requests, and the inputs of one of its requests; the first request if it is the only
-        one.
+    def find_mix(self) -> list[tuple[float, float, tuple[Any, ...]]]:
+        """Returns for each class its share of the requests, apart for those behind one of the same class and those behind one of another
+        class, and the inputs of a request; the first request if it is the only one.
         """
         classes = list(self._classes.values())
         counted = [each for each in classes if each[0]]
-        total = sum(number for number, _ in counted)
-        return [(number / total, sample) for number, sample in counted] or [(1.0, sample) for _, sample in classes]
+        if len(counted) < 2:
+            return [(1.0, 0.0, sample) for _, _, sample in counted or classes]
+        total = sum(number for number, _, _ in counted)
+        return [((number - changes) / total, changes / total, sample) for number, changes, sample in counted]
 
     def forget(self) -> None:
         """Frees the inputs."""
@@ -97,15 +103,16 @@ class Requests:
 
 @dataclass(slots=True)
 class _Run:
-    """The run of a class of sizes by a member: its share of the requests, and the seconds of the latest run apart from samples."""
+    """The run of a class of sizes by a member, its two shares of the requests, and the seconds of a run."""
 
     share: float
+    share_of_changes: float
     infer: Callable[[], object]
     seconds: float = 0.0
 
 
-Mix = Sequence[tuple[float, Mapping[str, Any]]]
-"""Shares of the requests, and the inputs of each."""
+Mix = Sequence[tuple[float, float, Mapping[str, Any]]]
+"""As `Requests.find_mix`, with the inputs by name."""
 
 
 def beats(challenger: Member, best: Member, mix: Mix, pool: Pool, title: str, *, repeats: bool) -> bool:
@@ -140,13 +147,18 @@ def beats(challenger: Member, best: Member, mix: Mix, pool: Pool, title: str, *,
 
 
 def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
-    """Returns the seconds of a request of each class of sizes times its share; the sum is the mean of all requests."""
+    """Returns seconds of a request, each times its share; the sum is the mean of all requests. A run behind one of another class takes
+    longer, by half and more for a token behind a prompt, as its data has left the caches or a device plans for the other shapes.
+    """
     times = []
     for run in runs:
         count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
         with pool.hold(_HOLD_SECONDS) if run.seconds < _SPARE_SECONDS else nullcontext():
             _wait_for_room(pool.is_busy)
-            times.append(run.share * _time(member, run.infer, count))
+            if len(runs) > 1:
+                times.append(run.share_of_changes * _time(member, run.infer, 1))
+            if run.share:
+                times.append(run.share * _time(member, run.infer, count))
     return times
 
 
@@ -189,7 +201,7 @@ def _open_runs(member: Member, mix: Mix, repeats: bool) -> list[_Run]:
     copy outputs.
     """
     infer = member.loaded.create_infer_request().infer if repeats else member.loaded.infer
-    return [_Run(share, partial(infer, inputs)) for share, inputs in mix]
+    return [_Run(share, changes, partial(infer, inputs)) for share, changes, inputs in mix]
 
 
 def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:

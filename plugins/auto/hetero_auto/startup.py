@@ -702,10 +702,13 @@ class _Loader:
 
     def _make_mix(self, member: Member) -> Mix:
         """Returns the mix of the requests so far; arrays of ones if there was no request."""
-        names = [spec.name for spec in self._source.network.inputs]
-        mix = [(share, dict(zip(names, inputs, strict=False))) for share, inputs in self.requests.find_mix()]
-        specs = member.loaded.inputs
-        return [(share, {spec.name: named[spec.name] for spec in specs}) for share, named in mix] or [(1.0, make_inputs(specs))]
+        names, specs = [spec.name for spec in self._source.network.inputs], member.loaded.inputs
+        own = {spec.name for spec in specs}
+        mix = [
+            (share, changes, {name: array for name, array in zip(names, inputs, strict=False) if name in own})
+            for share, changes, inputs in self.requests.find_mix()
+        ]
+        return mix or [(1.0, 0.0, make_inputs(specs))]
 
     def replace_failed(self, failed: Member) -> Member | None:
         """Returns a member on the next device that can load the network, if any is left; it is placed behind the present members."""
