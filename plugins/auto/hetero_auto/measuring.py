@@ -115,7 +115,7 @@ Mix = Sequence[tuple[float, float, Mapping[str, Any]]]
 """As `Requests.find_mix`, with the inputs by name."""
 
 
-def beats(challenger: Member, best: Member, mix: Mix, pool: Pool, title: str, *, repeats: bool) -> bool:
+def beats(challenger: Member, best: Member, pool: Pool, *, mix: Mix, repeats: bool, title: str) -> bool:
     """Says whether a challenger runs the mix faster: both are timed in turns, between the requests of a pool, and the least
     time of each counts. On a busy machine least times that are close need more samples. A member that cannot run the inputs loses,
     with a warning.
@@ -184,7 +184,7 @@ def _is_confirmed(samples: Sequence[float]) -> bool:
     return len(samples) > 1 and samples[1] <= _SAME * samples[0]
 
 
-def await_kernels(member: Member, mix: Mix, title: str, *, repeats: bool) -> bool:
+def await_kernels(member: Member, *, mix: Mix, repeats: bool, title: str) -> bool:
     """Runs a member now and then until its device has compiled its final kernels, or for `WARM_SECONDS`; False if it cannot run."""
     runs = _open_runs(member, mix, repeats)
 

@@ -201,8 +201,8 @@ longer, as that takes longer.
 _PAUSE_SECONDS = 0.5
 """Seconds after a first answer in which an application mostly makes its first result, which a measurement does not disturb."""
 _LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
-"""Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared, before the
-choice goes on without the device that hangs.
+"""Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared on one size of
+requests, before the choice goes on without the device that hangs.
 """
 _CLOSING_SECONDS = 10.0
 """Seconds that the end of a network or process waits at most for a load or run of the choice."""
@@ -654,25 +654,25 @@ class _Loader:
 
     def _beats(self, challenger: Member, best: Member) -> bool:
         """As `beats`; a member that hangs in a run loses."""
-        measure = partial(beats, challenger, best, self._make_mix(best), self.pool, self._source.owner)
-        return self._call(challenger, best, partial(measure, repeats=self.requests.repeats))
+        return self._call(challenger, best, partial(beats, challenger, best, self.pool))
 
     def _has_kernels(self, member: Member) -> bool:
         """Waits for the final kernels of a member; False if it fails or hangs in a run."""
-        measure = partial(await_kernels, member, self._make_mix(member), self._source.owner)
-        return self._call(member, member, partial(measure, repeats=self.requests.repeats))
+        return self._call(member, member, partial(await_kernels, member))
 
-    def _call(self, challenger: Member, best: Member, measure: Callable[[], bool]) -> bool:
-        """Returns the result of a measurement. If it takes too long, the member whose run does not end, or else the challenger, is left out
-        and stays open; the result is then True if the best member was left out.
+    def _call(self, challenger: Member, best: Member, measure: Callable[..., bool]) -> bool:
+        """Returns the result of a measurement on the requests so far. If it takes too long, the member whose run does not end, or else the
+        challenger, is left out and stays open; the result is then True if the best member was left out.
         """
+        mix, owner = self._make_mix(best), self._source.owner
+        measure = partial(measure, mix=mix, repeats=self.requests.repeats, title=owner)
         try:
-            return self._call_within(_RUN_SECONDS, measure, f"hetero-{self._source.owner} measures {challenger.name}")
+            return self._call_within(_RUN_SECONDS * len(mix), measure, f"hetero-{owner} measures {challenger.name}")
         except OutOfTimeError:
             since = monotonic() - _RUN_SECONDS / 2
             hanging = best if best.timed_since is not None and best.timed_since < since else challenger
             self._abandoned.add(hanging)
-            logger.warning("%s goes on without %s, whose measurement has not ended", self._source.owner, hanging.name)
+            logger.warning("%s goes on without %s, whose measurement has not ended", owner, hanging.name)
             return hanging is not challenger
 
     def _call_within(
