@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from hetero_core.composing.blobs import check_parts
 from hetero_core.composing.properties import find_unavailable
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Extension, Payload
 from hetero_core.core import Core
@@ -98,6 +97,8 @@ class Composer:
     @hookimpl
     def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
         """The answer of each part's device."""
+        from hetero_core.composing.blobs import check_parts  # only a blob needs it, and a first answer no blob
+
         return check_parts(self._core, device, payload)
 
     @hookimpl

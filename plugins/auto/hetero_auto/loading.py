@@ -9,7 +9,6 @@ from typing import Any
 
 from hetero_auto.pool import Member
 from hetero_core import Core, ExecutableNetwork
-from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
 from hetero_core.composing.properties import computes_on_host, share_processors
 from hetero_core.contract import Payload, QueryResult
 from hetero_core.devices.names import ListedDevice
@@ -90,6 +89,8 @@ def export_members(
     members: Sequence[Member], inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], network: Network | None
 ) -> Payload:
     """Returns the payload of members: an index in JSON, and for each of them the blob of its own device."""
+    from hetero_core.composing.blobs import export_part, pack_index  # only a blob needs these, and a first answer no blob
+
     sections: dict[str, Any] = {}
     rows = [
         {
@@ -109,6 +110,7 @@ def import_members(
     """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
 
     Raises: BlobDamagedError, BlobMismatchError, errors of a device."""
+    from hetero_core.composing.blobs import import_part, read_index, select_steering  # as above
 
     def read(fields: Mapping[str, Any]) -> list[tuple[dict[str, Any], str, int, int]]:
         rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]

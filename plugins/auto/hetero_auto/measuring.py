@@ -56,35 +56,110 @@ roughly: the device that was loaded first has paid for imports that all devices 
 """
 
 
-def beats(challenger: Member, best: Member, inputs: Mapping[str, Any], pool: Pool, title: str) -> bool:
-    """Says whether a challenger runs the network faster: both are timed in turns, between the requests of a pool, and the least
+class Requests:
+    """The requests to a network until its device is chosen: how many there were of each class of sizes, how many of these followed one of
+    another class, and the inputs of one of each. In a class each input has the same number of elements up to a factor of four, so that
+    there are few classes of a length that grows.
+    """
+
+    def __init__(self) -> None:
+        self.repeats = False
+        """Whether the latest request had run before, as one that the caller keeps; `infer` of the network makes a new one each time."""
+        self.elements = 0
+        """The elements of the inputs of the first request."""
+        self._classes: dict[tuple[int, ...], tuple[int, int, tuple[Any, ...]]] = {}
+        self._latest: tuple[int, ...] = ()
+
+    def note(self, inputs: tuple[Any, ...], *, repeats: bool) -> None:
+        """Counts a request, and copies its inputs if it is the first of its class. Not counted are inputs other than arrays of the host,
+        and the first request: in a language model it is a prompt, which more tokens follow than have come when devices are compared.
+        """
+        self.repeats = repeats
+        if not all(isinstance(each, np.ndarray) for each in inputs):
+            return
+        sizes = tuple((each.size.bit_length() + 1) // 2 for each in inputs)
+        self.elements = self.elements or sum(each.size for each in inputs)
+        is_counted = bool(self._classes)
+        number, changes, sample = self._classes.get(sizes, (0, 0, ()))
+        sample = sample if number else tuple(each.copy() for each in inputs)
+        self._classes[sizes] = number + is_counted, changes + (is_counted and sizes != self._latest), sample
+        self._latest = sizes
+
+    def find_mix(self) -> list[tuple[float, float, tuple[Any, ...]]]:
+        """Returns for each class its share of the requests, apart for those behind one of the same class and those behind one of another
+        class, and the inputs of a request; the first request if it is the only one.
+        """
+        classes = list(self._classes.values())
+        counted = [each for each in classes if each[0]]
+        if len(counted) < 2:
+            return [(1.0, 0.0, sample) for _, _, sample in counted or classes]
+        total = sum(number for number, _, _ in counted)
+        return [((number - changes) / total, changes / total, sample) for number, changes, sample in counted]
+
+    def forget(self) -> None:
+        """Frees the inputs."""
+        self._classes.clear()
+
+
+@dataclass(slots=True)
+class _Run:
+    """The run of a class of sizes by a member, its two shares of the requests, and the seconds of a run."""
+
+    share: float
+    share_of_changes: float
+    infer: Callable[[], object]
+    seconds: float = 0.0
+
+
+Mix = Sequence[tuple[float, float, Mapping[str, Any]]]
+"""As `Requests.find_mix`, with the inputs by name."""
+
+
+def beats(challenger: Member, best: Member, pool: Pool, *, mix: Mix, repeats: bool, title: str) -> bool:
+    """Says whether a challenger runs the mix faster: both are timed in turns, between the requests of a pool, and the least
     time of each counts. On a busy machine least times that are close need more samples. A member that cannot run the inputs loses,
     with a warning.
     """
     members = (challenger, best)
-    runs = {member: _open_run(member, inputs, pool.repeats) for member in members}
+    runs = {member: _open_runs(member, mix, repeats) for member in members}
     for member in members:
-        if not _is_able(member, runs[member], title):
+        if not _is_able(member, partial(_run_each, member, runs[member]), title):
             return member is best
-    once = {member: _time(member, runs[member], 1) for member in members}
-    counts = {member: max(1, int(_SAMPLE_SECONDS / max(seconds, 1e-9))) for member, seconds in once.items()}
+    for member in members:
+        _run_each(member, runs[member])
     # Kernels may be compiled between the samples.
     for member in members:
         member.is_final = is_ready(member.loaded)
+    rounds: dict[Member, list[list[float]]] = {member: [] for member in members}
     samples: dict[Member, list[float]] = {member: [] for member in members}
     began = perf_counter()
     while not _is_decided(samples.values(), perf_counter() - began):
         for member in members:
-            with pool.hold(_HOLD_SECONDS) if once[member] < _SPARE_SECONDS else nullcontext():
-                _wait_for_room(pool.is_busy)
-                seconds = _time(member, runs[member], counts[member])
-            samples[member] = sorted([*samples[member], seconds])
+            rounds[member].append(_time_mix(member, runs[member], pool))
+            # The least time of each class, the second one, and so on: other work disturbs one class at a time.
+            samples[member] = list(map(sum, zip(*map(sorted, zip(*rounds[member], strict=True)), strict=True)))
     is_distant = _find_ratio(samples.values()) > _DISTANT
     for member in members:
         member.is_final = member.is_final and is_ready(member.loaded)
         member.least, member.is_confirmed = samples[member][0], is_distant or _is_confirmed(samples[member])
         logger.info("%s measured %.3f ms on %s", title, member.least * 1e3, member.name)
     return challenger.least < _MARGIN * best.least
+
+
+def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
+    """Returns seconds of a request, each times its share; the sum is the mean of all requests. A run behind one of another class takes
+    longer, by half and more for a token behind a prompt, as its data has left the caches or a device plans for the other shapes.
+    """
+    times = []
+    for run in runs:
+        count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
+        with pool.hold(_HOLD_SECONDS) if run.seconds < _SPARE_SECONDS else nullcontext():
+            _wait_for_room(pool.is_busy)
+            if len(runs) > 1:
+                times.append(run.share_of_changes * _time(member, run.infer, 1))
+            if run.share:
+                times.append(run.share * _time(member, run.infer, count))
+    return times
 
 
 def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
@@ -109,32 +184,39 @@ def _is_confirmed(samples: Sequence[float]) -> bool:
     return len(samples) > 1 and samples[1] <= _SAME * samples[0]
 
 
-def await_kernels(member: Member, inputs: Mapping[str, Any], repeats: bool, title: str) -> bool:
+def await_kernels(member: Member, *, mix: Mix, repeats: bool, title: str) -> bool:
     """Runs a member now and then until its device has compiled its final kernels, or for `WARM_SECONDS`; False if it cannot run."""
-    run = _open_run(member, inputs, repeats)
+    runs = _open_runs(member, mix, repeats)
 
     def run_and_rest() -> None:
+        _run_each(member, runs)
         # The rest leaves processors to requests and to the compiler.
-        sleep(min(_time(member, run, 1), 1.0))
+        sleep(min(sum(run.seconds for run in runs), 1.0))
 
-    return _is_able(member, run, title) and _is_able(member, partial(warm_up, member.loaded, run_and_rest, WARM_SECONDS), title)
+    return _is_able(member, partial(warm_up, member.loaded, run_and_rest, WARM_SECONDS), title)
 
 
-def _open_run(member: Member, inputs: Mapping[str, Any], repeats: bool) -> Callable[[], object]:
-    """Returns a function that runs the inputs in the caller's way: by one request that is kept (`repeats`), or by `infer` of the network,
-    which may copy outputs.
+def _open_runs(member: Member, mix: Mix, repeats: bool) -> list[_Run]:
+    """Returns the runs of a mix in the caller's way: by one request that is kept (`repeats`), or by `infer` of the network, which may
+    copy outputs.
     """
-    return partial(member.loaded.create_infer_request().infer if repeats else member.loaded.infer, inputs)
+    infer = member.loaded.create_infer_request().infer if repeats else member.loaded.infer
+    return [_Run(share, changes, partial(infer, inputs)) for share, changes, inputs in mix]
 
 
 def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:
     try:
-        seconds = _time(member, run, 1)
-        member.first = member.first or seconds
+        run()
     except HeteroError as error:
         logger.warning("%s cannot measure %s: %s", title, member.name, error)
         return False
     return True
+
+
+def _run_each(member: Member, runs: Sequence[_Run]) -> None:
+    for run in runs:
+        run.seconds = _time(member, run.infer, 1)
+        member.first = member.first or run.seconds
 
 
 def _time(member: Member, run: Callable[[], object], count: int) -> float:

@@ -228,11 +228,6 @@ class Pool:
         """Open when the first request has come, and when the first one has ended."""
         self.is_awaited = threading.Event()
         """Open when a thread waits for the choice of a device, and when the pool is closed."""
-        self.sample: tuple[Any, ...] | None = None
-        self.recent: tuple[Any, ...] | None = None
-        """Copies of the inputs of the first request, and of a later one for measurements; None has the next one copied."""
-        self.repeats = False
-        """Whether the latest request had run before, as one that the caller keeps; `infer` of the network makes a new one each time."""
 
     @property
     def members(self) -> tuple[Member, ...]:

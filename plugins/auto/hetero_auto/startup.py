@@ -34,6 +34,8 @@ from hetero_auto.executable import PoolExecutable, StartedTicket
 from hetero_auto.loading import MemberSource
 from hetero_auto.measuring import (
     Choice,
+    Mix,
+    Requests,
     await_kernels,
     beats,
     describe_device,
@@ -199,8 +201,8 @@ longer, as that takes longer.
 _PAUSE_SECONDS = 0.5
 """Seconds after a first answer in which an application mostly makes its first result, which a measurement does not disturb."""
 _LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
-"""Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared, before the
-choice goes on without the device that hangs.
+"""Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared on one size of
+requests, before the choice goes on without the device that hangs.
 """
 _CLOSING_SECONDS = 10.0
 """Seconds that the end of a network or process waits at most for a load or run of the choice."""
@@ -259,6 +261,7 @@ class AutoExecutable(PoolExecutable):
     ) -> None:
         super().__init__(inputs, outputs, pool)
         self.source = source
+        self.requests = Requests()
         self._begin: Callable[[], Future[None]] | None = None
         # The choice may end while it is being started, on the same thread.
         self._lock, self._is_handed_over = threading.RLock(), False
@@ -277,6 +280,7 @@ class AutoExecutable(PoolExecutable):
         pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
         loader.pool = pool
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
+        loader.requests = executable.requests
         if source.config[HINT_KEY] == CUMULATIVE:
             pool.set_members(list(loader.load_each(candidates)))
             return executable
@@ -325,15 +329,13 @@ class AutoExecutable(PoolExecutable):
             super().start(inputs, context, done)
 
     def _note_request(self, inputs: tuple[Any, ...], context: RunContext) -> None:
-        """Begins the choice with the first request, and keeps of a request what measurements need."""
+        """Begins the choice with the first request, and counts the request for measurements."""
         if self._begin is None:
             return
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
-        self.pool.repeats, state.has_run = state.has_run, True
-        if self.pool.recent is None and all(isinstance(each, np.ndarray) for each in inputs):
-            recent = self.pool.recent = tuple(each.copy() for each in inputs)
-            self.pool.sample = self.pool.sample or recent
+        self.requests.note(inputs, repeats=state.has_run)
+        state.has_run = True
         self._open_settling()
 
     def _open_settling(self) -> Future[None] | None:
@@ -370,7 +372,7 @@ class AutoExecutable(PoolExecutable):
                 return
             self._is_handed_over = True
             self._races, self._begin, self.when_final = None, None, None
-            self.pool.sample = self.pool.recent = None
+            self.requests.forget()
             members = self.pool.members
             if len(members) == 1:
                 self.delegate = members[0].loaded
@@ -414,6 +416,7 @@ class _Loader:
     """Loads members of a network and chooses among them; a load that failed is not tried again."""
 
     pool: Pool
+    requests: Requests
     executor: Executor | None = None
     races: Races | None = None
 
@@ -544,7 +547,7 @@ class _Loader:
 
     def _is_current(self, choice: Choice) -> bool:
         """Says whether a kept choice is of this version of its device, and of inputs of a similar size."""
-        elements = self._count_elements()
+        elements = self.requests.elements
         if not choice.elements <= _SIZE_RATIO * elements <= _SIZE_RATIO**2 * choice.elements and self.is_open:
             return False
         return describe_device(self._source.core, choice.device) == choice.identity
@@ -595,7 +598,7 @@ class _Loader:
         if len(seconds) < 2:
             self._warn_of_slow_nodes(best)
         if self._way.entry and best.least and is_sure and not self._is_late:
-            write_choice(self._way.entry, self._source.core, best, seconds, self._count_elements())
+            write_choice(self._way.entry, self._source.core, best, seconds, self.requests.elements)
 
     def _load_challengers(self, best: Member, again: Sequence[Member]) -> Iterator[Member]:
         """Yields a member on each further device, in order, then those that are timed `again`; devices that hold the interpreter's lock
@@ -611,8 +614,6 @@ class _Loader:
                 logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
                 break
             self._await_first_runs(_FIRST_SECONDS)
-            # The first request of a language model has a whole prompt, the later ones a token each.
-            self.pool.recent = None
             try:
                 yield member or next(self.load_each([name], _LOAD_SECONDS))
             except ClosedError:
@@ -641,10 +642,6 @@ class _Loader:
             logger.warning("%s goes on without %s, which has not answered whether it takes the network", self._source.owner, name)
             return False
 
-    def _count_elements(self) -> int:
-        """Returns the elements of the inputs of the first request."""
-        return sum(array.size for array in self.pool.sample or ())
-
     def _find_present(self, name: str) -> Member | None:
         """Returns the member of a device in the pool."""
         return next((member for member in self.pool.members if member.name == name), None)
@@ -657,25 +654,25 @@ class _Loader:
 
     def _beats(self, challenger: Member, best: Member) -> bool:
         """As `beats`; a member that hangs in a run loses."""
-        inputs, owner = self._make_inputs(best), self._source.owner
-        return self._call(challenger, best, lambda: beats(challenger, best, inputs, self.pool, owner))
+        return self._call(challenger, best, partial(beats, challenger, best, self.pool))
 
     def _has_kernels(self, member: Member) -> bool:
         """Waits for the final kernels of a member; False if it fails or hangs in a run."""
-        inputs, owner = self._make_inputs(member), self._source.owner
-        return self._call(member, member, lambda: await_kernels(member, inputs, self.pool.repeats, owner))
+        return self._call(member, member, partial(await_kernels, member))
 
-    def _call(self, challenger: Member, best: Member, measure: Callable[[], bool]) -> bool:
-        """Returns the result of a measurement. If it takes too long, the member whose run does not end, or else the challenger, is left out
-        and stays open; the result is then True if the best member was left out.
+    def _call(self, challenger: Member, best: Member, measure: Callable[..., bool]) -> bool:
+        """Returns the result of a measurement on the requests so far. If it takes too long, the member whose run does not end, or else the
+        challenger, is left out and stays open; the result is then True if the best member was left out.
         """
+        mix, owner = self._make_mix(best), self._source.owner
+        measure = partial(measure, mix=mix, repeats=self.requests.repeats, title=owner)
         try:
-            return self._call_within(_RUN_SECONDS, measure, f"hetero-{self._source.owner} measures {challenger.name}")
+            return self._call_within(_RUN_SECONDS * len(mix), measure, f"hetero-{owner} measures {challenger.name}")
         except OutOfTimeError:
             since = monotonic() - _RUN_SECONDS / 2
             hanging = best if best.timed_since is not None and best.timed_since < since else challenger
             self._abandoned.add(hanging)
-            logger.warning("%s goes on without %s, whose measurement has not ended", self._source.owner, hanging.name)
+            logger.warning("%s goes on without %s, whose measurement has not ended", owner, hanging.name)
             return hanging is not challenger
 
     def _call_within(
@@ -703,13 +700,15 @@ class _Loader:
                 raise OutOfTimeError(thread)
         return answer.result()
 
-    def _make_inputs(self, member: Member) -> dict[str, Any]:
-        """Returns copies of the inputs of a recent request; arrays of ones if there was no request."""
-        specs, sample = member.loaded.inputs, self.pool.recent or self.pool.sample
-        if sample is None:
-            return make_inputs(specs)
-        named = dict(zip((spec.name for spec in self._source.network.inputs), sample, strict=False))
-        return {spec.name: named[spec.name] for spec in specs}
+    def _make_mix(self, member: Member) -> Mix:
+        """Returns the mix of the requests so far; arrays of ones if there was no request."""
+        names, specs = [spec.name for spec in self._source.network.inputs], member.loaded.inputs
+        own = {spec.name for spec in specs}
+        mix = [
+            (share, changes, {name: array for name, array in zip(names, inputs, strict=False) if name in own})
+            for share, changes, inputs in self.requests.find_mix()
+        ]
+        return mix or [(1.0, 0.0, make_inputs(specs))]
 
     def replace_failed(self, failed: Member) -> Member | None:
         """Returns a member on the next device that can load the network, if any is left; it is placed behind the present members."""

@@ -15,7 +15,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_auto.candidates import find_precision
-from hetero_auto.measuring import read_choice, write_choice
+from hetero_auto.measuring import Requests, read_choice, write_choice
 from hetero_auto.pool import Member
 from hetero_auto.startup import may_repeat_network
 
@@ -530,6 +530,78 @@ def test_devices_are_compared_on_a_request_of_now(core: Core, add_device: Any, n
     loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
     assert set(challenger.runs) == {2}
     assert quick.runs[:3] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [((100, 1), "B"), ((1, 100), "B"), ((100, *[1] * 10), "A"), ((*[1] * 10, 100), "A")]
+)
+def test_devices_are_compared_on_the_mix_of_sizes(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], expected: str
+) -> None:
+    """A takes 1 ms for one row and 10 for a hundred, B takes 2 and 5: one of each takes 11 and 7 ms, ten and one take 20 and 25."""
+    now = 0.0
+
+    def work(device: Any, seconds: dict[float, float]) -> None:
+        nonlocal now
+        now += seconds[device.runs[-1]]
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    challenger, quick = add_device("A"), add_device("B")
+    challenger.work = lambda: work(challenger, {1: 1e-3, 100: 10e-3})
+    quick.work = lambda: work(quick, {1: 2e-3, 100: 5e-3})
+    challenger.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
+    for rows in (100, *sizes):
+        loaded.infer({"x": np.full(rows, rows, np.float32)})
+        assert challenger.load_entered.wait(LIMIT)
+    challenger.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.get_metric("EXECUTION_DEVICES") == (expected,)
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [((*[1] * 9, 100), "A"), ((1, 100) * 5, "B")])
+def test_request_behind_another_size_counts_apart(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], expected: str
+) -> None:
+    """A takes 5 ms behind a request of another size, and 1 ms behind one of the same size; B takes 2 ms."""
+    now = 0.0
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    challenger, quick = add_device("A"), add_device("B")
+    challenger.work = lambda: work(1e-3 if len(set(challenger.runs[-2:])) == 1 else 5e-3)
+    quick.work = lambda: work(2e-3)
+    challenger.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
+    for rows in (100, *sizes):
+        loaded.infer({"x": np.full(rows, rows, np.float32)})
+        assert challenger.load_entered.wait(LIMIT)
+    challenger.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.get_metric("EXECUTION_DEVICES") == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([9], [(1, 0, 9)]),
+        ([9, 9, 9], [(1, 0, 9)]),
+        ([128, 1], [(1, 0, 1)]),
+        ([128, 1, 1, 3], [(1, 0, 1)]),
+        ([128, 1, 2, 3, 128], [(0, 1 / 4, 128), (1 / 2, 1 / 4, 1)]),
+        ([9, 9, 9, 128], [(2 / 3, 0, 9), (0, 1 / 3, 128)]),
+        ([128, 4, 15, 16, 63], [(1 / 4, 1 / 4, 4), (1 / 4, 1 / 4, 16)]),
+    ],
+)
+def test_shares_of_sizes_leave_out_a_first_request(lengths: list[int], expected: list[tuple[float, float, int]]) -> None:
+    requests = Requests()
+    for length in lengths:
+        requests.note((np.zeros(length), np.zeros(2)), repeats=False)
+    assert [(share, changes, inputs[0].size) for share, changes, inputs in requests.find_mix()] == expected
+    assert requests.elements == lengths[0] + 2
 
 
 def test_requests_wait_for_a_sample_and_are_not_lost(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
