@@ -1,4 +1,4 @@
-"""Fixtures for the tests of all packages: a small heap, and caches of the installed plugins and of onnx's node cases."""
+"""Fixtures for the tests of all packages: a small heap, and a cache of the installed plugins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "tests/shared"))
 
 from hetero_tests.installed_plugins import share_installed_plugins  # found by the line above
-from hetero_tests.node_cases import share_node_cases  # as above
 from hetero_tests.processor import describe_processor  # as above
 
 from hetero_core.devices.processors import grants_flag  # as above
-from hetero_core.testing import backend_cases  # as above
 
 share_installed_plugins()
-backend_cases._load_kind = share_node_cases(backend_cases._load_kind)
 
 
 def pytest_report_header() -> str:

@@ -538,8 +538,8 @@ def closed_network_is_freed(context: CheckContext) -> None:
 
 # Perf counts: a run has the times of its nodes if and only if PERF_COUNT is set.
 
-LONG_ROWS = 200_000
-"""Rows of an input whose run takes a device milliseconds."""
+LONG_ROWS, LONG_RUNS = 200_000, 8
+"""Rows of an input whose run takes a device milliseconds, and the number of such runs."""
 CLOCK_SECONDS = 0.05
 """The difference of the device's clock and the caller's that passes."""
 LEAST_SHARE = 950
@@ -596,7 +596,8 @@ def times_are_in_seconds(context: CheckContext) -> None:
     form, sample = next(iter(make_samples(context, "dynamic", "chain").items()))
     request = context.load(sample.network, {"PERF_COUNT": True}).create_infer_request()
     # Nearly all time of a long run is spent on the device: even a thousandth of it, given in milliseconds, exceeds the whole.
-    for turn, rows in enumerate((3, 3, LONG_ROWS)):
+    # Another program may have interrupted a run outside the device, so the largest share of several long runs counts.
+    for turn, rows in enumerate((3, 3, *[LONG_ROWS] * LONG_RUNS)):
         inputs = sample.draw(context.seed + turn, **({"x": (rows, 2)} if form == "dynamic" else {}))
         began = perf_counter()
         request.infer(inputs)
@@ -614,13 +615,15 @@ def times_are_in_seconds(context: CheckContext) -> None:
                 f"node '{entry.node}' ran from {first:g} to {last:g} seconds after the begin of a run of {wall:g} seconds: "
                 "`begin` is on the clock of time.perf_counter, not on another clock",
             )
+        whole = sum(entry.seconds for entry in request.perf_counts)
+        if rows == LONG_ROWS and whole * LEAST_SHARE > wall:
+            return
     require(
         longest > 0 or not request.perf_counts,
         f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them",
     )
-    whole = sum(entry.seconds for entry in request.perf_counts)
     require(
-        form != "dynamic" or not request.perf_counts or whole * LEAST_SHARE > wall,
+        form != "dynamic" or not request.perf_counts,
         f"all times of a run of {wall:g} seconds add up to {whole:g} seconds: times are in seconds, not in another unit",
     )
 

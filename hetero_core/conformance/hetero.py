@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SUBSETS = 4
 """Number of random subsets of nodes that are tried on a small model."""
 LIGHT = "squeezenet"
-CUTS = 2
-"""Number of random places at which a model of the backend suite is cut, besides its middle."""
+CUTS = 1
+"""Number of random places at which a model of the backend suite is cut, besides its middle; `--seed` draws others."""
 
 
 @cache

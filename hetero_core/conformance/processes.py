@@ -60,6 +60,7 @@ from hetero_core.errors import (
     DeviceUnavailableError,
     HeteroError,
 )
+from hetero_core.testing.backend_cases import FOLDER_VARIABLE
 
 GRACE_SECONDS = 5.0
 """The child ends itself after the time limit, with the stacks of its threads; it is killed if it has not done so in this time."""
@@ -67,10 +68,12 @@ HUNG_SECONDS = 3.0
 """The least time limit of checks after one that has hung: a device that hangs once most likely hangs again."""
 STEP_SECONDS = 20.0
 """The time limit of a first step."""
-SLOWER = 10
+SLOWER = 30
 """A check after one that has hung may take this many times as long as all first steps."""
-MOST_DEATHS = 20
-"""Checks of a level, one after another, that may end or hang before the rest of the level is left out."""
+CHOICES_LIMITS = 5
+"""A check of the level choices repeats the checks of a subject under each choice, and has as many time limits."""
+DEATHS_IN_ROW = 4
+"""Checks of a level that may end the process or hang, one after another. After each further one, twice as many checks are left out."""
 BUILDING_SECONDS = 600.0
 """How long the child may take for its imports and for building the cases; 5 s on a quiet processor."""
 TRACE_CHARACTERS = 20_000
@@ -127,6 +130,7 @@ class CheckProcesses:
         self._limit = order.limit
         self._limit_after_hang: float | None = None
         self._deaths_of_level: Counter[str] = Counter()
+        self._left_out_of_level: Counter[str] = Counter()
         self._reason_of_step: dict[str, str] = {}
 
     def __enter__(self) -> CheckProcesses:
@@ -177,6 +181,8 @@ class CheckProcesses:
             return Outcome(check, answer["status"], answer["reason"], finding=answer["finding"], trace=answer["trace"])
         self._end_child()
         self._deaths_of_level[check.level] += 1
+        deaths = self._deaths_of_level[check.level]
+        self._left_out_of_level[check.level] = 2 ** (deaths - DEATHS_IN_ROW) if deaths > DEATHS_IN_ROW else 0
         if self._limit_after_hang is None:
             self._limit_after_hang = self._take_first_steps()
         if answer.is_hang:
@@ -197,10 +203,11 @@ class CheckProcesses:
 
     def _find_obstacle(self, check: Check) -> str:
         """Returns the reason for which a check is not run; "" if it is to be run."""
-        deaths = self._deaths_of_level[check.level]
-        if deaths >= MOST_DEATHS:
-            return f"{deaths} checks of the level {check.level} have ended the process or hung, and none has passed meanwhile"
-        return next((reason for step, reason in self._reason_of_step.items() if _needs_step(check, step)), "")
+        reason = next((reason for step, reason in self._reason_of_step.items() if _needs_step(check, step)), "")
+        if not reason and self._left_out_of_level[check.level]:
+            self._left_out_of_level[check.level] -= 1
+            reason = f"several checks before them, of the level {check.level}, have ended the process or hung one after another"
+        return reason
 
     def _ask(self, check: Check) -> Any:
         """Returns the child's answer to a check, or its death; starts a child if there is none."""
@@ -212,7 +219,7 @@ class CheckProcesses:
             if isinstance(last, Death):
                 return replace(last, reason=f"the device cannot be opened again: {last.reason}")
         assert self._child is not None
-        return self._child.ask(check, self._limit)
+        return self._child.ask(check, self._limit * (CHOICES_LIMITS if check.level == "choices" else 1))
 
     def _start_child(self, order: Order) -> list[Any]:
         """Returns the first messages of a new child: versions and checks, the reference device, that the device is closed; or those up to
@@ -265,7 +272,7 @@ class _Child:
         self._process.start()
         theirs.close()
         self._began = monotonic()
-        self._limit = order.limit
+        self._limit = self._whole_limit = order.limit
         self._grace = BUILDING_SECONDS
 
     def ask(self, check: Check | None, limit: float) -> Any:
@@ -313,9 +320,9 @@ class _Child:
         # The child's own timer writes this line before it ends the child.
         if code is None or re.search(r"^Timeout \(\d+:\d\d:\d\d", trace, re.MULTILINE):
             stacks = "; the stacks of all threads follow" if "most recent call first" in trace else ""
-            return Death(
-                f"did not end within {self._limit:g} seconds; the device, or the core, hangs{place}{stacks}", trace, is_hang=True
-            )
+            origin = "--timeout" if self._limit >= self._whole_limit else "a shorter limit than --timeout"
+            reason = f"did not end within {self._limit:g} seconds ({origin}); the device, or the core, hangs{place}{stacks}"
+            return Death(reason, trace, is_hang=True)
         return Death(f"the device ended the process of the checks{when}{place}: {_describe_code(code)}", trace)
 
 
@@ -403,14 +410,16 @@ def serve_checks(connection: Connection, order: Order, folder: str, *left_out: s
 
 
 OPEN, QUERY, LOAD, RUN, CLOSE_NETWORK = "opening", "query_network", "load_network", "run", "close of a network"
-CLOSE, EXPORT, IMPORT = "close_device", "export_network", "import_network"
-OPTIONAL_STEPS = (CLOSE, EXPORT, IMPORT)
+METRICS, CLOSE, EXPORT, IMPORT = "metrics of a network", "close_device", "export_network", "import_network"
+OPTIONAL_STEPS = (METRICS, CLOSE, EXPORT, IMPORT)
 """Steps without which some checks can be run."""
 
 
 def _needs_step(check: Check, step: str) -> bool:
     if step == CLOSE:
         return not check.shares_core
+    if step == METRICS:
+        return check.level in ("operators", "hetero")
     return step not in OPTIONAL_STEPS or "export" in check.needs or check.level == "graphs"
 
 
@@ -424,7 +433,7 @@ def take_first_steps(connection: Connection, order: Order, folder: str, *left_ou
         connection.send(step)
 
     if isinstance(opened, tuple):
-        for walk in (_use_network, _export_network):
+        for walk in (_use_network, _read_metrics, _export_network):
             with contextlib.suppress(BaseException):  # checks report what raises
                 walk(*opened, begin, left_out)
     faulthandler.cancel_dump_traceback_later()
@@ -447,6 +456,16 @@ def _use_network(core: Core, target: Target, begin: Callable[[str], None], left_
     if CLOSE not in left_out:
         begin(CLOSE)
         core.close()
+
+
+def _read_metrics(_: Core, target: Target, begin: Callable[[str], None], left_out: tuple[str, ...]) -> None:
+    if METRICS in left_out:
+        return
+    core = target.make_core()
+    loaded = core.load_network(make_sample(target.make_context(core), "chain").network, target.device)
+    begin(METRICS)
+    for name in loaded.get_metric("SUPPORTED_METRICS"):
+        loaded.get_metric(name)
 
 
 def _export_network(core: Core, target: Target, begin: Callable[[str], None], left_out: tuple[str, ...]) -> None:
@@ -474,6 +493,7 @@ def _prepare_child(folder: str) -> None:
     os._exit = partial(_exit_with_stack, os._exit)
     # Temporary files of a device vanish with the folder, also after a crash.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.environ.setdefault(FOLDER_VARIABLE, folder)
     # Checks judge the results of a device, not its warnings.
     warnings.simplefilter("ignore")
     logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)

@@ -1,21 +1,31 @@
 """The cases of the ONNX backend suite: models with inputs and the outputs that the standard expects.
 
-Cases are built on demand. Nothing is downloaded, nothing is written to disk. Imports onnx and NumPy only inside functions.
+Cases are built on demand. Nothing is downloaded, and nothing is written to disk outside the folder that the variable NODE_CASES names.
+Imports onnx and NumPy only inside functions.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx
 
+FOLDER_VARIABLE = "NODE_CASES"
+"""The environment variable with the folder of a file of node cases: the first process computes them, later processes read the file.
+
+onnx computes the expected values of its pooling cases in Python loops: five seconds in each process.
+"""
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 """Made in memory; four folders of the onnx wheel, of which "real" has large networks with constant weights."""
 
@@ -68,6 +78,22 @@ def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) ->
 
 
 def _load_kind(kind: str) -> list[Any]:
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if kind != "node" or not folder:
+        return _compute_kind(kind)
+    # The cases depend on the versions of the packages that compute them.
+    versions = "-".join(version(name) for name in ("onnx", "numpy", "ml_dtypes"))
+    path = Path(folder) / f"node-cases-{sys.implementation.cache_tag}-{versions}.pickle"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.with_suffix(f".{os.getpid()}")
+        written.write_bytes(pickle.dumps(_compute_kind(kind), pickle.HIGHEST_PROTOCOL))
+        written.replace(path)
+    cases: list[Any] = pickle.loads(path.read_bytes())
+    return cases
+
+
+def _compute_kind(kind: str) -> list[Any]:
     from onnx.backend.test.loader import load_model_tests  # heavy
 
     with warnings.catch_warnings():

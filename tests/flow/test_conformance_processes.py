@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from textwrap import indent
 
@@ -16,6 +17,7 @@ import pytest
 
 from hetero_core.conformance import processes as processes_of_the_kit
 from hetero_core.conformance.processes import CheckProcesses, Order
+from hetero_core.testing.backend_cases import FOLDER_VARIABLE
 
 HEAD = """
 import ctypes, os, sys, tempfile, threading
@@ -27,6 +29,10 @@ class Executable(PlainExecutable):
     def run(self, inputs, context):
         on_run(self)
         return super().run(inputs, context)
+
+    def metrics(self):
+        on_metrics()
+        return {}
 
 
 class Device(PlainDevice):
@@ -50,6 +56,10 @@ def on_close():
 
 def on_run(executable):
     pass
+
+
+def on_metrics():
+    pass
 """
 FORK = "load.two_networks_do_not_mix"
 """A check that runs the network 'fork'."""
@@ -58,7 +68,7 @@ WAYS = {
     "ctypes.string_at(0)": "the device ended the process of the checks in run (PLACE): signal SIGSEGV",
     "os._exit(3)": "the device ended the process of the checks in run (PLACE): exit code 3",
     "ctypes.PyDLL(None).pause()": (
-        "did not end within 3 seconds; the device, or the core, hangs in run (PLACE); the stacks of all threads follow"
+        "did not end within 3 seconds (--timeout); the device, or the core, hangs in run (PLACE); the stacks of all threads follow"
     ),
     "sys.exit('enough')": "InferenceError: network 'fork' failed on BREAKING (plugin BREAKING (planted-breaking 1.5)): SystemExit: enough",
 }
@@ -74,9 +84,9 @@ if executable.network.name == "fork":
 Plant = Callable[[str, str], None]
 
 
-def plant_code(plant: Plant, *, run: str = "pass", close: str = "pass") -> None:
-    body = f"def on_run(executable):\n{indent(run, '    ')}\n\ndef on_close():\n{indent(close, '    ')}\n"
-    plant("BREAKING", HEAD + body)
+def plant_code(plant: Plant, *, run: str = "pass", close: str = "pass", metrics: str = "pass") -> None:
+    bodies = {"on_run(executable)": run, "on_close()": close, "on_metrics()": metrics}
+    plant("BREAKING", HEAD + "".join(f"\n\ndef {name}:\n{indent(body, '    ')}\n" for name, body in bodies.items()))
 
 
 def start_kit(*arguments: str, text: bool = False) -> subprocess.Popen[str]:
@@ -115,7 +125,33 @@ def test_device_that_hangs_has_less_time_for_further_checks(plant: Plant, monkey
     with CheckProcesses(Order(device="BREAKING", patterns=(FORK, "load.constant*"), limit=3)) as processes:
         outcomes = list(processes.run_checks())
     hangs = [outcome.reason for outcome in outcomes if "hangs" in outcome.reason]
-    assert [reason.partition(";")[0] for reason in hangs[:2]] == ["did not end within 3 seconds", "did not end within 1 seconds"]
+    assert [reason.partition(";")[0] for reason in hangs[:2]] == [
+        "did not end within 3 seconds (--timeout)",
+        "did not end within 1 seconds (a shorter limit than --timeout)",
+    ]
+
+
+def test_more_and_more_checks_are_left_out_after_deaths_in_a_row(plant: Plant) -> None:
+    plant_code(plant, run="if executable.network.name != 'chain':\n    os._exit(3)")
+    with CheckProcesses(Order(device="BREAKING", patterns=("operators.test_[am]*",), limit=60)) as processes:
+        outcomes = [outcome for outcome in processes.run_checks() if outcome.status != "skipped"]
+    lengths = [(status, len(list(group))) for status, group in groupby(outcome.status for outcome in outcomes)]
+    assert lengths[:4] == [("failed", 5), ("not run", 2), ("failed", 1), ("not run", 4)]
+    assert {outcome.reason for outcome in outcomes if outcome.status == "not run"} == {
+        "several checks before them, of the level operators, have ended the process or hung one after another"
+    }
+
+
+def test_node_cases_are_computed_once_for_all_children(plant: Plant) -> None:
+    plant_code(plant, run="os._exit(3)")
+    with CheckProcesses(Order(device="BREAKING", patterns=("operators.test_neg",), limit=60)) as processes:
+        folder = Path(os.environ.get(FOLDER_VARIABLE, processes._folder.name))
+        (cases,) = folder.glob("node-cases-*.pickle")
+        computed = cases.stat().st_mtime_ns
+        assert processes.run_check(processes.checks[0]).status == "failed"
+        processes._reason_of_step.clear()
+        assert processes.run_check(processes.checks[0]).status == "failed"
+        assert cases.stat().st_mtime_ns == computed
 
 
 def test_report_of_a_device_that_spoils_everything_is_whole(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,22 +230,36 @@ def test_device_that_does_not_open_has_a_whole_report(plant: Plant, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("run", "close", "step"),
+    ("bodies", "step"),
     [
-        ("os.abort()", "pass", "ends its process"),
-        ("threading.Event().wait()", "pass", "hangs"),
-        ("pass", "os.abort()", "ends its process"),
+        ({"run": "os.abort()"}, "ends its process"),
+        ({"run": "threading.Event().wait()"}, "hangs"),
+        ({"close": "os.abort()"}, "ends its process"),
     ],
 )
-def test_checks_that_need_a_step_in_which_the_device_dies_are_not_run(plant: Plant, run: str, close: str, step: str) -> None:
-    plant_code(plant, run=run, close=close)
-    kit = start_kit("--level", "contract", "--level", "models", "--check", "load.*", "--check", "models.residual", "--timeout", "3")
+def test_checks_that_need_a_step_in_which_the_device_dies_are_not_run(plant: Plant, bodies: dict[str, str], step: str) -> None:
+    plant_code(plant, **bodies)
+    limit = "3" if step == "hangs" else "60"
+    kit = start_kit(
+        "--level", "contract", "--level", "models", "--check", "load.*", "--check", "models.residual", "--timeout", limit
+    )
     printed, _ = kit.communicate(timeout=600)
     report = json.loads(printed)
     (failure,) = report["failures"]
-    hook = "run" if close == "pass" else "close_device"
+    hook = "close_device" if "close" in bodies else "run"
     assert kit.returncode == 1
     assert f"in {hook} (" in failure["reason"]
     reason = f"the device {step} in a first step, with a network of two nodes: {hook}"
     assert report["left_out"] == [{"checks": report["not_run"], "reason": reason}]
     assert ("models" in report["levels"]) == (hook == "close_device")
+
+
+def test_cases_are_left_out_if_metrics_of_a_network_end_the_process(plant: Plant) -> None:
+    plant_code(plant, metrics="os.abort()")
+    patterns = ("operators.test_[am]*", "models.residual", "properties.loaded_network_tells*")
+    with CheckProcesses(Order(device="BREAKING", patterns=patterns, limit=60)) as processes:
+        outcomes = list(processes.run_checks())
+    statuses = {outcome.check.level: outcome.status for outcome in outcomes}
+    assert statuses == {"contract": "failed", "operators": "not run", "models": "passed"}
+    reason = "the device ends its process in a first step, with a network of two nodes: metrics of a network"
+    assert {outcome.reason for outcome in outcomes if outcome.status == "not run"} == {reason}
