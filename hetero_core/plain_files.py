@@ -9,8 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
+from typing import IO, TypeVar
+
+Result = TypeVar("Result")
 
 HAS_OWNERS = hasattr(os, "geteuid")
 """Says whether files have owners and modes here."""
@@ -126,3 +130,44 @@ def _is_private_group(group: int, user: int) -> bool:
     except (ImportError, KeyError):
         return False
     return owner.pw_gid == group and entry.gr_name == owner.pw_name and set(entry.gr_mem) <= {owner.pw_name}
+
+
+def write_whole(path: str, write: Callable[[IO[bytes]], Result]) -> Result:
+    """Writes a file of the user alone, mode 0600, that appears complete or not at all; returns what `write` returns of its stream.
+
+    Raises: OSError, and errors of `write`.
+    """
+    partial = f"{os.path.splitext(path)[0]}.{os.urandom(8).hex()}.partial"
+    descriptor = open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            result = write(stream)
+        os.replace(partial, path)
+    except BaseException:  # after an interrupt, too, no partial file stays behind
+        with suppress(OSError):
+            os.unlink(partial)
+        raise
+    return result
+
+
+def remove_oldest(folder: str, *, limit: int, latest: str, is_entry: Callable[[str], object] = bool) -> list[str]:
+    """Removes the least recently used files of a folder until the rest has at most `limit` bytes; returns their names.
+
+    `is_entry` says which names count. The `latest` file stays. Raises: OSError if the folder cannot be read.
+    """
+    entries: list[tuple[int, str, int]] = []
+    with os.scandir(folder) as files:
+        for file in files:
+            with suppress(OSError):  # another process may have removed it meanwhile
+                status = file.stat(follow_symlinks=False)
+                entries += [(status.st_mtime_ns, file.name, status.st_size)] if is_entry(file.name) else []
+    total, removed = sum(size for *_, size in entries), []
+    for _, name, size in sorted(entries):
+        if total <= limit:
+            break
+        if name != latest:
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+            total -= size
+            removed.append(name)
+    return removed

@@ -22,7 +22,6 @@ import json
 import logging
 import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from hetero_core.blobs.container import FORMAT_VERSION, BlobHeader, check_container, find_code, map_file, write_blob
 from hetero_core.blobs.trust import trust_imports
@@ -41,7 +40,7 @@ from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import describe_object
 from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, ConfigValueError, HeteroError, UntrustedBlobError
 from hetero_core.network.graph import Network
-from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, require_owner
+from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
 
 if sys.platform != "win32":
     import fcntl
@@ -191,55 +190,28 @@ class NetworkCache:
                 return
             payload = payload if folder.is_own else payload.without_spare_code()
             entry = replace(payload, sections={**payload.sections, _IDENTITY: identity})
-            size = self._write(folder, key, header, entry)
             path = folder.path / f"{key}.blob"
+            size = write_whole(str(path), lambda stream: self._write(stream, header, entry))
             logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
-            self._evict(folder, path.name)
+            if self._size_limit:
+                is_entry = _ENTRY_NAME.fullmatch
+                for name in remove_oldest(str(folder.path), limit=self._size_limit, latest=path.name, is_entry=is_entry):
+                    logger.info("the cache entry '%s' was removed, CACHE_SIZE_LIMIT is %d", folder.path / name, self._size_limit)
         except (OSError, BlobError) as error:  # a full disk, or a limit
             self._warn(error)
 
     def _warn(self, error: Exception) -> None:
         logger.warning("nothing was kept in the cache folder '%s': %s: %s", self._path, type(error).__name__, error)
 
-    def _write(self, folder: CacheFolder, key: str, header: BlobHeader, entry: Payload) -> int:
-        """Returns the size of the entry, which is on the disk when it gets its name."""
-        partial = folder.path / f"{key}.{secrets.token_hex(8)}.partial"
-        descriptor = open_unlinked(str(partial), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                write_blob(header, entry, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-                size = stream.tell()
-            if 0 < self._size_limit < size:
-                raise BlobError(f"the entry has {size} bytes, CACHE_SIZE_LIMIT is {self._size_limit}")
-            partial.replace(folder.path / f"{key}.blob")
-        except BaseException:  # after an interrupt, too, no partial file stays behind
-            with suppress(OSError):
-                partial.unlink()
-            raise
+    def _write(self, stream: IO[bytes], header: BlobHeader, entry: Payload) -> int:
+        """Returns the size of the entry, which is on the disk before it gets its name."""
+        write_blob(header, entry, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+        size = stream.tell()
+        if 0 < self._size_limit < size:
+            raise BlobError(f"the entry has {size} bytes, CACHE_SIZE_LIMIT is {self._size_limit}")
         return size
-
-    def _evict(self, folder: CacheFolder, stored: str) -> None:
-        """Removes the least recently used entries until the rest is within the limit; never the entry just stored."""
-        if self._size_limit == 0:
-            return
-        entries = []
-        for name in folder.list_names(_ENTRY_NAME):
-            with suppress(OSError):
-                status = (folder.path / name).lstat()
-                entries.append((status.st_mtime_ns, name, status.st_size))
-        total = sum(size for *_, size in entries)
-        for _, name, size in sorted(entries):
-            if total <= self._size_limit:
-                return
-            if name == stored:
-                continue
-            path = folder.path / name
-            with suppress(OSError):
-                path.unlink()
-            total -= size
-            logger.info("the cache entry '%s' of %d bytes was removed, CACHE_SIZE_LIMIT is %d", path, size, self._size_limit)
 
 
 def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:

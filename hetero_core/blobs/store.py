@@ -16,7 +16,16 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import PrivateFolderError
-from hetero_core.plain_files import HAS_OWNERS, describe_kind, find_writers, open_plain, open_unlinked, require_owner
+from hetero_core.plain_files import (
+    HAS_OWNERS,
+    describe_kind,
+    find_writers,
+    open_plain,
+    open_unlinked,
+    remove_oldest,
+    require_owner,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,11 +83,11 @@ class Store:
         if folder is None:
             return
         try:
-            _write_whole(f"{folder}/{name}", sha256(content).digest() + content)
+            write_entry(f"{folder}/{name}", content)
             self._unswept += len(content)
             if self._unswept >= _SWEEP_BYTES:
                 self._unswept = 0
-                _evict(folder, name)
+                remove_oldest(folder, limit=MOST_BYTES, latest=name)
         except OSError as error:
             logger.warning("cannot keep '%s' in the private store: %s", name, error)
 
@@ -97,7 +106,7 @@ def read_brought(path: str) -> bytes | None:
 
 def write_entry(path: str, content: bytes) -> None:
     """Writes a file as `read_brought` reads it. Raises: OSError."""
-    _write_whole(path, sha256(content).digest() + content)
+    write_whole(path, lambda stream: stream.write(sha256(content).digest() + content))
 
 
 def _check(stored: bytes, path: str) -> bytes | None:
@@ -106,24 +115,6 @@ def _check(stored: bytes, path: str) -> bytes | None:
         return content
     logger.warning("'%s' is damaged; it is made anew", path)
     return None
-
-
-def _evict(folder: str, latest: str) -> None:
-    """Removes the least recently used entries until the rest is within the limit; never the latest entry."""
-    entries: list[tuple[int, str, int]] = []
-    with os.scandir(folder) as files:
-        for file in files:
-            with suppress(FileNotFoundError):  # another process may have removed it meanwhile
-                status = file.stat(follow_symlinks=False)
-                entries.append((status.st_mtime_ns, file.name, status.st_size))
-    total = sum(size for *_, size in entries)
-    for _, name, size in sorted(entries):
-        if total <= MOST_BYTES:
-            return
-        if name != latest:
-            with suppress(FileNotFoundError):
-                os.unlink(f"{folder}/{name}")
-            total -= size
 
 
 def _open_folder_or_warn() -> str | None:
@@ -187,19 +178,6 @@ def find_private_folder(name: str) -> str:
         path = os.path.join(path, piece)
         _make_private(path)
     return path
-
-
-def _write_whole(path: str, content: bytes) -> None:
-    partial = f"{path}.{os.urandom(8).hex()}.partial"
-    descriptor = open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(partial, path)
-    except BaseException:  # after an interrupt, too, no partial file stays behind
-        with suppress(OSError):
-            os.unlink(partial)
-        raise
 
 
 def _find_base() -> str:
