@@ -15,14 +15,14 @@ from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import ValueSpec
 
 
-def cut_part(network: Network, names: Sequence[str], *, name: str | None = None) -> Network:
+def cut_part(network: Network, names: Sequence[str]) -> Network:
     """Returns the network of these nodes without pins: they are settled, and mean nothing to an inner HETERO.
 
     Outputs of the network that no node makes are left out, even if the part has all nodes.
 
     Raises: InvalidNetworkError if a value at a border has no known element type.
     """
-    return without_pins(cut_subnetwork(network, names, name=name))
+    return without_pins(cut_subnetwork(network, names))
 
 
 def hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:

@@ -446,15 +446,15 @@ def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> Node:
     return replace(node, inputs=(value, node.inputs[1], point))
 
 
-def may_have_no_depth(node: Node, graph: Graph, first: int = 0, second: int = 1) -> bool:
-    """Says whether a product of two operands, or a convolution of the second with the first, may be over an axis of length 0."""
+def may_have_no_depth(node: Node, graph: Graph, second: int = 1) -> bool:
+    """Says whether a product of the first input and the one at `second`, or their convolution, may be over an axis of length 0."""
     is_convolution = "Conv" in node.op_type
     axes = (
         (1, 1)
         if is_convolution
         else (-2 if node.attributes.get("transA", 0) else -1, -1 if node.attributes.get("transB", 0) else -2)
     )
-    for index, axis in zip((first, second), axes, strict=True):
+    for index, axis in zip((0, second), axes, strict=True):
         shape = find_shape(node, graph, index)
         size = None if not shape else shape[axis if len(shape) > 1 else 0]
         if isinstance(size, int):

@@ -100,14 +100,6 @@ def _loses_statistics(node: Node, graph: Graph) -> bool:
     return bool(node.attributes.get("training_mode", 0)) and len(read) < 2
 
 
-def _has_no_depth(first: int, second: int) -> Condition:
-
-    def condition(node: Node, graph: Graph) -> bool:
-        return may_have_no_depth(node, graph, first, second)
-
-    return condition
-
-
 _SIZE_OPERATORS = frozenset({"Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
 
@@ -294,9 +286,9 @@ ERRORS = (
          "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",
          "convinteger_with_padding", kind="fails"),
     _row("8-bit product over nothing",
-         "ConvInteger MatMulInteger com.microsoft.DynamicQuantizeMatMul com.microsoft.MatMulIntegerToFloat", _has_no_depth(0, 1),
+         "ConvInteger MatMulInteger com.microsoft.DynamicQuantizeMatMul com.microsoft.MatMulIntegerToFloat", may_have_no_depth,
          _UNWRITTEN, "onnxruntime#23142"),
-    _row("8-bit product with scales over nothing", "QLinearConv QLinearMatMul com.microsoft.QGemm", _has_no_depth(0, 3),
+    _row("8-bit product with scales over nothing", "QLinearConv QLinearMatMul com.microsoft.QGemm", partial(may_have_no_depth, second=3),
          _UNWRITTEN, "onnxruntime#23142"),
     _row("zero points of rows", "MatMulInteger",
          both(reads(2), lambda node, graph: find_shape(node, graph, 2) not in ((), (1,))),
