@@ -76,3 +76,13 @@ def test_recurrent_attributes_agree_with_onnxruntime(op_type: str, attributes: s
     model = write_model(op_type, inputs, attributes)
     for result, expected_value in zip(run_kernels(model, inputs), run_onnxruntime(model, inputs), strict=True):
         assert_same(result, expected_value)
+
+
+@pytest.mark.parametrize("op_type", list(GATES))
+def test_empty_list_of_activations_means_the_defaults(op_type: str) -> None:
+    inputs = draw_inputs(op_type, 2)
+    given = run_kernels(write_model(op_type, inputs, 'direction = "bidirectional", activations: strings = []'), inputs)
+    for result, expected in zip(
+        given, run_kernels(write_model(op_type, inputs, 'direction = "bidirectional"'), inputs), strict=True
+    ):
+        np.testing.assert_array_equal(result, expected)

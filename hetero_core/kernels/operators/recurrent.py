@@ -187,7 +187,7 @@ def _split_columns(x: Array, count: int) -> list[Array]:
 
 
 def _name_activations(names: tuple[str, ...] | None, defaults: tuple[str, ...], directions: int) -> tuple[str, ...]:
-    return defaults * directions if names is None else names
+    return names or defaults * directions
 
 
 @kernel("RNN", since=(7, 14, 22), outputs=2, **_LATER)
@@ -205,7 +205,7 @@ def rnn(
     **walk: Any,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb)."""
-    functions = choose_activations(xp, activations, **walk)
+    functions = choose_activations(xp, activations or ("Tanh", "Tanh"), **walk)
 
     def step_of(index: int) -> CellStep:
         recurrence, activate = widen(r[index]).T, functions[index]
