@@ -297,6 +297,8 @@ _SEVERAL_OUTPUTS = frozenset({"Split", "SplitToSequence", "TopK", "Unique"})
 _LEAST_RANK = 4
 """The least rank of values that the engine may store with channels last."""
 _CASTS = ("Cast", "CastLike")
+_SHIFTED = _ELEMENTWISE | {"Flatten", "Reshape", "Squeeze", "Unsqueeze", *_CASTS}
+"""Operators through which the engine fuses a step into a reduction: it drops or fuses them too."""
 _EXACT = frozenset({"bool", "float16", "int8", "uint8"})
 """Types that float16 holds exactly."""
 _SELECTING = MOVING | {"Max", "MaxPool", "Min", "ReduceMax", "ReduceMin", "Relu", "TopK", *_CASTS}
@@ -365,6 +367,38 @@ def _sums_lone_label(node: Node, graph: Graph) -> bool:
         for index, term in enumerate(labels)
         for letter in term
     )
+
+
+def _is_computed_constant(value: str, graph: Graph) -> bool:
+    """Says whether nodes compute a value from constants and sizes alone."""
+
+    def reads_size(producer: Node) -> bool:
+        return producer.op_type in ("Shape", "Size")
+
+    producers = walk_producers(value, graph, lambda producer: not reads_size(producer))
+    return graph.find_producer(value) is not None and all(
+        reads_size(producer) or all(read in graph.initializers or graph.find_producer(read) is not None for read in producer.reads)
+        for producer in producers
+    )
+
+
+def _reads_computed_constant(node: Node, graph: Graph) -> bool:
+    return any(_is_computed_constant(value, graph) for value in node.inputs)
+
+
+def _shifts_reduced_integers(node: Node, graph: Graph) -> bool:
+    """Says whether integers behind a reduction are scaled or shifted by constants, a step that the engine fuses into the reduction."""
+    shape = getattr(graph.type_of(node.outputs[0]), "shape", None)
+    is_single = shape is not None and all(size == 1 for size in shape)
+    sources = [value for value in node.inputs if value not in graph.initializers and not _is_computed_constant(value, graph)]
+    if is_single or len(sources) != 1 or not _has_integers(sources[0], graph):
+        return False
+    producers = walk_producers(sources[0], graph, lambda producer: producer.op_type in _SHIFTED)
+    return any(producer.op_type.startswith("Reduce") and _has_integers(producer.inputs[0], graph) for producer in producers)
+
+
+def _has_integers(value: str, graph: Graph) -> bool:
+    return str(dtype_of_value(value, graph)).startswith(("int", "uint"))
 
 
 def _may_miss_pixels(node: Node, graph: Graph) -> bool:
@@ -741,6 +775,10 @@ ROWS = (
          "OpenVINO takes slopes of one dimension for those of the channels"),
     _row("einsum_of_lone_label", "Einsum", _sums_lone_label,
          "OpenVINO loses a Reshape or Transpose before an Einsum that sums over a label of one operand alone"),
+    _row("einsum_of_computed_constant", "Einsum", _reads_computed_constant,
+         "OpenVINO loses the Transpose of an operand of Einsum that it computes from constants, by GatherElements for one"),
+    _row("reduced_integers", "Add Div Mul Neg Sub", _shifts_reduced_integers,
+         "OpenVINO leaves the last results unwritten where it fuses {node.op_type} into a reduction of integers"),
     _row("if_of_open_sizes", "If", _has_open_branches, "OpenVINO lets other values overwrite what an If with open sizes returns"),
     _row("lp_normalization", "LpNormalization", always, "OpenVINO adds to the norm that LpNormalization divides by"),
     _row("round_of_quotient", "Round", follows("Div"),

@@ -40,6 +40,8 @@ GROUPS = """g (float[1,4,5,5] x, float[2,2,3,3] w) => (y) <int64[2] sizes = {{2,
 STRIDE = """g (float[1,6,7,7] x, float[4,2,1,1] w) => (y) <int64[3] sizes = {{1, 2, 3}}>
 {{ p, q, r = Split <axis = 1> (x, sizes) m = Relu (q) y = Conv <strides = [{0}, {0}]> (m, w) }}"""
 TRANSPOSED = "g (float[{},2,4,4] x, float[2,3,3,3] w) => (y) {{ y = ConvTranspose <strides = [2, 2], {}> (x, w) }}"
+EINSUM_OF_CONSTANT = """g (float[2,2] x) => (y) <float[2,2] c = {{-1, 2, 3, -4}}>
+{{ {} y = Einsum <equation = "ij,kj->ik"> (x, {}) }}"""
 BRANCHES = """g (float[{0},2] x, bool c) => (y)
 {{ y = If (c) <then_branch = t () => (a) {{ a = Relu (x) }}, else_branch = e () => (b) {{ b = Abs (x) }}> }}"""
 ROI = "g (float[1,1,4,4] x) => (y) <int64[1] b = {{0}}, float[1,4] r = {{0,0,2,2}}> {{ y = RoiAlign {}(x, r, b) }}"
@@ -279,6 +281,14 @@ EXAMPLES: dict[str, Example] = {
     "einsum_of_lone_label": (
         'g (float[2,3] x) => (y) { y = Einsum <equation = "ij->i"> (x) }',
         'g (float[2,3] x) => (y) { y = Einsum <equation = "ij->ji"> (x) }',
+    ),
+    "einsum_of_computed_constant": (
+        EINSUM_OF_CONSTANT.format("e = Elu (c)", "e"),
+        EINSUM_OF_CONSTANT.format("e = Elu (x)", "c"),
+    ),
+    "reduced_integers": (
+        "g (int8[9,6,2] x) => (y) <int64[1] a = {2}, int32 c = {3}> { k = Cast <to = 6> (x) s = ReduceSum (k, a) y = Add (s, c) }",
+        "g (int8[9,6,2] x) => (y) <int64[1] a = {2}, int32 c = {3}> { k = Cast <to = 6> (x) s = Add (k, c) y = ReduceSum (s, a) }",
     ),
     "conv_strides_last_axis": (
         "g (float[2,1,15,1] x, float[4,1,3,3] w) => (y) { y = Conv <pads = [1, 1, 1, 1], strides = [1, 2]> (x, w) }",
