@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hetero_cpu.operators.recipe import Recipe
+from hetero_cpu.operators.recipe import Cut, Recipe
 from hetero_cpu.plan.open_plan import OpenPlan, OpenStep, map_action
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, PlannedStep
 from hetero_cpu.plan.tabulating import Origin
@@ -81,10 +81,16 @@ def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
         work = step.work
         if isinstance(work, Recipe):
             bind = partial(_bind, origin, step, own, fix, shifts, find_offset)
-            work = replace(work, bind=bind, scratch=fix(work.scratch))
+            parts = tuple(_fix_cut(cut, fix) for cut in work.parts)
+            work = replace(work, bind=bind, scratch=fix(work.scratch), parts=parts)
         strides_of = {value: tuple(fix(stride) for stride in strides) for value, strides in step.strides.items()}
         steps.append(replace(step, work=work, scratch_offset=fix(step.scratch_offset), strides=strides_of))
-    return replace(plan, steps=tuple(steps), places=places, offsets=offsets, arena_bytes=fix(plan.arena_bytes))
+    joins = {value: tuple(replace(piece, cut=_fix_cut(piece.cut, fix)) for piece in joined) for value, joined in plan.joins.items()}
+    return replace(plan, steps=tuple(steps), places=places, offsets=offsets, arena_bytes=fix(plan.arena_bytes), joins=joins)
+
+
+def _fix_cut(cut: Cut, fix: Fix) -> Cut:
+    return tuple(slice(*(None if part is None else fix(part) for part in (own.start, own.stop, own.step))) for own in cut)
 
 
 class _Laid:

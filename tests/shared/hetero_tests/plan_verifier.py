@@ -19,6 +19,7 @@ from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
 from hetero_cpu.operators.images import bind_clear
 from hetero_cpu.operators.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.plan.placing import can_stand_for
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
 
 
@@ -244,11 +245,14 @@ class PlanLayout:
             works = list_runs(step.scratch_offset, (step.scratch,), (1,), 1)
         placed = step.writes if isinstance(work, Recipe) else tuple(value for value in work.placed if value is not None)
         writes = [(value, self.find(value)) for value in placed]
+        if isinstance(work, Recipe) and work.parts:
+            array = self.arrays[placed[0]]
+            writes[0] = (placed[0], join_all(self.measure(array[cut]) for cut in work.parts))
         return Access(tuple(clears), tuple(reads), works, tuple(writes))
 
 
 class Owners:
-    """The owners of the bytes of a value: the value itself, or the values that it is a view of."""
+    """The owners of the bytes of a value: the value itself, the pieces that it is joined from, or the values that it is a view of."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
@@ -261,7 +265,12 @@ class Owners:
         return self._owners[value]
 
     def _list(self, value: str) -> Iterator[str]:
-        place = self._plan.places[value]
+        plan = self._plan
+        if value in plan.joins:
+            for piece in plan.joins[value]:
+                yield from self.find(piece.source) if piece.is_moved else (value,)
+            return
+        place = plan.places[value]
         if isinstance(place, Block) or place.is_computed:
             yield value
         else:
@@ -297,7 +306,7 @@ def verify_plan(plan: ExecutionPlan) -> tuple[PlanFault, ...]:
     if strays:
         # If a view lies outside its memory, no further check is meaningful.
         return strays
-    return (*_list_misplaced_outside(plan, layout), *_Walk(plan, layout).list_faults())
+    return (*_list_misplaced_pieces(plan, layout), *_list_misplaced_outside(plan, layout), *_Walk(plan, layout).list_faults())
 
 
 def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
@@ -314,6 +323,15 @@ def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]
         beyond = subtract(layout.find(value), layout.find_block(root))
         if beyond.count:
             yield PlanFault("the plan", value, f"it lies outside the block of '{root}', of which it is a view", beyond)
+
+
+def _list_misplaced_pieces(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
+    """Yields the values that should be computed in place in a concatenation but lie elsewhere."""
+    for output, join in plan.joins.items():
+        for piece in join:
+            if piece.is_moved and not _lie_alike(layout.arrays[piece.source], layout.arrays[output][piece.cut]):
+                problem = f"it is a piece of '{output}' and does not lie in its slice of it"
+                yield PlanFault("the plan", piece.source, problem, layout.find(piece.source))
 
 
 def _list_misplaced_outside(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
@@ -439,7 +457,9 @@ class _Walk:
             array = self._layout.arrays.get(value)
             if array is None or strides == array.strides:
                 continue
-            if any(own != planned for own, planned, size in zip(array.strides, strides, array.shape, strict=True) if size > 1):
+            # The elements are never read: only the strides count.
+            planned = np.lib.stride_tricks.as_strided(np.empty(1, array.dtype), array.shape, strides)
+            if not can_stand_for(array, planned):
                 problem = f"the step was planned for strides of {strides} bytes and meets {array.strides}"
                 yield PlanFault(event.name, value, problem, self._layout.find(value))
 

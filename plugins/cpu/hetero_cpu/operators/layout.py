@@ -1,12 +1,10 @@
-"""Steps that move or rename elements: views if possible, else copies by machine code."""
+"""Steps that move or rename elements: views if possible, Concat in place, else copies by machine code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +13,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
-from hetero_cpu.operators.recipe import Choice, Recipe, Site, Views, is_channels_last
+from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last
 from hetero_cpu.operators.rows import call_rows, cut_rows, find_kind, merge_axes
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import largest, least
@@ -60,6 +58,20 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
     if _find_matrices(y, broadcast(x, y.shape)) is None:
         return None
     return Copy(TURN, lambda y, x: _call_turn(y, broadcast(x, y.shape), workers))
+
+
+def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:
+    """Returns the recipe that copies each source into its piece of y; None if a source cannot be copied so."""
+    copies = [plan_copy(y[cut], array, workers=workers) for cut, array in zip(cuts, sources.values(), strict=True)]
+    plans = [copy for copy in copies if copy is not None]
+    # If the result becomes a piece itself, it may have more axes than rows can have.
+    if len(plans) != len(copies) or y.ndim > 4:
+        return None
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        return [copy.bind(writes[0][cut], array) for copy, cut, array in zip(plans, cuts, reads, strict=True)]
+
+    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in plans)), parts=tuple(cuts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +269,8 @@ def plan_slice(site: Site) -> Choice | None:
     return Views(node.inputs[0], (lambda array: array[picked],))
 
 
-def plan_concat(site: Site) -> Recipe | None:
-    """Returns the copies of all inputs, side by side: by machine code if their elements have four bytes, else by NumPy."""
+def plan_concat(site: Site) -> Choice | None:
+    """Returns a join of all inputs."""
     node = site.node
     if "axis" not in node.attributes or len({site.prototypes[value].dtype for value in node.inputs}) != 1:
         return None
@@ -271,21 +283,7 @@ def plan_concat(site: Site) -> Recipe | None:
         return None
     is_last = all(site.is_channels_last(value) or all(size == 1 for size in site.shape(value)[2:]) for value in node.inputs)
     is_last = is_last and any(site.is_channels_last(value) for value in node.inputs)
-    arrays = [site.prototypes[value] for value in node.inputs]
-    y = lay_empty(sizes, arrays[0].dtype, (0, 2, 3, 1) if is_last else None)
-    cuts, begin = [], 0
-    for shape in shapes:
-        cuts.append((slice(None),) * axis + (slice(begin, begin + shape[axis]),))
-        begin += shape[axis]
-    copies = [plan_copy(y[cut], array, workers=site.workers) for cut, array in zip(cuts, arrays, strict=True)]
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
-        if None in copies:
-            return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(cuts, reads, strict=True)]
-        return [copy.bind(writes[0][cut], array) for copy, cut, array in zip(copies, cuts, reads, strict=True) if copy]
-
-    kernels = () if None in copies else tuple(dict.fromkeys(copy.kernel for copy in copies if copy))
-    return Recipe(tuple(node.inputs), bind, is_channels_last=is_last, kernels=kernels)
+    return Join(tuple(node.inputs), axis, is_last)
 
 
 def plan_gather(site: Site) -> Choice | None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 Array = np.ndarray[Any, Any]
+Cut = tuple[slice, ...]
+"""An index that picks a part of an array."""
 Call = Callable[[], object]
 Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | NativeCall]"]
 """Takes the arrays that are read, the arrays that are written, and bytes to work in; returns the calls of a run, in order."""
@@ -75,8 +77,8 @@ class Recipe:
     """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
     `overwrites`, if shape, type and order are the same and nothing else that the step reads is in that memory.
 
-    A recipe states its reads and writes, which the verifier of plans relies on: all of `reads`, `reaches` around them, all of the output.
-    `overwrites` states that each element is read before it is written, by the same chunk, and not again.
+    A recipe states its reads and writes, which the verifier of plans relies on: all of `reads`, `reaches` around them, all of the output
+    or its `parts`. `overwrites` states that each element is read before it is written, by the same chunk, and not again.
     """
 
     reads: tuple[str, ...]
@@ -90,6 +92,8 @@ class Recipe:
     """True if `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
     reaches: tuple[Halo, ...] = ()
     """Number of zeros around each image of `reads` that the step reads; empty if it reads no zeros."""
+    parts: tuple[Cut, ...] = ()
+    """The parts of the output that the step writes; empty if it writes all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,16 @@ class Views:
     make: tuple[Callable[[Array], Array], ...]
 
 
-Choice = Recipe | Views
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The output is made of its inputs side by side along an axis; the plan lets them be computed in their places if possible."""
+
+    sources: tuple[str, ...]
+    axis: int
+    is_channels_last: bool
+
+
+Choice = Recipe | Views | Join
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Placing: each value of a plan gets a block of its own, a view of another value, or the memory of an operand.
+"""Placing: each value of a plan gets a block of its own, a view of another value, a piece of a concatenation, or the memory of an operand.
 
 A placed value has a prototype, an array of the same strides without memory, for the steps that read it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.images import find_overhang
-from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Views, is_channels_last
+from hetero_cpu.operators.recipe import NO_HALO, Cut, Halo, Join, Recipe, Views, is_channels_last
 from hetero_cpu.operators.winograd import choose_winograd
-from hetero_cpu.plan.plan import Block, Derived, keep
+from hetero_cpu.plan.plan import Block, Derived, Piece, keep, take_cut
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import Scope, value_of
 
 Array = Any
+
+_MOST_MOVED = 256
+"""Values of a block that may become a piece of another block: each is laid anew, once for every move."""
+
 
 # Plain images have few channels; an input with more comes from another part of a network, and a convolution wants it channels last.
 _FEWEST_CHANNELS = 8
@@ -38,6 +43,37 @@ def wants_channels_last(network: Network, value: str, value_type: TensorType) ->
         return False
     readers = [network.nodes[index] for index in network.index_of_consumers.get(value, ())]
     return any(reader.op_type in _READERS for reader in readers)
+
+
+def can_stand_for(piece: Array, array: Array) -> bool:
+    """Says whether steps that were planned for an array may be bound to a piece of the same shape instead.
+
+    Elements lie at the same distances, or the array is an image channels last, with pixels farther apart, all at the same distance.
+    """
+    if all(piece.strides[axis] == array.strides[axis] for axis, size in enumerate(array.shape) if size > 1):
+        return True
+    if not is_channels_last(array) or piece.strides[1] != array.strides[1]:
+        return False
+    return all(piece.strides[axis] * array.strides[3] == array.strides[axis] * piece.strides[3] for axis in (0, 2))
+
+
+def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, workers: int) -> Recipe:
+    """Returns the recipe that copies each source into its cut of `output`; by machine code if it takes them all, else by NumPy."""
+    sources, cuts = [piece.source for piece in pieces], [piece.cut for piece in pieces]
+    if len(set(sources)) == len(sources):
+        from hetero_cpu.operators.layout import plan_pieces  # LLVM
+
+        recipe = plan_pieces(output, cuts, {source: prototypes[source] for source in sources}, workers=workers)
+        if recipe is not None:
+            return recipe
+    return Recipe(tuple(sources), _bind_copies(cuts), parts=tuple(cuts))
+
+
+def _bind_copies(cuts: Sequence[Cut]) -> Any:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
+        return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(cuts, reads, strict=True)]
+
+    return bind
 
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
@@ -83,8 +119,11 @@ class HaloTable:
             if value in anchor.inputs[1:]:
                 return None
             return self._read_convolution(anchor) if value == anchor.inputs[0] else NO_HALO
-        is_pool = anchor.op_type in _POOLS and not group.epilogue and len(anchor.writes) == 1
-        return NO_HALO if is_pool or (anchor.op_type == "Concat" and anchor.attributes.get("axis") in (1, -3)) else None
+        if anchor.op_type in _POOLS and not group.epilogue and len(anchor.writes) == 1:
+            return NO_HALO
+        if anchor.op_type == "Concat" and anchor.attributes.get("axis") in (1, -3):
+            return self.find(anchor.outputs[0])
+        return None
 
     def _read_convolution(self, node: Node) -> Halo | None:
         shapes = [self._types[name].shape if name in self._types else None for name in node.inputs[:2]]
@@ -128,7 +167,10 @@ class ValuePlacer:
     first_write: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
     """How many nodes still read each value, plus 1 for an output, which is never dead."""
+    joins: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
     _root_of_value: dict[str, str] = field(default_factory=dict)
+    _values_of_root: dict[str, list[str]] = field(default_factory=dict)
+    """The values in each block, each after the value that it is derived from."""
     _readers_of_root: dict[str, int] = field(default_factory=dict)
     _fixed_roots: set[str] = field(default_factory=set)
     """The blocks that may be read at any time."""
@@ -177,6 +219,7 @@ class ValuePlacer:
         block = Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo if has_halo else NO_HALO)
         self.places[value] = block
         self._root_of_value[value] = value
+        self._values_of_root[value] = [value]
         self._readers_of_root[value] = self.readers_left.get(value, 0)
         if has_halo:
             self.halos[value] = halo
@@ -208,6 +251,7 @@ class ValuePlacer:
         root = self.find_root(source)
         if root is not None:
             self._root_of_value[value] = root
+            self._values_of_root[root].append(value)
             self._readers_of_root[root] += self.readers_left.get(value, 0)
 
     def place_outputs(self, group: Group, recipe: Recipe) -> tuple[str, ...]:
@@ -224,6 +268,22 @@ class ValuePlacer:
             if target in self.halos:
                 self.halos[outputs[0]] = self.halos[target]
         return outputs
+
+    def place_join(self, output: str, join: Join) -> list[Piece]:
+        """Places a concatenation, and its sources inside it if possible; returns the pieces that have to be copied."""
+        halo = self.find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
+        self.place(output, is_channels_last=join.is_channels_last, halo=halo)
+        begin, pieces = 0, []
+        for source in join.sources:
+            size = self.prototypes[source].shape[join.axis]
+            cut = (slice(None),) * join.axis + (slice(begin, begin + size),)
+            begin += size
+            root = self._find_movable(source, output, cut)
+            pieces.append(Piece(source, cut, is_moved=root is not None))
+            if root is not None:
+                self._move(root, output, cut)
+        self.joins[output] = tuple(pieces)
+        return [piece for piece in pieces if not piece.is_moved]
 
     def find_spans(self, values: set[str], last_read: Mapping[str, int], end: int) -> dict[str, tuple[int, int]]:
         """Returns the first and the last moment of each block, of the values that need one."""
@@ -275,3 +335,30 @@ class ValuePlacer:
         # A foreign step may have passed on a view of its input by name.
         read_here = {name: group.count_readers(name) for name in group.reads if self.find_root(name) == root}
         return root not in self._fixed_roots and self._readers_of_root[root] == sum(read_here.values())
+
+    def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
+        """Returns the root of a block that may become a piece of a result: all planned steps can be bound to it there."""
+        root = self.find_root(source)
+        if root is None or root == output or len(self._values_of_root[root]) > _MOST_MOVED or self._is_read_in_place(source):
+            return None
+        blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
+        # All values in the block must have its shape and strides: a reshaped or turned view could not follow.
+        prototype = self.prototypes[root]
+        followers = [self.prototypes[name] for name in self._values_of_root[root]]
+        same = all((follower.shape, follower.strides) == (prototype.shape, prototype.strides) for follower in followers)
+        is_alike = len({(block.order, block.dtype, block.halo) for block in blocks}) == 1
+        return root if same and is_alike and can_stand_for(self.prototypes[output][cut], prototype) else None
+
+    def _move(self, root: str, output: str, cut: Cut) -> None:
+        """Puts a block, with all its values, into a piece of the output's block."""
+        self.places[root] = Derived(output, partial(take_cut, cut=cut), is_computed=True)
+        moved = self._values_of_root.pop(root)
+        self._values_of_root[output] += moved
+        self._readers_of_root[output] += self._readers_of_root.pop(root)
+        if root in self._fixed_roots:
+            self._fixed_roots.add(output)
+        for name in moved:
+            self._root_of_value[name] = output
+            place = self.places[name]
+            assert isinstance(place, Derived)
+            self.prototypes[name] = place.make(self.prototypes[place.source])

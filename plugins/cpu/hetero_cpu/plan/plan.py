@@ -13,7 +13,7 @@ import numpy as np
 from hetero_core.network.graph import Node
 from hetero_core.network.operators import STANDARD_DOMAINS
 from hetero_cpu.machine.calls import NativeCall
-from hetero_cpu.operators.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.operators.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -78,6 +78,11 @@ def keep(array: Array) -> Array:
     return array
 
 
+def take_cut(array: Array, *, cut: Cut) -> Array:
+    """Returns a part of an array."""
+    return array[cut]
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
     """A value in the memory of its source."""
@@ -132,6 +137,15 @@ class External:
         return (*self.inputs, *self.outputs.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A source of a concatenation, at `cut` of the result: computed in place if it `is_moved`, else copied."""
+
+    source: str
+    cut: Cut
+    is_moved: bool
+
+
 @dataclass(frozen=True, eq=False)
 class ExecutionPlan:
     """Steps, and where each value lies: a block at an offset, or derived from another value; a value without a place is passed by name."""
@@ -144,6 +158,8 @@ class ExecutionPlan:
     outputs: tuple[str, ...]
     arena_bytes: int
     external: External = field(default_factory=External)
+    joins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+    """The values that are concatenations, and their pieces."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:

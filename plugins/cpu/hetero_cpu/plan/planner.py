@@ -1,7 +1,7 @@
 """From groups to a plan: a recipe for each. Computes nothing, allocates nothing that is kept.
 
 ```text
-group ── choose ──> recipe or views ── placing.py ──> a place for each value ── lay_arena ──> its offset
+group ── choose ──> recipe, views or join ── placing.py ──> a place for each value ── lay_arena ──> its offset
 ```
 """
 
@@ -22,12 +22,12 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import join_chains
 from hetero_cpu.operators.groups import Group, form_groups
-from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Limits, Recipe, Site, Views
+from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.arena import Lifetime, place_blocks
 from hetero_cpu.plan.passes import list_static_types
-from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer
+from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 
@@ -235,6 +235,8 @@ class _Builder:
             self._add_foreign(group.node)
         elif isinstance(choice, Views):
             self.placer.add_views(group, choice)
+        elif isinstance(choice, Join):
+            self._add_join(group, choice)
         else:
             # A zero point is read by products behind the node that subtracts it.
             behind = set(choice.reads).difference(group.reads)
@@ -308,6 +310,14 @@ class _Builder:
         self.steps.append(PlannedStep(node, work, writes, strides=strides))
         self.placer.moment += 1
 
+    def _add_join(self, group: Group, join: Join) -> None:
+        (output,) = group.outputs
+        copied = self.placer.place_join(output, join)
+        if copied:
+            prototypes = self.placer.prototypes
+            recipe = copy_pieces(prototypes[output], copied, prototypes, workers=self.workers)
+            self._add_step(group.name_profile(), recipe, (output,))
+
     def finish(self) -> ExecutionPlan:
         """Returns the plan with every block placed."""
         end = len(self.steps) + 1
@@ -338,6 +348,7 @@ class _Builder:
             tuple(spec.name for spec in self.network.outputs),
             layout.arena_bytes,
             external,
+            self.placer.joins,
         )
 
     def _find_outside(self, used: set[str]) -> External:

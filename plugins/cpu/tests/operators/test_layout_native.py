@@ -1,4 +1,4 @@
-"""Copies by machine code against NumPy: transposed matrices of any size, rows, broadcasts, concatenations."""
+"""Copies by machine code against NumPy: transposed matrices of any size, rows, broadcasts, pieces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.operators.groups import Extra, Group
-from hetero_cpu.operators.layout import TURN, plan_concat, plan_copy, plan_expand, plan_reshape, plan_transpose
+from hetero_cpu.operators.layout import TURN, plan_concat, plan_copy, plan_expand, plan_pieces, plan_reshape, plan_transpose
 from hetero_cpu.operators.recipe import Recipe, Site, Views
 from hetero_cpu.operators.weights import PackedWeights
 from hypothesis import given, settings
@@ -135,17 +135,12 @@ def test_reshape_that_has_a_view_is_a_view() -> None:
     assert isinstance(plan_reshape(make_site(Node("n", "Reshape", ("x",), ("y",)), draw_array(1, 6, 4), (3, 8))), Views)
 
 
-def make_concat(axis: int, output: tuple[int, ...], **arrays: Array) -> Site:
-    types = {name: TensorType(array.dtype.name, array.shape) for name, array in arrays.items()}
-    types["y"] = TensorType(next(iter(arrays.values())).dtype.name, output)
-    node = Node("joined", "Concat", tuple(arrays), ("y",), attributes={"axis": axis})
-    return Site(Group(node), types, {}, arrays, PackedWeights())
-
-
 @pytest.mark.parametrize(("shapes", "output"), [([(3, 3), (3, 3)], (5, 3)), ([(3, 3), (3, 2)], (6, 3)), ([(3, 3), (3,)], (6, 3))])
 def test_concat_that_contradicts_its_type_is_left_to_the_toolkit(shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> None:
+    node = Node("joined", "Concat", ("a", "b"), ("y",), attributes={"axis": 0})
+    types = {name: TensorType("float32", shape) for name, shape in zip("aby", [*shapes, output], strict=True)}
     arrays = {name: np.zeros(shape, np.float32) for name, shape in zip("ab", shapes, strict=True)}
-    assert plan_concat(make_concat(0, output, **arrays)) is None
+    assert plan_concat(Site(Group(node), types, {}, arrays, PackedWeights())) is None
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -165,10 +160,11 @@ def test_group_of_another_epilogue_is_refused() -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_concat_copies_its_inputs_side_by_side(width: int) -> None:
+def test_pieces_are_copied_side_by_side(width: int) -> None:
     sources = {"a": lay_last(draw_array(1, 2, 24, 5, 6)), "b": lay_last(draw_array(2, 2, 40, 5, 6), around=1)}
     y = lay_last(np.zeros((2, 64, 5, 6), np.float32), around=1)
-    recipe = plan_concat(make_concat(1, y.shape, **sources))
+    cuts = [(slice(None), slice(0, 24)), (slice(None), slice(24, 64))]
+    recipe = plan_pieces(y, cuts, sources, workers=2)
     assert recipe is not None
     assert len(recipe.kernels) == 1
     run_calls(recipe.bind([sources[value] for value in recipe.reads], [y], np.empty(0, np.uint8)), width)
@@ -176,11 +172,5 @@ def test_concat_copies_its_inputs_side_by_side(width: int) -> None:
     assert np.isnan(y.base).sum() == y.base.size - y.size
 
 
-def test_elements_of_eight_bytes_are_joined_by_numpy() -> None:
-    a, b, y = np.arange(4.0), np.arange(3.0), np.empty(7)
-    recipe = plan_concat(make_concat(0, (7,), a=a, b=b))
-    assert recipe is not None
-    assert not recipe.kernels
-    for call in recipe.bind([a, b], [y], np.empty(0, np.uint8)):
-        call()
-    assert y.tolist() == [0, 1, 2, 3, 0, 1, 2]
+def test_pieces_of_eight_bytes_are_refused() -> None:
+    assert plan_pieces(np.empty(4), [(slice(0, 4),)], {"a": np.empty(4)}, workers=1) is None
