@@ -141,6 +141,11 @@ class Graph:
         return {spec.name: index for index, spec in enumerate(self.inputs)}
 
     @cached_property
+    def index_of_initializer(self) -> Mapping[str, int]:
+        """Constant -> position."""
+        return {name: index for index, name in enumerate(self.initializers)}
+
+    @cached_property
     def names_of_outputs(self) -> frozenset[str]:
         """The values that the graph returns."""
         return frozenset(spec.name for spec in self.outputs)

@@ -16,12 +16,10 @@ _Kept = TypeVar("_Kept")
 def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | None = None) -> Network:
     """Returns the part of a network that holds exactly the nodes named, in the order of the network. Any set of nodes will do.
 
-    Inputs: values that the part reads (in bodies, too) and neither produces nor holds as a constant; network inputs come first,
-    in the
-    order of the network, then values by the position of their producer. Outputs: values that are made inside and read outside or
-    returned
-    by the network, by the position of the producer. A network output that is an input
-    or a constant is no output of any part. Nodes, constants and types are shared. Cost: proportional to the part, after the first.
+    Inputs: values that the part reads (in bodies, too) and neither produces nor holds as a constant; network inputs come first, in the
+    order of the network, then values by the position of their producer. Outputs: values that are made inside and read outside or returned
+    by the network, by the position of the producer. Constants: in the order of the network. A network output that is an input or a
+    constant is no output of any part. Nodes, constants and types are shared. Cost: proportional to the part, after the first.
 
     Raises: InvalidNetworkError for a name that is no node, and for boundary values without a known element type, all of them.
     """
@@ -31,12 +29,14 @@ def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | N
     inputs, outputs = _find_border(network, set(positions), nodes)
     _check_types(network, (*inputs, *outputs))
     values = dict.fromkeys(value for node in nodes for value in (*node.reads, *node.writes))
+    # ONNX Runtime 1.32 does not load some networks whose constants stand in another order than the exporter's.
+    constants = sorted((value for value in values if value in network.initializers), key=network.index_of_initializer.__getitem__)
     return Network(
         network.name if name is None else name,
         tuple(ValueSpec(value, network.types[value]) for value in inputs),
         tuple(ValueSpec(value, network.types[value]) for value in outputs),
         nodes,
-        _restrict(network.initializers, values),
+        _restrict(network.initializers, constants),
         _restrict(network.types, values),
         opsets=network.opsets,
         ir_version=network.ir_version,

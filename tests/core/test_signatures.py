@@ -17,13 +17,13 @@ def type_of_y(text: str) -> str:
     ("text", "expected"),
     [
         # The output of Scaler is tensor(float) for any input type.
-        ("g (double[2,2] x) => (z) { y = ai.onnx.ml.Scaler<offset = [0.0], scale = [1.0]>(x) z = Identity(y) }", "float32[...]"),
+        ("g (double[2,2] x) => (z) { y = ai.onnx.ml.Scaler<offset = [0.0], scale = [1.0]>(x) z = Identity(y) }", "float32[2,2]"),
         # The output of Imputer has the type of its input, also behind an operator without inference.
-        ("g (int64[2] x) => (z) { y = ai.onnx.ml.Imputer<imputed_value_int64s = [1]>(x) z = Identity(y) }", "int64[...]"),
+        ("g (int64[2] x) => (z) { y = ai.onnx.ml.Imputer<imputed_value_int64s = [1]>(x) z = Identity(y) }", "int64[2]"),
         ("g (double[2] x) => (z) { a = ai.onnx.ml.Imputer<imputed_value_floats = [1.0]>(x) b = Neg(a) "
-         "y = ai.onnx.ml.Imputer<imputed_value_floats = [1.0]>(b) z = Neg(y) }", "float64[...]"),
+         "y = ai.onnx.ml.Imputer<imputed_value_floats = [1.0]>(b) z = Neg(y) }", "float64[2]"),
         ("g (float x) => (z) <double[2] w = {1.0, 2.0}> { y = ai.onnx.ml.Imputer<imputed_value_floats = [1.0]>(w) z = Neg(y) }",
-         "float64[...]"),
+         "float64[2]"),
     ],
     ids=["fixed", "as_input", "chain", "of_a_constant"],
 )  # fmt: skip

@@ -422,6 +422,9 @@ def _prepare_regressor(
         place_of_node, target_treeids, target_nodeids, target_ids,
         read_floats(target_weights, target_weights_as_tensor, "target_weights"),
     )  # fmt: skip
+    if n_targets == 1:  # skl2onnx writes a decision path with one equal weight per class; as in ONNX Runtime, a leaf's first weight counts
+        _, first = np.unique(leaves.places, return_index=True)
+        leaves = Leaves(leaves.places[first], leaves.targets[first], leaves.weights[first])
     return build_forest(
         xp, nodes, leaves, roots=roots, targets=n_targets, base_values=read_floats(base_values, base_values_as_tensor, "base_values"),
         aggregate=aggregate_function, post_transform=post_transform,
