@@ -284,7 +284,7 @@ def test_ambiguous_forest_is_refused(changes: dict[str, Any], reason: str) -> No
 @pytest.mark.parametrize("aggregate", ["SUM", "MAX", "MIN", "AVERAGE"])
 def test_first_of_several_weights_of_a_leaf_counts_for_a_single_target(aggregate: str) -> None:
     attributes = {**STUMP, "target_treeids": [0] * 4, "target_nodeids": [1, 2, 2, 1], "target_ids": [0] * 4,
-                  "target_weights": [5.0, 2.0, 4.0, 7.0], "aggregate_function": aggregate}  # fmt: skip
+                  "target_weights": [5.0, 2.0, 4.0, 7.0], "n_targets": 1, "aggregate_function": aggregate}  # fmt: skip
     (ours,), (theirs,) = run_both(make_model("TreeEnsembleRegressor", 3, X, attributes), X)
     assert sorted(ours.reshape(-1).tolist()) == [2.0, 5.0]
     assert_same(ours, theirs)

@@ -422,7 +422,8 @@ def _prepare_regressor(
         place_of_node, target_treeids, target_nodeids, target_ids,
         read_floats(target_weights, target_weights_as_tensor, "target_weights"),
     )  # fmt: skip
-    if n_targets == 1:  # skl2onnx writes a decision path with one equal weight per class; as in ONNX Runtime, a leaf's first weight counts
+    # A decision path of skl2onnx has equal weights in a leaf, one for each class. As in ONNX Runtime, the first weight counts.
+    if n_targets == 1:
         _, first = np.unique(leaves.places, return_index=True)
         leaves = Leaves(leaves.places[first], leaves.targets[first], leaves.weights[first])
     return build_forest(
