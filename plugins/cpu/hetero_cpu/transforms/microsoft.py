@@ -35,7 +35,7 @@ _VERSIONS = {
     "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20,
     "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13, "Mul": 14, "Neg": 13,
     "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13, "Softmax": 13, "Split": 18,
-    "Sub": 14, "Swish": 24, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
+    "Sub": 14, "Swish": 24, "Tanh": 13, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
 }  # fmt: skip
 _BY_HEADS = (0, 2, 1, 3)
 """From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""

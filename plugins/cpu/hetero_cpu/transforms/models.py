@@ -6,6 +6,7 @@ Binarizer                        ──> Greater ── Cast
 Imputer                          ──> IsNaN or Equal ── Where
 classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gather from the texts
 SVM, linear                      ──> MatMul ── Add ──> decisions
+SVM, polynomial or sigmoid       ──> MatMul ── Add ──> products or Tanh ── MatMul ── Add ──> decisions
 SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
 decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
                                  └─> Mul ── Add ── CouplePairs ──> probabilities
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
@@ -282,10 +283,11 @@ def _measure_distances(network: Network, names: FreshNames, node: Node) -> Repla
 
 _LARGEST_EXPONENT = 256.0
 """Of the radial kernel for a vector and the center: float32 has its rounding as 1e-5."""
+_LARGEST_DEGREE = 8
 
 
 def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
-    """Adds the nodes of a support vector machine that is linear or radial; none for other machines.
+    """Adds the nodes of a support vector machine; none for degrees that are no small number, and for distances beyond float32.
 
     Source: ONNX-ML SVMClassifier-1, SVMRegressor-1, libsvm.
     """
@@ -314,7 +316,15 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         is_short = _read_dtype(network, node) == "float32"
         compared = writer.add("Exp", writer.add("Min", exponent, add_floats(np.zeros(1))) if is_short else exponent)
     else:
-        return
+        degree = int(similarity.degree)
+        if similarity.kernel_type == "POLY" and not 1 <= degree <= _LARGEST_DEGREE:
+            return
+        products = writer.add("MatMul", x, add_floats(similarity.gamma * similarity.vectors))
+        affine = writer.add("Add", products, add_floats(np.array([similarity.coef0])))
+        if similarity.kernel_type == "SIGMOID":
+            compared = writer.add("Tanh", affine)
+        else:
+            compared = reduce(lambda power, _: writer.add("Mul", power, affine), range(degree - 1), affine)
     products = writer.add("MatMul", compared, add_floats(weights))
     decisions = writer.add("Add", products, add_floats(np.reshape(machine.rho, -1)))
     if is_classifier:
