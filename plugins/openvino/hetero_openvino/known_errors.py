@@ -779,6 +779,8 @@ ROWS = (
          "OpenVINO loses the Transpose of an operand of Einsum that it computes from constants, by GatherElements for one"),
     _row("reduced_integers", "Add Div Mul Neg Sub", _shifts_reduced_integers,
          "OpenVINO leaves the last results unwritten where it fuses {node.op_type} into a reduction of integers"),
+    _row("normalizer_of_magnitudes", "ai.onnx.ml.Normalizer", lambda node, graph: node.attributes.get("norm", "MAX") == "MAX",
+         "OpenVINO divides by the greatest magnitude of a row, not by its greatest element"),
     _row("if_of_open_sizes", "If", _has_open_branches, "OpenVINO lets other values overwrite what an If with open sizes returns"),
     _row("lp_normalization", "LpNormalization", always, "OpenVINO adds to the norm that LpNormalization divides by"),
     _row("round_of_quotient", "Round", follows("Div"),

@@ -290,6 +290,10 @@ EXAMPLES: dict[str, Example] = {
         "g (int8[9,6,2] x) => (y) <int64[1] a = {2}, int32 c = {3}> { k = Cast <to = 6> (x) s = ReduceSum (k, a) y = Add (s, c) }",
         "g (int8[9,6,2] x) => (y) <int64[1] a = {2}, int32 c = {3}> { k = Cast <to = 6> (x) s = Add (k, c) y = ReduceSum (s, a) }",
     ),
+    "normalizer_of_magnitudes": (
+        'g (float[3,4] x) => (y) { y = ai.onnx.ml.Normalizer <norm = "MAX"> (x) }',
+        'g (float[3,4] x) => (y) { y = ai.onnx.ml.Normalizer <norm = "L1"> (x) }',
+    ),
     "conv_strides_last_axis": (
         "g (float[2,1,15,1] x, float[4,1,3,3] w) => (y) { y = Conv <pads = [1, 1, 1, 1], strides = [1, 2]> (x, w) }",
         "g (float[2,1,15,4] x, float[4,1,3,3] w) => (y) { y = Conv <pads = [1, 1, 1, 1], strides = [1, 2]> (x, w) }",

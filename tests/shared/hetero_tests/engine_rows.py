@@ -28,7 +28,7 @@ _LARGEST = 64
 def read_graph(core: Core, text: str, rng: np.random.Generator | None = None) -> Network:
     """Returns the network of a graph; `rng` opens some sizes of its inputs."""
     opset, _, graph = text.partition(" ") if text[0].isdecimal() else ("17", "", text)
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]> {graph}')
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1, "ai.onnx.ml": 3]> {graph}')
     for value in model.graph.input if rng is not None else ():
         for axis, size in enumerate(value.type.tensor_type.shape.dim):
             if rng is not None and size.dim_value <= _LARGEST and rng.random() < 0.5:
