@@ -36,7 +36,9 @@ FOLDER = "store"
 MOST_BYTES = 1 << 29
 """The limit of all entries together; beyond it the least recently used are removed."""
 _SWEEP_BYTES = 1 << 24
-"""Bytes of entries that a process writes before it checks the size of the folder again."""
+"""Bytes of entries that are written, on average, between two checks of the folder's size. A check reads the status of all files, which
+beside a loop of short runs takes seconds, so a program that writes little mostly makes none.
+"""
 _DIGEST_BYTES = 32
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _LONGEST_NAME = 100
@@ -53,10 +55,6 @@ def name_entry(kind: str, *parts: str | bytes) -> str:
 
 class Store:
     """The entries of the user's private folder. Safe for threads and processes; every failure is a warning and a miss."""
-
-    def __init__(self) -> None:
-        # The first write looks at the size of the folder.
-        self._unswept = _SWEEP_BYTES
 
     def read(self, name: str) -> bytes | None:
         """Returns the content of an entry; None for an entry that is missing, damaged, or writable by other users."""
@@ -84,9 +82,7 @@ class Store:
             return
         try:
             write_entry(f"{folder}/{name}", content)
-            self._unswept += len(content)
-            if self._unswept >= _SWEEP_BYTES:
-                self._unswept = 0
+            if int.from_bytes(os.urandom(4), "big") % _SWEEP_BYTES < len(content):
                 remove_oldest(folder, limit=MOST_BYTES, latest=name)
         except OSError as error:
             logger.warning("cannot keep '%s' in the private store: %s", name, error)

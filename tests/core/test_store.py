@@ -201,7 +201,7 @@ def test_names_differ_by_kind_and_by_each_part() -> None:
 
 def test_entries_that_were_not_used_for_longest_go_first(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MOST_BYTES", 400)
-    monkeypatch.setattr(store, "_SWEEP_BYTES", 0)
+    monkeypatch.setattr(store, "_SWEEP_BYTES", 1)
     for age, name in enumerate("abc"):
         STORE.write(name, bytes(100))
         os.utime(path_of(name), (1000 + age, 1000 + age))
