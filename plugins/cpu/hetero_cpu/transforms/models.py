@@ -281,13 +281,15 @@ def _measure_distances(network: Network, names: FreshNames, node: Node) -> Repla
     return writer.finish()
 
 
-_LARGEST_EXPONENT = 256.0
-"""Of the radial kernel for a vector and the center: float32 has its rounding as 1e-5."""
+_LARGEST_VALUE = 256.0
+"""Of the exponent of the radial kernel for a vector and the center, of the argument of Tanh and of a power for a vector and itself:
+float32 has its rounding as 1e-5.
+"""
 _LARGEST_DEGREE = 8
 
 
 def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
-    """Adds the nodes of a support vector machine; none for degrees that are no small number, and for distances beyond float32.
+    """Adds the nodes of a support vector machine; none for degrees that are no small number, and for vectors that need float64.
 
     Source: ONNX-ML SVMClassifier-1, SVMRegressor-1, libsvm.
     """
@@ -306,7 +308,7 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         center = similarity.vectors.mean(axis=1)
         vectors = similarity.vectors - center[:, None]
         gamma, squares = similarity.gamma, (vectors**2).sum(axis=0)
-        if not 0 <= gamma * squares.max() <= _LARGEST_EXPONENT:
+        if not 0 <= gamma * squares.max() <= _LARGEST_VALUE:
             return
         rows = writer.add("Sub", x, add_floats(center))
         products = writer.add("MatMul", rows, add_floats(2 * gamma * vectors))
@@ -316,8 +318,9 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         is_short = _read_dtype(network, node) == "float32"
         compared = writer.add("Exp", writer.add("Min", exponent, add_floats(np.zeros(1))) if is_short else exponent)
     else:
-        degree = int(similarity.degree)
-        if similarity.kernel_type == "POLY" and not 1 <= degree <= _LARGEST_DEGREE:
+        degree = int(similarity.degree) if similarity.kernel_type == "POLY" else 1
+        largest = abs(similarity.gamma) * similarity.squares.max() + abs(similarity.coef0)
+        if not 1 <= degree <= _LARGEST_DEGREE or not largest**degree <= _LARGEST_VALUE:
             return
         products = writer.add("MatMul", x, add_floats(similarity.gamma * similarity.vectors))
         affine = writer.add("Add", products, add_floats(np.array([similarity.coef0])))

@@ -99,8 +99,9 @@ def run(model: Any, x: Any, *, is_native: bool = True) -> dict[str, Any]:
         # The first rows decide nothing for the class.
         request.infer({"x": x[:2]})
         outputs = {name: np.array(array) for name, array in request.infer({"x": x}).items()}
-        (plan,) = network.executable._plans.plans
-        assert bool(plan.opened.calls) == is_native
+        plans = network.executable._plans.plans
+        assert plans
+        assert [bool(plan.opened.calls) for plan in plans] == ([True] if is_native else [False] * len(plans))
         return outputs
 
 
@@ -219,6 +220,20 @@ def test_vector_regressor_equals_float64(kernel: str, is_one_class: int, rows: i
     largest = np.abs(compare(x, vectors, kernel)).max() if kernel == "POLY" else 1
     expected = np.where(y > 0, 1, -1) if is_one_class else y
     np.testing.assert_allclose(actual["y"][:, 0], expected, rtol=tolerance, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("kernel", ["POLY", "SIGMOID"])
+def test_vectors_far_from_zero_are_the_toolkits(kernel: str) -> None:
+    rng = np.random.default_rng(0)
+    vectors, weights = rng.standard_normal((20, FEATURES)).astype(np.float32) + 40, rng.standard_normal(20).astype(np.float32)
+    x = (rng.standard_normal((9, FEATURES)) + 40).astype(np.float32)
+    attributes = {
+        "coefficients": weights, "kernel_type": kernel, "kernel_params": [0.3, 0.5, 3.0], "n_supports": 20,
+        "rho": [0.25], "support_vectors": vectors.reshape(-1),
+    }  # fmt: skip
+    actual = run(make_model("SVMRegressor", list_outputs(1), attributes), x, is_native=False)
+    expected = compare(x, vectors, kernel) @ weights.astype(np.float64) + 0.25
+    np.testing.assert_allclose(actual["y"][:, 0], expected, rtol=1e-6)
 
 
 def compare(x: Any, vectors: Any, kernel: str) -> Any:
