@@ -259,7 +259,7 @@ class _Scope:
 
 
 def _nest(inner: dict[str, Any], outer: Mapping[str, Any]) -> ChainMap[str, Any]:
-    """Returns what is known in a body, above what is known around it."""
+    """Returns the facts about a body in front of those about the graph around it."""
     return ChainMap(inner, *(outer.maps if isinstance(outer, ChainMap) else (outer,)))
 
 

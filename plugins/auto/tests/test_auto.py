@@ -519,7 +519,7 @@ def test_fastest_device_is_chosen_by_measurement(
 
 
 def test_devices_are_compared_on_a_request_of_now(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
-    """As of a language model, whose first request differs from all later ones."""
+    """The first request of a language model, a prompt, differs from the tokens behind it."""
     challenger, quick = add_device("A"), add_device("B")
     challenger.load_gate.clear()
     loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
@@ -538,7 +538,7 @@ def test_devices_are_compared_on_a_request_of_now(core: Core, add_device: Any, n
 def test_devices_are_compared_on_the_mix_of_sizes(
     core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], expected: str
 ) -> None:
-    """A takes 1 ms for one row and 10 for a hundred, B takes 2 and 5: one of each takes 11 and 7 ms, ten and one take 20 and 25."""
+    """A takes 1 ms for a row and 10 for a hundred, B takes 2 and 5. So B is faster for one request of each, and A for ten and one."""
     now = 0.0
 
     def work(device: Any, seconds: dict[float, float]) -> None:

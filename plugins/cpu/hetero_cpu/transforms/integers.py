@@ -1030,7 +1030,7 @@ def _activate_quantized(state: _Rewriter, node: Node) -> bool:
 
 
 def _find_divisor(codes: Codes, x_scale: Array, y_scale: Array, target: tuple[int, str]) -> Array | None:
-    """Returns a divisor near the scale with which a Sigmoid gives the toolkit's result for each byte; None if there is none.
+    """Returns a divisor near the scale with which a Sigmoid gives the toolkit's result for each byte; None if every divisor fails.
 
     With the scale itself the last digits may decide about a result that is in the middle of two steps.
     """
