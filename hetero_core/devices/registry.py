@@ -342,8 +342,12 @@ class Registry:
                 self._retired[id(device if claim.is_factory else claim.plugin)] = device
             devices = [*(closer for _, closer in self._unnamed), *self._retired.values()]
             self._retired, self._devices, self._unnamed = {}, {}, []
+            closed = {device.provenance for device in devices}
             unanswered = [
-                claim.provenance for claims in self._announced.values() for claim in claims if claim.patience.is_exhausted
+                claim.provenance
+                for claims in self._announced.values()
+                for claim in claims
+                if claim.patience.is_exhausted and claim.provenance not in closed
             ]
         for provenance in unanswered:
             logger.warning("device %s is not closed: %s hangs", provenance.device, provenance)

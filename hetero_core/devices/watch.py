@@ -37,9 +37,10 @@ class OutOfTimeError(Exception):
 
 @dataclass(slots=True)
 class Watch:
-    """A call with a limit. `outer` is the watched call that has made it, `inner` the number of watched calls that it has made."""
+    """A call with a limit. `outer` is the watched call that has made it, `inner` the number of watched calls that it waits for."""
 
     outer: Watch | None
+    seconds: float
     end_of_wait: float
     is_budget: bool
     done: threading.Event = field(default_factory=threading.Event)
@@ -47,8 +48,24 @@ class Watch:
     result: Any = None
     error: BaseException | None = None
     inner: int = 0
+    inner_since: float = 0.0
     place: str = ""
     is_set_aside: bool = False
+
+    def count_inner(self, change: int) -> None:
+        """Counts a watched call that begins (1) or has ended (-1); a limit of a single plugin ends later by the time in between."""
+        with self.lock:
+            if not self.inner:
+                self.inner_since = monotonic()
+            self.inner += change
+            if not self.inner and not self.is_budget:
+                self.end_of_wait += monotonic() - self.inner_since
+
+    def find_remaining(self) -> float:
+        """Returns how many seconds to wait before looking again; not above 0 if the time of the call is over."""
+        with self.lock:
+            stands_still = self.inner and not self.is_budget
+            return min(self.seconds if stands_still else self.end_of_wait - monotonic(), LONGEST_WAIT)
 
     def set_aside(self) -> bool:
         """Abandons the call and returns True; returns False if the call has just ended."""
@@ -76,7 +93,7 @@ def call_within(
     Raises: OutOfTimeError after so many seconds; errors of the call.
     """
     outer = _current.get()
-    watch = Watch(outer, monotonic() + seconds, is_budget)
+    watch = Watch(outer, seconds, monotonic() + seconds, is_budget)
 
     def work() -> None:
         _current.set(watch)
@@ -90,15 +107,15 @@ def call_within(
             on_late_result(watch.result)
 
     if outer is not None:
-        outer.inner += 1
+        outer.count_inner(1)
     try:
         threading.Thread(target=copy_context().run, args=(work,), name=thread, daemon=True).start()
-        while not watch.done.wait(min(seconds, LONGEST_WAIT)):
-            if (is_budget or not watch.inner) and watch.set_aside():
+        while not watch.done.wait(watch.find_remaining()):
+            if watch.find_remaining() <= 0 and watch.set_aside():
                 raise OutOfTimeError(watch.place)
     finally:
         if outer is not None:
-            outer.inner -= 1
+            outer.count_inner(-1)
     if watch.error is not None:
         raise watch.error
     return watch.result  # type: ignore[no-any-return]  # the call's own result

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from hetero_cpu.device import CpuDevice
 
 from hetero_core import ConfigKey, Core, DeviceName, Network, hookimpl
+from hetero_core.devices.watch import OutOfTimeError, call_within
 from hetero_core.errors import ConfigValueError, DeviceTimeoutError, DeviceUnavailableError, PluginError
 
 ADD = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
@@ -175,6 +177,24 @@ def test_innermost_plugin_is_blamed(impatient: Core, hanging: Hanging, read: Cal
     assert impatient.get_metric("HETERO:CPU", "DEVICE_ARCHITECTURE")
 
 
+def test_clock_of_a_plugin_stands_still_while_it_waits_for_another() -> None:
+    def wait_and_work() -> str:
+        with pytest.raises(OutOfTimeError):
+            call_within(SOON, threading.Event().wait, thread="inner")
+        time.sleep(0.8 * SOON)  # begins close to the end of the outer limit, and ends after it
+        return "done"
+
+    assert call_within(1.1 * SOON, wait_and_work, thread="outer") == "done"
+
+
+def test_budget_goes_on_while_it_waits_for_another_call() -> None:
+    def wait() -> None:
+        call_within(LIMIT, threading.Event().wait, thread="inner")
+
+    with pytest.raises(OutOfTimeError):
+        call_within(SOON / 5, wait, thread="outer", is_budget=True)
+
+
 def test_waiting_plugin_is_not_blamed_for_a_hanging_plugin(impatient: Core, hanging: Hanging) -> None:
     class Asking(CpuDevice):
         @hookimpl
@@ -210,6 +230,18 @@ def test_plugin_that_hangs_while_closing_is_abandoned(hanging: Hanging) -> None:
     assert hanging_row.reason == ""
     with pytest.raises(DeviceTimeoutError, match=f"has not returned from close_device within {SOON:g} s"):
         core.close()
+
+
+def test_device_that_left_a_metric_unanswered_is_reported_once(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
+    hanging.question = "the metric FULL_DEVICE_NAME"
+    core = Core(device_timeout=SOON)
+    core.register_plugin("HANGING", hanging)
+    with pytest.raises(DeviceTimeoutError):
+        core.get_metric("HANGING", "FULL_DEVICE_NAME")
+    core.close()
+    assert [record.message for record in caplog.records] == [
+        f"device HANGING is not closed: plugin HANGING (module {__name__}) hangs"
+    ]
 
 
 def test_name_of_a_hanging_plugin_can_be_registered_again(impatient: Core, hanging: Hanging) -> None:
@@ -289,7 +321,7 @@ def test_hetero_devices_ends_and_lists_all_but_a_hanging_device(tmp_path: Path) 
     (folder / "entry_points.txt").write_text("[hetero_core.devices]\nSTUCK = acme_stuck\n")
     script = COMMAND.format(folder=str(tmp_path))
     ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, "devices", "--timeout", "1"],
+        [sys.executable, "-W", "error", "-c", script, "devices", "--timeout", "2"],
         capture_output=True,
         text=True,
         check=False,
@@ -298,7 +330,7 @@ def test_hetero_devices_ends_and_lists_all_but_a_hanging_device(tmp_path: Path) 
     assert ended.returncode == 0, ended.stderr
     rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line}  # an empty line is before what is not installed
     assert "CANNOT BE USED: device STUCK hangs: plugin STUCK (acme-stuck 1.5) has not returned from create_device" in rows["STUCK"]
-    assert "within 1 s" in rows["STUCK"]
+    assert "within 2 s" in rows["STUCK"]
     assert "CANNOT BE USED" not in rows["CPU"]
     assert "CANNOT BE USED" not in rows["TEMPLATE"]
     assert ended.stderr.splitlines() == ["device STUCK is not closed: plugin STUCK (acme-stuck 1.5) hangs"]
