@@ -1,13 +1,8 @@
-"""A pass that lets convolutions and poolings pad for themselves in place of a Pad before them.
-
-Only constant pads at the spatial axes count, and only if the next operator's own pads mean the same: a convolution's are zeros; an
-average's are zeros that count; a maximum's are minus infinity, for which zeros may stand before a value that is never negative.
-"""
+"""A pass that lets convolutions pad with zeros for themselves in place of a Pad before them. Only the spatial axes count."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import rank_of, sizes_of
@@ -15,61 +10,34 @@ from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_integers
 from hetero_core.transforms.rewrite import fuse_pairs
 
-_NEVER_NEGATIVE = frozenset({"Abs", "Relu", "Sigmoid", "HardSigmoid", "Softplus", "Exp", "Softmax"})
-
 
 def fold_pads(network: Network) -> Network:
-    """Returns the network with each Pad in the pads of the Conv, AveragePool or MaxPool that alone reads it, if that is the
-    same."""
+    """Returns the network with each Pad in the pads of the Conv that alone reads it, if it adds zeros to the spatial axes."""
 
-    def fuse(pad: Node, window: Node) -> Node | None:
-        return _fuse_pad(network, pad, window)
+    def fuse(pad: Node, conv: Node) -> Node | None:
+        return _fuse_pad(network, pad, conv)
 
     fused = fuse_pairs(network, fuse)
     return network if fused is network else drop_unread(fused)
 
 
-def _fuse_pad(network: Network, pad: Node, window: Node) -> Node | None:
-    if pad.op_type != "Pad" or pad.domain or window.domain or window.inputs[0] != pad.outputs[0]:
+def _fuse_pad(network: Network, pad: Node, conv: Node) -> Node | None:
+    if (pad.op_type, pad.domain, conv.op_type, conv.domain) != ("Pad", "", "Conv", "") or conv.inputs[0] != pad.outputs[0]:
         return None
-    pad_widths = _read_pads(network, pad)
-    kernel = _read_kernel(network, window)
-    if pad_widths is None or kernel is None or window.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    pad_widths, filters = _read_pads(network, pad), sizes_of(network.type_of(conv.inputs[1]))
+    if pad_widths is None or filters is None or conv.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
     added, number = pad_widths
-    count = len(kernel)
+    count = len(filters) - 2
     # Batch and channels stay; all pads before stand in front of all pads behind, as in ONNX.
-    if len(added) != 2 * (count + 2) or any(added[:2]) or any(added[count + 2 : count + 4]) or min(added) < 0:
+    is_spatial = len(added) == 2 * (count + 2) and not any(added[:2]) and not any(added[count + 2 : count + 4])
+    if number != 0 or not is_spatial or min(added) < 0:
         return None
     spatial = (*added[2 : count + 2], *added[count + 4 :])
-    old = tuple(window.attributes.get("pads", (0,) * 2 * count))
-    attributes: dict[str, Any] = {key: value for key, value in window.attributes.items() if key != "auto_pad"}
+    attributes = {key: value for key, value in conv.attributes.items() if key != "auto_pad"}
+    old = attributes.get("pads", (0,) * 2 * count)
     attributes["pads"] = tuple(amount + other for amount, other in zip(old, spatial, strict=True))
-    if window.op_type == "AveragePool":
-        # Windows that reach beyond the pads divide by the number of elements within them, so that the pads would matter.
-        counts = bool(attributes.get("count_include_pad", 0)) or not any(old)
-        if number != 0 or not counts or attributes.get("ceil_mode", 0) or window.since_version < 7:
-            return None
-        attributes["count_include_pad"] = 1
-    elif window.op_type == "MaxPool":
-        if any(window.outputs[1:]) or not _is_neutral_for_maximum(network, pad.inputs[0], number) or attributes.get("ceil_mode", 0):
-            return None
-    elif number != 0:
-        return None
-    if window.op_type != "Conv" and any(
-        amount >= size for amount, size in zip(attributes["pads"], (*kernel, *kernel), strict=True)
-    ):
-        return None
-    return replace(window, inputs=(pad.inputs[0], *window.inputs[1:]), attributes=attributes)
-
-
-def _read_kernel(network: Network, window: Node) -> tuple[int, ...] | None:
-    if window.op_type in ("AveragePool", "MaxPool"):
-        return tuple(window.attributes.get("kernel_shape", ())) or None
-    if window.op_type != "Conv" or len(window.inputs) < 2:
-        return None
-    sizes = sizes_of(network.type_of(window.inputs[1]))
-    return sizes[2:] if sizes is not None and len(sizes) > 2 else None
+    return replace(conv, inputs=(pad.inputs[0], *conv.inputs[1:]), attributes=attributes)
 
 
 def _read_pads(network: Network, pad: Node) -> tuple[tuple[int, ...], float] | None:
@@ -97,10 +65,3 @@ def _read_pads(network: Network, pad: Node) -> tuple[tuple[int, ...], float] | N
     for position, axis in enumerate(axes):
         whole[axis % rank], whole[axis % rank + rank] = pads[position], pads[position + len(axes)]
     return tuple(whole), number
-
-
-def _is_neutral_for_maximum(network: Network, value: str, number: float) -> bool:
-    if number == float("-inf"):
-        return True
-    node = network.find_producer(value)
-    return number == 0 and node is not None and not node.domain and node.op_type in _NEVER_NEGATIVE
