@@ -24,7 +24,7 @@ from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
-from hetero_cpu.operators.scores import ROWS_AT_ONCE, ROWS_OF_CHUNK, list_rows_at_once, prepare_model
+from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
@@ -268,54 +268,3 @@ def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator
         position.set(chosen.choose(column, place))
     number: Number = position.get()
     return number
-
-
-_PRODUCT_PARAMETERS = ("x", "depth", "w", "columns", "y", "rows")
-_MOST_WEIGHTS = 1 << 13
-"""Weights of float64 up to which a product is computed here, not by BLAS."""
-
-
-def plan_product(site: Site) -> Recipe | None:
-    """Returns the recipe of a product of float64 with a few constant weights, as in linear models. Source: ONNX MatMul-13."""
-    (value, weights), x, w = site.node.inputs, site.prototypes[site.node.inputs[0]], site.constant(1)
-    if w is None or x.dtype != np.float64 or w.ndim != 2 or x.ndim < 2 or x.shape[-1] != w.shape[0] or site.group.epilogue:
-        return None
-    if not x.flags.c_contiguous or not w.flags.c_contiguous or not 0 < w.size <= _MOST_WEIGHTS or 0 in x.shape:
-        return None
-    rows, (depth, columns) = prod(x.shape[:-1]), w.shape
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), depth, address_of(reads[1]), columns, address_of(writes[0]), rows)
-        return [NativeCall(PRODUCT, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, writes[0]))]
-
-    return Recipe((value, weights), bind, kernels=(PRODUCT,))
-
-
-def _emit_product(name: str, width: int) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, _PRODUCT_PARAMETERS)
-    begin = chunk * ROWS_OF_CHUNK
-    end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
-    with code.loop(begin, end, ROWS_AT_ONCE) as first:
-        rows = list_rows_at_once(first, end)
-        lines = [p["x"] + row * (p["depth"] * 8) for row in rows]
-
-        def compute(column: Number, lanes: int) -> None:
-            zero = code.repeat_element(code.widen(code.constant(0.0, 1)), lanes)
-            totals = [code.variable(zero) for _ in rows]
-            with code.loop(0, p["depth"]) as step:
-                weights: Any = code.load_element(p["w"] + (step * p["columns"] + column) * 8, "float64", lanes)
-                for line, total in zip(lines, totals, strict=True):
-                    x = code.load_double(line + step * 8)
-                    total.set(total.get() + code.repeat_element(x, lanes) * weights)
-            for row, total in zip(rows, totals, strict=True):
-                code.store_element(p["y"] + (row * p["columns"] + column) * 8, total.get(), "float64")
-
-        full = p["columns"] - p["columns"] % _LANES
-        with code.loop(0, full, _LANES) as column:
-            compute(column, _LANES)
-        with code.loop(full, p["columns"]) as column:
-            compute(column, 1)
-    return code.finish()
-
-
-PRODUCT = Kernel("product_of_doubles", _emit_product)

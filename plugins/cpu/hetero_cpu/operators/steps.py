@@ -32,7 +32,6 @@ NATIVE_STEPS = (
     ),
     ("elements", "plan_lookup", "LabelEncoder"),
     ("elements", "plan_rows", "ArgMax ArgMin ReduceSum ReduceSumSquare Softmax"),
-    ("elements", "plan_product", "MatMul"),
     ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     # Asked before the copies of layout.
     ("shuffle", "plan_turned_groups", "Transpose"),

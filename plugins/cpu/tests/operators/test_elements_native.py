@@ -166,22 +166,6 @@ def test_labels_are_picked_and_rows_summed() -> None:
     check(model, lambda rng, rows: {"x": rng.integers(-9, 9, (rows, 3)).astype(np.float32)}, compute)
 
 
-@pytest.mark.parametrize(("depth", "columns"), [(1, 1), (5, 3), (64, 16)])
-def test_product_of_doubles_is_exact_for_whole_numbers(depth: int, columns: int) -> None:
-    w = np.random.default_rng(depth).integers(-(2**20), 2**20, (depth, columns)).astype(np.float64)
-    model = make_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        {"x": ("float64", ["n", depth])},
-        {"y": 11},
-        [numpy_helper.from_array(w, "w")],
-    )
-
-    def draw(rng: Any, rows: int) -> Any:
-        return {"x": rng.integers(-(2**20), 2**20, (rows, depth)).astype(np.float64)}
-
-    check(model, draw, lambda x: {"y": (x.astype(np.int64) @ w.astype(np.int64)).astype(np.float64)})
-
-
 EXACT = {
     "Abs": np.abs, "IsNaN": np.isnan, "Neg": np.negative, "Reciprocal": np.reciprocal, "Relu": lambda x: np.where(x < 0, 0, x),
     "Sqrt": np.sqrt,
