@@ -139,7 +139,7 @@ def answer(options: argparse.Namespace) -> Answer:
 
 
 def _require_free(name: PluginName) -> None:
-    """Raises UsageError for the name of an installed or known device, and for a name whose distribution is one of hetero's own."""
+    """Raises UsageError if the name belongs to an installed or known device, or its distribution to hetero itself."""
     from importlib_metadata import entry_points  # reads the installed distributions
 
     claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]

@@ -144,7 +144,7 @@ def compare_outputs(
 
 
 def compare_samples(loaded: ExecutableNetwork, samples: Sequence[Sample], *, rtol: float | None) -> list[dict[str, Any]]:
-    """Returns the comparison of the outputs with those of samples, which run in order on one new request."""
+    """Runs the samples in order on a new request, and returns how their outputs differ from the expected outputs."""
     request = loaded.create_infer_request()
     rows = []
     for number, (inputs, expected) in enumerate(samples, 1):

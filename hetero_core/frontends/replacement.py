@@ -1,4 +1,4 @@
-"""Puts a front end in the place of the package whose API it has, for one program or for a block of code.
+"""Puts a front end in place of the package with the same API, for a program or for a block of code.
 
 If the package is installed, the names of the front end are set on the package's own module, and all its remaining names stay; a device
 around the engine takes the engine's names from where the package defines them. If the package is not installed, the front end is

@@ -89,7 +89,7 @@ class Core:
 
     @property
     def available_devices(self) -> list[str]:
-        """The devices that work, without those that are made of others (AUTO, HETERO, MULTI, BATCH)."""
+        """The working devices, without AUTO, HETERO, MULTI and BATCH, which compose other devices."""
         return list(self._core.available_devices)
 
     @translated

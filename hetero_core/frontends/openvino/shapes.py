@@ -119,7 +119,7 @@ class Type(Enum):
     type_name = property(to_string)
 
     def __eq__(self, other: Any) -> bool:
-        """Says whether the other is this type, or that of an installed OpenVINO, whose own functions compare their types with these."""
+        """Says whether `other` is this type, or the type of this name of an installed OpenVINO: its functions compare both."""
         return self is other or (type(other).__name__ == "Type" and bool(other.to_string() == self.name))
 
     __hash__ = Enum.__hash__

@@ -57,9 +57,9 @@ roughly: the device that was loaded first has paid for imports that all devices 
 
 
 class Requests:
-    """The requests to a network until its device is chosen: how many there were of each class of sizes, how many of these followed one of
-    another class, and the inputs of one of each. In a class each input has the same number of elements up to a factor of four, so that
-    there are few classes of a length that grows.
+    """The requests to a network until its device is chosen. For each class of sizes: the number of requests, the number of them that
+    followed a request of a different class, and the inputs of a request. Within a class each input has the same number of elements up
+    to a factor of four, so a growing length makes few classes.
     """
 
     def __init__(self) -> None:
@@ -86,8 +86,8 @@ class Requests:
         self._latest = sizes
 
     def find_mix(self) -> list[tuple[float, float, tuple[Any, ...]]]:
-        """Returns for each class its share of the requests, apart for those behind one of the same class and those behind one of another
-        class, and the inputs of a request; the first request if it is the only one.
+        """Returns for each class two shares of all requests, behind a request of the same class and behind a request of a different class,
+        and the inputs of a request. With fewer than two counted classes it is that class alone, or the first request.
         """
         classes = list(self._classes.values())
         counted = [each for each in classes if each[0]]
@@ -147,8 +147,8 @@ def beats(challenger: Member, best: Member, pool: Pool, *, mix: Mix, repeats: bo
 
 
 def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
-    """Returns seconds of a request, each times its share; the sum is the mean of all requests. A run behind one of another class takes
-    longer, by half and more for a token behind a prompt, as its data has left the caches or a device plans for the other shapes.
+    """Returns seconds of a request, each times its share; the sum is the mean of all requests. A run after a run of a different
+    class takes longer (a token after a prompt by half and more): its data has left the caches, or the device plans for new shapes.
     """
     times = []
     for run in runs:

@@ -248,7 +248,7 @@ def _correct_steps(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 def _avoid_nothing(
     corrector: _Corrector, node: Node, dtype: str, operands: Sequence[int], make_output: Callable[[int], str]
 ) -> bool:
-    """Puts a node into an If: where one of these inputs has no elements, the outputs are made by their index."""
+    """Puts a node into an If. If an input of `operands` is empty, `make_output` builds each output from its index."""
     outputs = [index for index, name in enumerate(node.outputs) if name]
     full = replace(node, outputs=tuple(f"{name}/full" if name else "" for name in node.outputs))
 
@@ -463,10 +463,10 @@ def may_have_no_depth(node: Node, graph: Graph, second: int = 1) -> bool:
 
 
 def _part_product(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Puts a Sum between a dequantization and a product that may be over nothing, or whose scales are not those of its outputs.
+    """Puts a Sum between a dequantization and a product whose summed axis may be empty, or whose scales do not follow its outputs.
 
-    It keeps the engine from a fused product. Over nothing, that product returns memory that was not written; with scales of other axes,
-    or of blocks, it fails.
+    The Sum keeps the engine from fusing them. The fused product returns unwritten memory if the summed axis is empty, and fails with
+    scales of other axes or of blocks.
     """
     producers = [graph.find_producer(name) for name in node.inputs[:2]]
     if any(producer is None or producer.op_type != "DequantizeLinear" for producer in producers):

@@ -274,7 +274,7 @@ def plan_narrow_gemm(site: Site) -> Recipe | None:
 
 
 def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
-    """Returns the recipe of a matrix product: the rows are an image of one column, and the weights a kernel of one tap."""
+    """Returns the recipe of a matrix product: a convolution of an image with a single column by 1x1 filters."""
     source, kind, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
     if kind is None or weight is None or weight.ndim != 2 or not site.is_float32(source):
         return None
