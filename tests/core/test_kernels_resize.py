@@ -84,7 +84,7 @@ def test_growing_upsample_rounds_down(scale: float) -> None:
 @pytest.mark.parametrize("target", [1, 5, 12, 25, 33, 49])
 @pytest.mark.parametrize("size", [3, 9, 13, 25, 49])
 def test_quotient_of_sizes_as_scale_gives_the_size_that_was_meant(size: int, target: int) -> None:
-    # PyTorch exports a resize to given sizes so for versions before 11; the exact product is just below the size if the scale was rounded down.
+    # PyTorch exports a resize to given sizes so before version 11; a scale that was rounded down gives an exact product below the size.
     scale = np.float32(target) / np.float32(size)
     x = np.arange(size, dtype=np.float32)
     meant = Fraction(target, size)

@@ -124,11 +124,9 @@ def _dilates_same_padding(node: Node, graph: Graph) -> bool:
 
 
 def _prints_floats(node: Node, graph: Graph) -> bool:
-    if node.op_type == "CastLike":
-        prints = dtype_of_input(node, graph, 1) == "string"
-    else:
-        prints = dtype_of_onnx(node.attributes["to"]) == "string"
-    return prints and dtype_of_input(node, graph) in (None, *FLOAT_DTYPES)
+    is_like = node.op_type == "CastLike"
+    target = dtype_of_input(node, graph, 1) if is_like else dtype_of_onnx(node.attributes["to"])
+    return target == "string" and dtype_of_input(node, graph) in (None, *FLOAT_DTYPES)
 
 
 def _is_rounded_power(node: Node, graph: Graph) -> bool:
