@@ -15,6 +15,8 @@ from itertools import count, zip_longest
 from math import floor, prod
 from typing import Any, NoReturn
 
+import numpy as np
+
 from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx
 from hetero_core.network.graph import Node
 
@@ -533,22 +535,33 @@ def _move_depth(node: SizedNode) -> Sequence[Shape]:
 
 def _resize(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
-    require("axes" not in node.node.attributes and node.get("keep_aspect_ratio_policy", "stretch") == "stretch")
+    axes = [axis % len(shape) for axis in node.get("axes", range(len(shape)))]
+    require(node.get("keep_aspect_ratio_policy", "stretch") == "stretch")
     place = 2 if node.node.op_type == "Resize" and node.node.since_version >= 11 else 1
     if node.has(3):
         require(not node.has(2) or node.shape(2) == (0,))
-        sizes = node.require_numbers(3)
+        given = node.require_numbers(3)
     else:
         scales = node.require_numbers(place, "scales")
-        sizes = [_scale(size, float(scale)) for size, scale in zip(shape, scales, strict=True)]
-    require(len(sizes) == len(shape) > 0 and not any(_is_number_below(size, 1) for size in sizes))
-    return [tuple(sizes)]
+        given = [_scale(shape[axis], float(scale)) for axis, scale in zip(axes, scales, strict=True)]
+    require(len(given) == len(axes) == len({*axes}) > 0 and not any(_is_number_below(size, 1) for size in given))
+    sizes = dict(zip(axes, given, strict=True))
+    return [tuple(sizes.get(axis, size) for axis, size in enumerate(shape))]
+
+
+def scale_size(size: int, scale: float) -> int:
+    """Returns the size of a scaled axis: the product is rounded to float32 and cut off, so that 10 x 0.9 is 9, and 9 x (15 / 9) is 15.
+
+    The standard cuts off the exact product, which is below the size that was meant if the scale was rounded down. Source: ONNX Runtime.
+    """
+    with np.errstate(over="ignore"):
+        return floor(np.float32(size) * np.float32(scale))
 
 
 def _scale(size: Any, scale: float) -> Any:
     """Returns a size times a scale; of a size that is no number only if the scale or its inverse is a whole number that float32 holds."""
     if type(size) is int:
-        return floor(scale * size)
+        return scale_size(size, scale)
     if is_unknown(size):
         return size if scale == 1 else open_size()
     if scale >= 1 and scale == int(scale):
@@ -785,13 +798,23 @@ def _recur(node: SizedNode) -> Sequence[Shape]:
 
 
 def _attend(node: SizedNode) -> Sequence[Shape]:
-    q, k, v = (node.shape(index) for index in range(3))
-    require(len(q) == 4 and len(node.node.outputs) <= 3)
+    heads = [node.get(name) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
+    is_projected = len(node.shape()) == 3
+    q, k, v = (_part_heads(node.shape(index), count) for index, count in enumerate(heads))
     joined = []
     for position, fresh in ((4, k), (5, v)):
         past = node.shape(position) if node.has(position) else None
         joined.append(fresh if past is None else (*fresh[:2], past[2] + fresh[2], fresh[3]))
-    return [(*q[:3], v[3]), *joined]
+    output = (q[0], q[2], q[1] * v[3]) if is_projected else (*q[:3], v[3])
+    return [output, *joined, (*q[:3], joined[0][2])]
+
+
+def _part_heads(shape: Shape, heads: Any) -> Shape:
+    """Returns (batch, heads, steps, head size) of a query, key or value, which may also be (batch, steps, heads * head size)."""
+    if len(shape) == 4:
+        return shape
+    require(len(shape) == 3 and isinstance(heads, int) and heads > 0)
+    return (shape[0], heads, shape[1], shape[2] // heads)
 
 
 # Axes along which places depend on one another.

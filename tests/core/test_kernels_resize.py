@@ -7,9 +7,12 @@ from math import ceil, floor
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps, resize, resize_by_scales
+from hetero_core.network.reader import read_network
+from hetero_core.network.types import TensorType
 from hetero_core.transforms.resampling import find_nearest
 
 HALF = Fraction(1, 2)
@@ -60,7 +63,7 @@ def test_nearest_pixels_of_all_pairs_of_sizes(transformation: str, rounding: str
 def test_float_scale_counts_with_its_exact_value(transformation: str, rounding: str, scale: Any) -> None:
     exact = Fraction(float(scale))
     for n in (1, 7, 10, 31, 100):
-        m = floor(n * exact)
+        m = floor(np.float32(n) * np.float32(scale))
         x = np.arange(n, dtype=np.float32)
         y = resize(
             np, x, None, np.array([scale]), coordinate_transformation_mode=transformation, nearest_mode=rounding, mode="nearest"
@@ -71,11 +74,28 @@ def test_float_scale_counts_with_its_exact_value(transformation: str, rounding: 
 
 @pytest.mark.parametrize("scale", [0.7, 1 / 3, 2.6, 1.4, 2.0])
 def test_growing_upsample_rounds_down(scale: float) -> None:
-    number = np.float32(scale)
-    exact = Fraction(float(number))
     x = np.arange(31, dtype=np.float32)
-    y = resize_by_scales(np, x, np.array([number]))
-    assert y.tolist() == list_pixels(31, floor(31 * exact), exact, "asymmetric", "ceil" if scale < 1 else "floor")
+    y = resize_by_scales(np, x, np.array([np.float32(scale)]))
+    # Near enough to whole numbers that float32 and the fraction that was meant agree. Source: ONNX Runtime's division in float32.
+    meant = Fraction(scale).limit_denominator(10)
+    assert y.tolist() == list_pixels(31, floor(31 * meant), meant, "asymmetric", "ceil" if scale < 1 else "floor")
+
+
+@pytest.mark.parametrize("target", [1, 5, 12, 25, 33, 49])
+@pytest.mark.parametrize("size", [3, 9, 13, 25, 49])
+def test_quotient_of_sizes_as_scale_gives_the_size_that_was_meant(size: int, target: int) -> None:
+    # PyTorch exports a resize to given sizes so before version 11; a scale that was rounded down gives an exact product below the size.
+    scale = np.float32(target) / np.float32(size)
+    x = np.arange(size, dtype=np.float32)
+    meant = Fraction(target, size)
+    pixels = list_pixels(size, target, meant, "asymmetric", "ceil" if target < size else "floor")
+    assert resize_by_scales(np, x, np.array([scale])).tolist() == pixels
+    assert resize(np, x, None, np.array([scale]), mode="linear").shape == (target,)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> g (float[{size}] x) => (y) '
+        f'<float[1] s = {{{float(scale)!r}}}> {{ y = Resize<mode = "linear", axes = [0]>(x, , s) }}'
+    )
+    assert read_network(model).type_of("y") == TensorType("float32", (target,))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -235,3 +235,18 @@ def test_stft_has_half_of_its_bins_unless_it_says_otherwise(attribute: str, bins
         "g (float[1,64,1] x) => (y) <int64 step = {8}, int64 length = {16}> " + f"{{ y = STFT {attribute} (x, step, , length) }}"
     )
     assert network.types["y"] == f32(1, 7, bins, 2)
+
+
+def test_scores_of_projected_attention_are_as_long_as_past_and_keys() -> None:
+    network = read(
+        """g (float[B,L,32] q, float[B,S,16] k, float[B,S,12] v, float[B,2,P,8] pk, float[B,2,P,6] pv) => (y, ok, ov, scores) {
+        y, ok, ov, scores = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, v, , pk, pv)
+    }""",
+        opset=23,
+    )
+    assert [spec.type for spec in network.outputs] == [
+        f32("B", "L", 24),
+        f32("B", 2, None, 8),
+        f32("B", 2, None, 6),
+        f32("B", 4, "L", None),
+    ]

@@ -349,18 +349,12 @@ def _accumulate(
     return narrow(totals[backward] if reverse else totals, x.dtype)
 
 
-_MODES = ("constant", "reflect", "edge")
+_MODES = ("constant", "reflect", "edge", "wrap")
+"""ONNX has `wrap` since version 19; PyTorch exports it in version 18, and ONNX Runtime runs it in every version."""
 Pads = tuple[int, ...]
 
 
-@kernel(
-    "Pad",
-    since=(19, 21, 23, 24, 25),
-    dtypes=(ANY, INT64, ANY, INDEX),
-    host=(1, 3),
-    choices={"mode": (*_MODES, "wrap")},
-)
-@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
+@kernel("Pad", since=(18, 19, 21, 23, 24, 25), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
 def pad(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:

@@ -17,6 +17,7 @@ import numpy as np
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
 from hetero_core.network.graph import Node
+from hetero_core.network.operators import scale_size
 from hetero_core.network.types import TensorType, ValueType
 
 _TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
@@ -45,6 +46,14 @@ class Sampling:
     exclude_outside: bool = False
     antialias: bool = False
     extrapolation_value: float = 0.0
+
+
+def legacy_sampling(mode: str) -> Sampling:
+    """Returns the sampling of Upsample and Resize-10, which leave open how the nearest pixel is rounded.
+
+    It divides in float32 and rounds down if the axis grows, up if it shrinks. Source: ONNX Runtime, and the official case of version 10.
+    """
+    return Sampling(mode, "asymmetric", "legacy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +122,8 @@ _LEGACY = {"mode": ("nearest", "linear")}
 @kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 @kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
-    """Returns x resampled from coordinates x / scale; nearest rounds down if the axis grows and up if it shrinks.
-
-    Source: ONNX Resize-10; it leaves the rounding open, ONNX Runtime and the official case of that version agree on this rounding.
-    """
-    y = x
-    for axis in lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"):
-        y = _resample(xp, y, [axis], Sampling(mode, "asymmetric", "ceil" if axis.scale < 1 else "floor"))
-    return y
+    """Returns x resampled from coordinates x / scale. Source: ONNX Resize-10."""
+    return _resample(xp, x, lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"), legacy_sampling(mode))
 
 
 @kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
@@ -150,7 +153,7 @@ def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = 
 def lay_axes(
     shape: tuple[int, ...], named: tuple[int, ...], roi: Array | None, scales: Array | None, sizes: Array | None, policy: str
 ) -> list[Axis]:
-    """Returns the axes with their output sizes: floor(size * scale) from scales, the nearest integer if the ratio is kept."""
+    """Returns the axes with their output sizes: those of `scale_size` from scales, the nearest integer if the ratio is kept."""
     target_sizes = integers_of(sizes)
     if target_sizes:
         pairs = list(zip(target_sizes, (shape[axis] for axis in named), strict=True))
@@ -165,7 +168,7 @@ def lay_axes(
     else:
         assert scales is not None, "Resize has neither scales nor sizes"
         factors = [Fraction(float(scale)) for scale in scales]
-        outputs = [floor(shape[axis] * scale) for axis, scale in zip(named, factors, strict=True)]
+        outputs = [scale_size(shape[axis], float(scale)) for axis, scale in zip(named, scales, strict=True)]
     bounds = [0] * len(named) + [1] * len(named) if roi is None or roi.size == 0 else [float(bound) for bound in roi]
     return [
         Axis(axis, shape[axis], outputs[index], factors[index], (Fraction(bounds[index]), Fraction(bounds[index + len(named)])))
@@ -225,6 +228,10 @@ def _find_coordinates(axis: Axis, transformation: str) -> tuple[Any, int]:
 
 def find_taps(axis: Axis, sampling: Sampling) -> tuple[_Positions, _Rows]:
     """Returns (outputs, taps): which elements of an axis each output reads, and with which weights."""
+    if (sampling.mode, sampling.nearest_mode) == ("nearest", "legacy"):
+        quotients = np.arange(axis.output, dtype=np.float32) / np.float32(axis.scale)
+        pixels = (np.ceil(quotients) if axis.scale < 1 else np.floor(quotients)).astype(np.int64)[:, None]
+        return np.clip(pixels, 0, axis.size - 1), np.ones(pixels.shape)
     numerators, denominator = _find_coordinates(axis, sampling.transformation)
     if sampling.mode == "nearest":
         positions = _round_quotients(numerators, denominator, sampling.nearest_mode)[:, None]

@@ -77,6 +77,7 @@ class _Corrector:
         constants: dict[str, Initializer] = {}
         for node in graph.nodes:
             corrected = node.with_bodies({name: self.correct_graph(body, around) for name, body in node.bodies.items()})
+            corrected = self._name_outputs(corrected)
             self._graph, self._nodes, self._constants = graph, nodes, constants
             correction = _CORRECTIONS.get((node.domain, node.op_type))
             if correction is None or not correction(self, corrected, around):
@@ -87,6 +88,12 @@ class _Corrector:
         initializers = MappingProxyType({**graph.initializers, **constants})
         types = MappingProxyType({**graph.types, **{name: constant.type for name, constant in constants.items()}})
         return replace(graph, nodes=tuple(nodes), initializers=initializers, types=types)
+
+    def _name_outputs(self, node: Node) -> Node:
+        """Returns the node with a name for each output that nothing reads, if the engine ends the process without one."""
+        if (node.domain, node.op_type) not in (("", "Split"), ("", "Loop")) or all(node.outputs):
+            return node
+        return replace(node, outputs=tuple(name or self.name_value("unread") for name in node.outputs))
 
     def add(self, op_type: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Appends a node with a single output and returns the output's name."""

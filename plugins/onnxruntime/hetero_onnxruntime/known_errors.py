@@ -15,7 +15,7 @@ from operator import ge
 
 import numpy as np
 
-from hetero_core.dtypes import FLOAT_DTYPES
+from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_onnx
 from hetero_core.engines.inspection import (
     dtype_of_input,
     dtype_of_value,
@@ -43,6 +43,7 @@ from hetero_core.engines.known_errors import (
     tabulate,
 )
 from hetero_core.network.graph import Graph, Node
+from hetero_core.network.operators import scale_size
 from hetero_onnxruntime.corrections import MANY, may_have_no_depth
 from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, import_own_names, make_options, open_session
 
@@ -117,6 +118,17 @@ def _is_of_sizes(value: str, graph: Graph, depth: int) -> bool:
     return node.op_type in _SIZE_OPERATORS and all(_is_of_sizes(source, graph, depth - 1) for source in sources)
 
 
+def _dilates_same_padding(node: Node, graph: Graph) -> bool:
+    is_same = node.attributes.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    return is_same and any(dilation != 1 for dilation in node.attributes.get("dilations", ()))
+
+
+def _prints_floats(node: Node, graph: Graph) -> bool:
+    is_like = node.op_type == "CastLike"
+    target = dtype_of_input(node, graph, 1) if is_like else dtype_of_onnx(node.attributes["to"])
+    return target == "string" and dtype_of_input(node, graph) in (None, *FLOAT_DTYPES)
+
+
 def _is_rounded_power(node: Node, graph: Graph) -> bool:
     exponent = find_constant(node.inputs[1], graph)
     return exponent is None or exponent.size != 1 or exponent.item() not in (0, 2, 3)
@@ -150,7 +162,7 @@ def _picks_other_pixels(node: Node, graph: Graph) -> bool:
     coordinates = node.attributes.get("coordinate_transformation_mode", "half_pixel")
     rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
     is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
-    if coordinates not in _MODES or not is_stretched:
+    if node.since_version < 11 or coordinates not in _MODES or not is_stretched:
         return False
     for size, factor in zip(find_shape(node, graph) or (), list_nearest_factors(node, graph), strict=False):
         if factor is None:
@@ -159,7 +171,7 @@ def _picks_other_pixels(node: Node, graph: Graph) -> bool:
             if 1 not in (factor.numerator, factor.denominator):
                 return True
         elif 0 < size <= _LARGEST:
-            target = math.floor(size * factor)
+            target = scale_size(size, float(factor))
             scale = None if has_input(node, 3) else float(factor)
             if 0 < target <= _LARGEST and target % size and _is_wrong(size, target, scale, coordinates, rounding):
                 return True
@@ -281,6 +293,12 @@ ERRORS = (
          "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
     _row("saturate", "Cast CastLike", lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
          "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1"),
+    _row("printed floats", "Cast CastLike", _prints_floats,
+         "ONNX Runtime prints floats with 8 or 17 digits and exponents; the standard writes them out plainly", "cast_FLOAT_to_STRING"),
+    _row("dilated windows of the same size", "Conv ConvInteger QLinearConv com.microsoft.FusedConv", _dilates_same_padding,
+         "ONNX Runtime fails at run time on dilations beside auto_pad SAME_UPPER and SAME_LOWER", kind="fails"),
+    _row("recurrence in float64", "GRU LSTM", has_dtype("float64"), "ONNX Runtime fails at run time on {node.op_type} of float64",
+         kind="fails"),
     _row("zero points of channels", "ConvInteger",
          both(reads(3), lambda node, graph: find_shape(node, graph, 3) not in ((), (1,))),
          "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",

@@ -34,6 +34,18 @@ EXAMPLES: dict[str, Example] = {
         "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 2>(x) }",
         "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 0>(x) }",
     ),
+    "printed floats": (
+        "13 g (float[3] x) => (string[3] y) { y = Cast<to = 8>(x) }",
+        "13 g (int64[3] x) => (string[3] y) { y = Cast<to = 8>(x) }",
+    ),
+    "dilated windows of the same size": (
+        '13 g (float[1,2,5,5] x, float[3,2,2,2] w) => (y) { y = Conv<auto_pad = "SAME_UPPER", dilations = [2, 1]>(x, w) }',
+        '13 g (float[1,2,5,5] x, float[3,2,2,2] w) => (y) { y = Conv<auto_pad = "SAME_UPPER", dilations = [1, 1]>(x, w) }',
+    ),
+    "recurrence in float64": (
+        "14 g (double[3,1,2] x, double[1,6,2] w, double[1,6,2] r) => (y) { y = GRU<hidden_size = 2>(x, w, r) }",
+        "14 g (float[3,1,2] x, float[1,6,2] w, float[1,6,2] r) => (y) { y = GRU<hidden_size = 2>(x, w, r) }",
+    ),
     "zero points of channels": (
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8[3] z) => (y) { y = ConvInteger(x, w, a, z) }",
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8 z) => (y) { y = ConvInteger(x, w, a, z) }",
@@ -207,3 +219,22 @@ def test_small_networks_are_left_as_they_are(core: Core) -> None:
     )
     network = core.read_network(onnx.parser.parse_model(text))
     assert corrections.correct_network(network, saturates=True) is network
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[6] x) => (float[2] y) <int64[3] s = {1, 3, 2}> { , , y = Split<axis = 0>(x, s) }",
+        """g (float[2] x) => (float[n,2] y) <int64 n = {3}, bool t = {1}> {
+            , y = Loop<body = b (int64 i, bool c, float[2] a) => (bool d, float[2] e, float[2] f) {
+                d = Identity(c) e = Neg(a) f = Abs(a) }>(n, t, x) }""",
+    ],
+    ids=["Split", "Loop"],
+)
+def test_output_that_nothing_reads_is_named(core: Core, graph: str) -> None:
+    # The engine ends the process at a Split or Loop with an output without a name.
+    network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}'))
+    assert all(corrections.correct_network(network, saturates=True).nodes[-1].outputs)
+    x = np.arange(1, 1 + (network.inputs[0].type.shape or ())[0], dtype=np.float32)
+    expected = x[4:] if len(x) == 6 else np.stack([x] * 3)
+    assert core.load_network(network, "ORT").infer({"x": x})["y"].tolist() == expected.tolist()

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps
+from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps, legacy_sampling
 from hetero_core.network.graph import Node
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
@@ -139,10 +139,7 @@ def _read_samplings(node: Node, scales: tuple[float | None, float | None] | None
     """Returns how height and width are sampled; None if the kernel cannot do it."""
     attributes, mode = node.attributes, node.attributes.get("mode", "nearest")
     if node.op_type == "Upsample" or node.since_version < 11:
-        if scales is None:
-            return None
-        first, second = (Sampling(mode, "asymmetric", "ceil" if (scale or 1.0) < 1 else "floor") for scale in scales)
-        return first, second
+        return None if scales is None else (legacy_sampling(mode),) * 2
     transformation = attributes.get("coordinate_transformation_mode", "half_pixel")
     if transformation == "tf_crop_and_resize":
         return None
