@@ -9,10 +9,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import hetero_tests
+
 HEAD = """
 import numpy as np
 from hetero_core.conformance.suite import DeviceConformance
-from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
+from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 
 class Timeless(PlainExecutable):
@@ -41,7 +43,7 @@ def run_pytest(folder: Path, *arguments: str, **bodies: str) -> tuple[int, str]:
         text=True,
         check=False,
         timeout=900,
-        env=dict(os.environ),
+        env={**os.environ, "PYTHONPATH": str(Path(hetero_tests.__file__).parents[1])},
     )
     return ended.returncode, ended.stdout + ended.stderr
 

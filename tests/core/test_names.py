@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hetero_tests.plain_device import PlainDevice
 
 from hetero_core.contract import DeviceName
 from hetero_core.core import Core
@@ -17,7 +18,6 @@ from hetero_core.devices.names import (
 )
 from hetero_core.errors import DeviceNameError, DeviceNotFoundError
 from hetero_core.hookspecs import hookimpl
-from hetero_core.testing.plain_device import PlainDevice
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_trace_of_the_selection_is_printed_step_by_step(model: str, capsys: pyte
 def test_trace_of_a_device_that_selects_nothing_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", model, "-d", "CPU", "--trace-selection"]) == 2
     assert "CPU selects none. Use a device as HETERO:GPU,CPU" in capsys.readouterr().err
-    assert main(["query", model, *SPLIT, "--trace-selection", "--dot"]) == 2
-    assert "give it without --dot and --explain" in capsys.readouterr().err
+    assert main(["query", model, *SPLIT, "--trace-selection", "--explain", "last"]) == 2
+    assert "give it without --explain" in capsys.readouterr().err
 
 
 def test_split_in_json_has_the_plan(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,21 +74,6 @@ def test_split_in_json_has_the_plan(model: str, capsys: pytest.CaptureFixture[st
         ("TEMPLATE", ["last"]),
     ]
     assert sum(each["bytes"] for each in answer["plan"]["boundaries"]) == 72
-
-
-def test_dot_draws_the_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, *SPLIT, "--dot"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith('digraph "sandwich" {')
-    assert text.count("subgraph cluster_") == 3
-    assert text.count("{") == text.count("}")
-
-
-def test_dot_of_a_device_that_does_not_split_is_an_error(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, "-d", "CPU", "--dot"]) == 2
-    assert "--dot draws a split; CPU runs the whole network itself" in capsys.readouterr().err
-    assert main(["query", model, "-d", "CPU", "--dot", "--json"]) == 2
-    assert "--dot and --json" in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
 def test_pins_decide(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +135,6 @@ def test_refused_nodes_end_with_1_and_their_reasons(device: str, tmp_path: Path,
     answer = json.loads(capsys.readouterr().out)
     assert list(answer["refused"]) == ["twist"]
     assert answer["plan"] is None
-    assert main(["query", path, "-d", device, "--dot"]) == 2
 
 
 def test_long_lists_are_cut_and_verbose_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
