@@ -38,6 +38,10 @@ WARM_SECONDS = 30.0
 """Seconds that a device has at most to compile its final kernels, before it is timed."""
 _SAMPLE_SECONDS = 1e-3
 """Seconds of a sample: runs of a few microseconds are timed many at once."""
+_SETTLE_SECONDS = 10e-3
+"""Seconds of runs before a sample. The first ones behind another size or device take longer, up to twice as long for a token behind a
+prompt, and not all devices recover after as many runs.
+"""
 _SPARE_SECONDS, _HOLD_SECONDS = 0.25, 0.5
 """Seconds that a sample waits at most for the end of a request, and that requests wait at most for a sample. Beside a sample they would
 take as long, as both want all processors, and the device whose threads wait without sleeping would win. Longer samples run beside
@@ -152,14 +156,21 @@ def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
     """
     times = []
     for run in runs:
-        count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
         with pool.hold(_HOLD_SECONDS) if run.seconds < _SPARE_SECONDS else nullcontext():
             _wait_for_room(pool.is_busy)
             if len(runs) > 1:
                 times.append(run.share_of_changes * _time(member, run.infer, 1))
             if run.share:
+                _settle(member, run)
+                count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
                 times.append(run.share * _time(member, run.infer, count))
     return times
+
+
+def _settle(member: Member, run: _Run) -> None:
+    latest = perf_counter() + _SETTLE_SECONDS
+    while run.seconds < _SETTLE_SECONDS and perf_counter() < latest:
+        run.seconds = min(run.seconds, _time(member, run.infer, 1))
 
 
 def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:

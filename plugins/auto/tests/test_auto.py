@@ -584,6 +584,30 @@ def test_request_behind_another_size_counts_apart(
     assert loaded.get_metric("EXECUTION_DEVICES") == (expected,)
 
 
+def test_device_that_recovers_from_another_size_is_timed_behind_that(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A takes 3 ms for each of the first three rows behind a hundred, and 1 ms for the others; B takes 2 ms."""
+    now = 0.0
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.measuring.perf_counter", lambda: now)
+    challenger, quick = add_device("A"), add_device("B")
+    challenger.work = lambda: work(3e-3 if 100 in challenger.runs[-4:] else 1e-3)
+    quick.work = lambda: work(2e-3)
+    challenger.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": "YES"})
+    for rows in (100, *[1] * 40, 100):
+        loaded.infer({"x": np.full(rows, rows, np.float32)})
+        assert challenger.load_entered.wait(LIMIT)
+    challenger.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
