@@ -247,7 +247,7 @@ def _count_sequence(sequence: list[Array], **_: Any) -> int:
     return sum(int(x.nbytes) for x in sequence)
 
 
-@kernel("ConcatFromSequence", since=(11,), dtypes=ANY - STRING, choices={"new_axis": (0, 1)}, count_bytes=_count_sequence)
+@kernel("ConcatFromSequence", since=(11,), dtypes=ANY, choices={"new_axis": (0, 1)}, count_bytes=_count_sequence)
 def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new_axis: int = 0) -> Array:
     """Returns the elements concatenated, or stacked along a new axis."""
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
