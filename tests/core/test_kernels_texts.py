@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.helper
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
@@ -146,3 +147,14 @@ def test_element_type_of_the_tokens_is_known() -> None:
     del model.graph.output[:]
     model.graph.output.append(onnx.ValueInfoProto(name="y"))
     assert read_network(model).outputs[0].dtype == "string"
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_sequence_of_texts_is_joined(device: str) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (string[3] x) => (string[3] y, string[3] z) {
+        s = SplitToSequence <axis = 0> (x) z = ConcatFromSequence <axis = 0> (s)
+        t = SplitToSequence <axis = 0, keepdims = 0> (x) y = ConcatFromSequence <axis = 0, new_axis = 1> (t) }""")
+    texts = ["a", "", "ccc"]
+    with Core() as core:
+        answer = core.load_network(model, device).infer({"x": np.array(texts, object)})
+    assert answer["z"].tolist() == answer["y"].tolist() == texts

@@ -10,7 +10,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel, microsoft_kernel
+from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
@@ -247,7 +247,7 @@ def _count_sequence(sequence: list[Array], **_: Any) -> int:
     return sum(int(x.nbytes) for x in sequence)
 
 
-@kernel("ConcatFromSequence", since=(11,), dtypes=ANY - STRING, choices={"new_axis": (0, 1)}, count_bytes=_count_sequence)
+@kernel("ConcatFromSequence", since=(11,), dtypes=ANY, choices={"new_axis": (0, 1)}, count_bytes=_count_sequence)
 def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new_axis: int = 0) -> Array:
     """Returns the elements concatenated, or stacked along a new axis."""
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
@@ -556,7 +556,7 @@ def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, ax
     ahead = (slice(None),) * place
     length = x.shape[place]
     if split is None and not keepdims:
-        return [xp.asarray(x[(*ahead, index)]) for index in range(length)]
+        return [xp.asarray(x[(*ahead, index)], dtype=x.dtype) for index in range(length)]
     if split is None or split.ndim == 0:
         size = 1 if split is None else integers_of(split)[0]
         sizes = [min(size, length - begin) for begin in range(0, length, size)]

@@ -163,14 +163,17 @@ def _may_turn_halves(network: Network) -> bool:
 
 
 def _expands_to_nothing(network: Network) -> bool:
-    """Says whether a constant size of an Expand is 0: ONNX Runtime 1.32 takes it for the size that is there, and removes the node."""
+    """Says whether a constant size of an Expand may be 0: ONNX Runtime 1.32 takes it for the size that is there, and removes the node.
+
+    A size that is computed may become a constant when the engine folds.
+    """
     shapes = (
         graph.initializers.get(node.inputs[1])
         for graph in iterate_graphs(network)
         for node in graph.nodes
         if node.op_type == "Expand"
     )
-    return any(shape is not None and 0 in shape.array for shape in shapes)
+    return any(shape is None or 0 in shape.array for shape in shapes)
 
 
 def _has_single_scale(network: Network) -> bool:

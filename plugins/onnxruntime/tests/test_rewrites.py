@@ -211,6 +211,15 @@ def test_expand_to_nothing_is_not_removed() -> None:
     assert y.shape == (0, 2, 1)
 
 
+def test_expand_to_a_folded_size_of_nothing_is_not_removed() -> None:
+    # As torch.repeat_interleave of a constant that has a 0.
+    text = """<ir_version: 8, opset_import: ["": 13]> g (float[1] x) => (float[n] y) <int64[1] a = {1}, int64[1] b = {0}, int64[1] m = {-1}>
+        { u = Unsqueeze (x, a) s = Concat <axis = 0> (a, b) e = Expand (u, s) y = Reshape (e, m) }"""
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": np.ones(1, np.float32)})["y"]
+    assert y.shape == (0,)
+
+
 @pytest.mark.parametrize("function", ["Add", "Mul"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_of_no_quantized_numbers_are_empty(function: str, threads: int) -> None:

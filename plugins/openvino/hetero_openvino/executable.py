@@ -12,6 +12,7 @@ import ctypes
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from threading import Lock, get_ident, main_thread
@@ -34,7 +35,7 @@ from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers, record_layers
-from hetero_openvino.known_errors import list_size_limits
+from hetero_openvino.known_errors import joins_views, list_size_limits
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import shorten_message
 
@@ -142,6 +143,7 @@ class OpenvinoExecutable(Executable):
         self._program: Program | None = None
         self._has_warned = False
         self._lock = Lock()
+        self._turn: AbstractContextManager[Any] = Lock() if joins_views(network) else nullcontext()
         # Last, so that it is released after the compiled model and its requests.
         self._blob = blob
 
@@ -164,7 +166,8 @@ class OpenvinoExecutable(Executable):
             return self._open_measured(self._compile_measured).run(inputs, context)
         if self._is_compiled:
             try:
-                self._run_engine(inputs, results, context.profile)
+                with self._turn:
+                    self._run_engine(inputs, results, context.profile)
             except InferenceError as error:
                 # As of empty tensors, which some of the engine's kernels cannot compute. Bad input is an error of both.
                 try:

@@ -250,6 +250,29 @@ def list_size_limits(network: Network) -> list[SizeLimit]:
     return list(limits)
 
 
+_VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def joins_views(network: Network) -> bool:
+    """Says whether a Concat of open sizes reads an input of the network by way of another shape, as torch.stack of inputs does.
+
+    Runs of several threads at once then may return memory that the engine has not written. Seen with OpenVINO 2026.4.1.
+    """
+
+    def views_input(value: str) -> bool:
+        node = network.find_producer(value)
+        if node is None or node.domain or node.op_type not in _VIEWS:
+            return False
+        return node.inputs[0] in network.index_of_input or views_input(node.inputs[0])
+
+    return any(
+        node.op_type == "Concat"
+        and not all(isinstance(size, int) for size in find_shape(node, network) or (None,))
+        and any(map(views_input, node.inputs))
+        for node in network.nodes
+    )
+
+
 _TURN = (1, 0, 2)
 """(length, batch, width) to (batch, length, width)."""
 _PASSING = ("Cast", "CastLike", "Dropout", "Identity", "Transpose")
