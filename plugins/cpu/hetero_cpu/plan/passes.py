@@ -92,10 +92,11 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network
 def _fold_shapes(network: Network) -> Network:
     """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
     special, room = network, FOLDED_FLOOR
-    for _ in range(_MOST_ROUNDS):
+    for index in range(_MOST_ROUNDS):
         # Large constants do not depend on the shapes of inputs, and were folded before; new constants stay within a limit.
         folded = fold_constants(special, evaluate_node, is_kept=is_turned_for_products, room=room)
-        if folded is special:
+        # Constants that were folded when the network was loaded tell types, too.
+        if folded is special and index:
             break
         room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
         # New constants, as the shape of a Reshape, tell more types.
@@ -190,6 +191,15 @@ _COMPUTE_INTEGERS = OperatorPass(
     "QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid "
     "QLinearSoftmax QLinearWhere QuantizeLinear",
 )
+
+
+def express_einsum(network: Network) -> Network:
+    """Returns the network with `Einsum` as products, and their constants as they are multiplied."""
+    expressed = _EXPRESS_EINSUM(network)
+    return network if expressed is network else _fold(expressed)
+
+
+_EXPRESS_EINSUM = OperatorPass(f"{_OWN}.einsum", "express_einsum", "Einsum")
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
@@ -201,6 +211,7 @@ PASSES = (
         "TreeEnsembleClassifier",
     ),
     _fold,
+    express_einsum,
     OperatorPass(
         f"{_OWN}.microsoft",
         "express_in_onnx",
@@ -229,6 +240,8 @@ _ELIMINATE_IDLE = OperatorPass(
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
     _ELIMINATE_IDLE,
+    _EXPRESS_EINSUM,
+    OperatorPass(f"{_OWN}.reshapes", "write_pads", "Pad"),
     OperatorPass(f"{_OWN}.reshapes", "merge_stacked_transposes", "Transpose"),
     OperatorPass(f"{_SHARED}.attention", "fuse_attention", "Softmax"),
     OperatorPass(f"{_OWN}.shared_heads", "share_heads", "Attention"),

@@ -1,0 +1,158 @@
+"""The pass that writes `Einsum` as operators that have machine code: products of matrices, or of elements if no letter is summed.
+
+```text
+bcxd,bcyd->bcxy   y: Transpose to (b, c, d, y)      MatMul
+ibh,hnd->ibnd     weights: Reshape to (h, n * d)    MatMul, Reshape
+```
+
+More than two operands are multiplied from the left. The letters of a sum need sizes that are known to be equal, as `Einsum` broadcasts
+sizes of 1 and a product does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.operators import REFUSALS, read_equation
+from hetero_core.network.types import Dimension, TensorType, ValueType
+from hetero_core.transforms.matching import read_shape
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
+
+_OPSET = 13
+
+
+def express_einsum(network: Network) -> Network:
+    """Returns the network with `Einsum` as products; ellipses, diagonals and sums of unknown length stay."""
+    return replace_nodes(network, lambda node: _express(network, node) if node.op_type == "Einsum" and not node.domain else None)
+
+
+def _express(network: Network, node: Node) -> Replacement | None:
+    try:
+        terms, output = read_equation(node)
+    except REFUSALS:
+        return None
+    if any(not term or len(set(term)) < len(term) for term in terms) or len(set(output)) < len(output):
+        return None
+    sizes: dict[str, Dimension] = {}
+    for value, term in zip(node.inputs, terms, strict=True):
+        shape = read_shape(network, value)
+        if shape is None or len(shape) != len(term):
+            return None
+        for letter, size in zip(term, shape, strict=True):
+            other = sizes.setdefault(letter, size)
+            if other != size:
+                if isinstance(size, int) and isinstance(other, int):
+                    return None
+                sizes[letter] = None
+    writer = _Writer(network, node, sizes)
+    operands = list(zip(node.inputs, terms, strict=True))
+    left = operands[0]
+    for index, right in enumerate(operands[1:], 2):
+        later = output + "".join(terms[index:])
+        kept = "".join(dict.fromkeys(letter for letter in left[1] + right[1] if letter in later))
+        product = writer.multiply(left, right, output if index == len(operands) else kept)
+        if product is None:
+            return None
+        left = product
+    if len(operands) == 1:
+        if sorted(output) != sorted(left[1]):
+            return None
+        writer.add("Transpose", (left[0],), output, perm=tuple(map(left[1].index, output)))
+    last = writer.nodes.pop()
+    writer.types.pop(last.outputs[0])
+    return Replacement((*writer.nodes, replace(last, name=node.name, outputs=node.outputs)), writer.types, writer.constants)
+
+
+_Operand = tuple[str, str]
+"""A value, and the letters of its axes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Writer:
+    """The nodes that stand for a node, as far as they are written. A group of letters is an axis that they share."""
+
+    network: Network
+    node: Node
+    sizes: dict[str, Dimension]
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, ValueType] = field(default_factory=dict)
+    constants: dict[str, Initializer] = field(default_factory=dict)
+
+    def multiply(self, left: _Operand, right: _Operand, output: str) -> _Operand | None:
+        """Returns the product with the letters of `output`, in that order; None if a letter is summed alone, or sizes are not known."""
+        shared = [letter for letter in left[1] if letter in right[1]]
+        sums = "".join(letter for letter in shared if letter not in output)
+        batch = [letter for letter in output if letter in shared]
+        if set(left[1] + right[1]) != set(output + sums) or not all(isinstance(self.sizes[letter], int) for letter in sums):
+            return None
+        if not sums:
+            return self.add("Mul", (self._spread(left, output), self._spread(right, output)), output), output
+        # Constants are packed on the right; else the order of the output decides.
+        are_constant = [operand[0] in self.network.initializers for operand in (left, right)]
+        if are_constant[0] > are_constant[1] or (
+            not are_constant[1] and output and output[-1] in left[1] and output[-1] not in batch
+        ):
+            left, right = right, left
+        rows, columns = ("".join(letter for letter in output if letter in own[1] and letter not in batch) for own in (left, right))
+        lines = [*rows] if rows and not batch else [rows]
+        a, b = self._arrange(left, [*batch, *lines, sums]), self._arrange(right, [*batch, sums, columns])
+        if a is None or b is None:
+            return None
+        groups = [*batch, *lines, columns]
+        letters = "".join(groups)
+        product = self._reshape(self.add("MatMul", (a, b), groups), letters, groups)
+        return None if product is None else (self._turn((product, letters), output), output)
+
+    def add(self, operator: str, inputs: tuple[str, ...], axes: Sequence[str], **attributes: Any) -> str:
+        """Returns the output of a new node, with an axis for each letter or group of letters."""
+        value = self._name()
+        self.types[value] = TensorType("float32", tuple(map(self._measure, axes)))
+        self.nodes.append(Node(value, operator, inputs, (value,), "", _OPSET, _OPSET, attributes))
+        return value
+
+    def _measure(self, group: str) -> Dimension:
+        sizes: list[Any] = [self.sizes.get(letter, 1) for letter in group]
+        return sizes[0] if len(sizes) == 1 else prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+
+    def _spread(self, operand: _Operand, output: str) -> str:
+        turned = self._turn(operand, "".join(letter for letter in output if letter in operand[1]))
+        missing = [axis for axis, letter in enumerate(output) if letter not in operand[1]]
+        axes = [letter if letter in operand[1] else "" for letter in output]
+        return self.add("Unsqueeze", (turned, self._state(missing)), axes) if missing else turned
+
+    def _arrange(self, operand: _Operand, groups: Sequence[str]) -> str | None:
+        return self._reshape(self._turn(operand, "".join(groups)), groups, groups)
+
+    def _reshape(self, value: str, axes: Sequence[str], groups: Sequence[str]) -> str | None:
+        """Returns a value whose axes are letters or groups with those axes; the axes before the first larger group stay."""
+        same = next((index for index, group in enumerate(groups) if len(group) != 1), None)
+        if same is None:
+            return value
+        rest = [self._measure(axis) for axis in axes[same:]]
+        # A single open size is left to the Reshape.
+        target = [size if type(size) is int else -1 for size in rest]
+        if not all(isinstance(size, int) for size in rest) or target.count(-1) > 1:
+            return None
+        return self.add("Reshape", (value, self._state([0] * same + target)), axes)
+
+    def _turn(self, operand: _Operand, letters: str) -> str:
+        value, own = operand
+        return value if own == letters else self.add("Transpose", (value,), letters, perm=tuple(map(own.index, letters)))
+
+    def _state(self, numbers: list[int]) -> str:
+        value = self._name()
+        self.constants[value] = Initializer.of_array(np.array(numbers, np.int64))
+        return value
+
+    def _name(self) -> str:
+        number = len(self.nodes) + len(self.constants)
+        while (name := f"{self.node.outputs[0]}/einsum_{number}") in self.network.types or name in self.network.initializers:
+            number += 1
+        return name
