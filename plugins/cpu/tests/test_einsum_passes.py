@@ -52,9 +52,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("equation", "constants", "is_open"), CASES)
-def test_answer_is_that_of_float64(core: Core, equation: str, constants: tuple[int, ...], is_open: bool) -> None:
+def test_answer_is_that_of_float64(core: Core, kernels: str, equation: str, constants: tuple[int, ...], is_open: bool) -> None:
     model, feeds, expected = make_model(equation, is_open=is_open, constants=constants)
-    answer = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).infer(feeds)["y"]
+    answer = core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer(feeds)["y"]
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 

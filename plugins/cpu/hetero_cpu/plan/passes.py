@@ -231,6 +231,7 @@ PASSES = (
     compute_integers,
     # After all passes that look for convolutions, and before any that asks for sizes.
     OperatorPass(f"{_OWN}.lines", "lift_lines", "AveragePool Conv ConvTranspose MaxPool"),
+    OperatorPass(f"{_OWN}.upsampling", "convolve_upsampling", "ConvTranspose"),
 )
 _ELIMINATE_IDLE = OperatorPass(
     f"{_OWN}.reshapes",

@@ -12,33 +12,31 @@ sizes of 1 and a product does not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.initializers import Initializer
 from hetero_core.network.operators import REFUSALS, read_equation
-from hetero_core.network.types import Dimension, TensorType, ValueType
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import Dimension
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
-
-_OPSET = 13
+from hetero_cpu.transforms.writing import NodeWriter
 
 
 def express_einsum(network: Network) -> Network:
     """Returns the network with `Einsum` as products; ellipses, diagonals and sums of unknown length stay."""
-    return replace_nodes(network, lambda node: _express(network, node) if node.op_type == "Einsum" and not node.domain else None)
+    names = FreshNames(network)
+    return replace_nodes(network, lambda node: _express(network, node, names) if node.op_type == "Einsum" else None)
 
 
-def _express(network: Network, node: Node) -> Replacement | None:
+def _express(network: Network, node: Node, names: FreshNames) -> Replacement | None:
     try:
         terms, output = read_equation(node)
     except REFUSALS:
         return None
-    if any(not term or len(set(term)) < len(term) for term in terms) or len(set(output)) < len(output):
+    if node.domain or any(not term or len(set(term)) < len(term) for term in terms) or len(set(output)) < len(output):
         return None
     sizes: dict[str, Dimension] = {}
     for value, term in zip(node.inputs, terms, strict=True):
@@ -51,39 +49,35 @@ def _express(network: Network, node: Node) -> Replacement | None:
                 if isinstance(size, int) and isinstance(other, int):
                     return None
                 sizes[letter] = None
-    writer = _Writer(network, node, sizes)
+    writer = NodeWriter(node, names)
+    products = _Products(network, sizes, writer)
     operands = list(zip(node.inputs, terms, strict=True))
     left = operands[0]
     for index, right in enumerate(operands[1:], 2):
         later = output + "".join(terms[index:])
         kept = "".join(dict.fromkeys(letter for letter in left[1] + right[1] if letter in later))
-        product = writer.multiply(left, right, output if index == len(operands) else kept)
+        product = products.multiply(left, right, output if index == len(operands) else kept)
         if product is None:
             return None
         left = product
     if len(operands) == 1:
         if sorted(output) != sorted(left[1]):
             return None
-        writer.add("Transpose", (left[0],), output, perm=tuple(map(left[1].index, output)))
-    last = writer.nodes.pop()
-    writer.types.pop(last.outputs[0])
-    return Replacement((*writer.nodes, replace(last, name=node.name, outputs=node.outputs)), writer.types, writer.constants)
+        products.add("Transpose", (left[0],), output, perm=tuple(map(left[1].index, output)))
+    return writer.finish()
 
 
 _Operand = tuple[str, str]
 """A value, and the letters of its axes."""
 
 
-@dataclass(slots=True, eq=False)
-class _Writer:
-    """The nodes that stand for a node, as far as they are written. A group of letters is an axis that they share."""
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """Writes products; `sizes` are those of letters. A group of letters is an axis that they share."""
 
     network: Network
-    node: Node
     sizes: dict[str, Dimension]
-    nodes: list[Node] = field(default_factory=list)
-    types: dict[str, ValueType] = field(default_factory=dict)
-    constants: dict[str, Initializer] = field(default_factory=dict)
+    writer: NodeWriter
 
     def multiply(self, left: _Operand, right: _Operand, output: str) -> _Operand | None:
         """Returns the product with the letters of `output`, in that order; None if a letter is summed alone, or sizes are not known."""
@@ -112,10 +106,7 @@ class _Writer:
 
     def add(self, operator: str, inputs: tuple[str, ...], axes: Sequence[str], **attributes: Any) -> str:
         """Returns the output of a new node, with an axis for each letter or group of letters."""
-        value = self._name()
-        self.types[value] = TensorType("float32", tuple(map(self._measure, axes)))
-        self.nodes.append(Node(value, operator, inputs, (value,), "", _OPSET, _OPSET, attributes))
-        return value
+        return self.writer.add(operator, *inputs, shape=tuple(map(self._measure, axes)), **attributes)
 
     def _measure(self, group: str) -> Dimension:
         sizes: list[Any] = [self.sizes.get(letter, 1) for letter in group]
@@ -125,7 +116,7 @@ class _Writer:
         turned = self._turn(operand, "".join(letter for letter in output if letter in operand[1]))
         missing = [axis for axis, letter in enumerate(output) if letter not in operand[1]]
         axes = [letter if letter in operand[1] else "" for letter in output]
-        return self.add("Unsqueeze", (turned, self._state(missing)), axes) if missing else turned
+        return self.add("Unsqueeze", (turned, self.writer.keep(missing)), axes) if missing else turned
 
     def _arrange(self, operand: _Operand, groups: Sequence[str]) -> str | None:
         return self._reshape(self._turn(operand, "".join(groups)), groups, groups)
@@ -140,19 +131,8 @@ class _Writer:
         target = [size if type(size) is int else -1 for size in rest]
         if not all(isinstance(size, int) for size in rest) or target.count(-1) > 1:
             return None
-        return self.add("Reshape", (value, self._state([0] * same + target)), axes)
+        return self.add("Reshape", (value, self.writer.keep([0] * same + target)), axes)
 
     def _turn(self, operand: _Operand, letters: str) -> str:
         value, own = operand
         return value if own == letters else self.add("Transpose", (value,), letters, perm=tuple(map(own.index, letters)))
-
-    def _state(self, numbers: list[int]) -> str:
-        value = self._name()
-        self.constants[value] = Initializer.of_array(np.array(numbers, np.int64))
-        return value
-
-    def _name(self) -> str:
-        number = len(self.nodes) + len(self.constants)
-        while (name := f"{self.node.outputs[0]}/einsum_{number}") in self.network.types or name in self.network.initializers:
-            number += 1
-        return name
