@@ -84,3 +84,18 @@ def test_types_that_folded_constants_tell_give_steps() -> None:
         loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
         assert np.array_equal(loaded.infer({"x": x})["z"], -x[::-1].reshape(2, 3))
         assert list_foreign(loaded) == set()
+
+
+def test_sizes_that_follow_from_sizes_many_times_give_steps() -> None:
+    """Each size follows from the one before by floats, which inference at the load does not follow."""
+    layers = [
+        f"s{k} = Shape (x{k}) f{k} = Cast <to = 1> (s{k}) r{k} = Sqrt (f{k}) q{k} = Mul (r{k}, r{k}) e{k} = Round (q{k}) "
+        f"i{k} = Cast <to = 7> (e{k}) y{k} = Reshape (x{k}, i{k}) x{k + 1} = Relu (y{k})"
+        for k in range(9)
+    ]
+    model = onnx.parser.parse_model(HEAD + f"g (float[6,4] x0) => (float[6,4] x9) {{ {' '.join(layers)} }}")
+    x = np.arange(24, dtype=np.float32).reshape(6, 4) - 9
+    with Core() as core:
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        assert np.array_equal(loaded.infer({"x0": x})["x9"], np.maximum(x, 0))
+        assert list_foreign(loaded) == set()

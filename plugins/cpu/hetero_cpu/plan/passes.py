@@ -43,7 +43,7 @@ def specialize_network(network: Network, signature: Signature) -> Network:
     for spec, shape in zip(network.inputs, signature, strict=True):
         is_open = isinstance(spec.type, TensorType) and shape is not None and spec.type.shape != shape
         inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
-    if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
+    if all(new is old for new, old in zip(inputs, network.inputs, strict=True)) and not _has_open_types(network):
         # Its types are those of these shapes already.
         return _fold_shapes(network)
     plain = specialize_plainly(network, inputs)
@@ -100,10 +100,13 @@ def _fold_shapes(network: Network) -> Network:
             break
         room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
         # New constants, as the shape of a Reshape, tell more types.
-        static = list_static_types(folded)
-        has_open_types = any(value not in static for node in folded.nodes for value in node.writes)
-        special = infer_types(folded) if has_open_types else folded
+        special = infer_types(folded) if _has_open_types(folded) else folded
     return special
+
+
+def _has_open_types(network: Network) -> bool:
+    static = list_static_types(network)
+    return any(value not in static for node in network.nodes for value in node.writes)
 
 
 def is_turned_for_products(node: Node, network: Network) -> bool:
