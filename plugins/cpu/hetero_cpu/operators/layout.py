@@ -324,24 +324,6 @@ def plan_pad(site: Site) -> Recipe | None:
     return Recipe((value,), bind, kernels=tuple(dict.fromkeys(copy.kernel for _, copy in plans)))
 
 
-def plan_tile(site: Site) -> Recipe | None:
-    """Returns the copy of an array beside itself. Source: ONNX Tile-13."""
-    value, repeats = site.node.inputs[0], site.constant(1)
-    if repeats is None or site.node.since_version < 6 or site.group.epilogue:
-        return None
-    x = site.prototypes[value]
-    split = tuple(size for count, own in zip(repeats.tolist(), x.shape, strict=True) for size in (count, own))
-    spread = tuple(size for own in x.shape for size in (1, own))
-    copy = plan_copy(lay_empty(split, x.dtype), x.reshape(spread), workers=site.workers)
-    if copy is None or not np.may_share_memory(x.reshape(spread), x):
-        return None
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        return [copy.bind(writes[0].reshape(split), reads[0].reshape(spread))]
-
-    return Recipe((value,), bind, kernels=(copy.kernel,))
-
-
 def plan_gather(site: Site) -> Choice | None:
     """Returns the view of a row of a table, by a constant number. Source: ONNX Gather-13."""
     value, indices = site.node.inputs

@@ -47,7 +47,6 @@ NATIVE_STEPS = (
     ("layout", "plan_slice", "Slice"),
     ("layout", "plan_concat", "Concat"),
     ("layout", "plan_pad", "Pad"),
-    ("layout", "plan_tile", "Tile"),
     ("layout", "plan_gather", "Gather"),
     ("product", "plan_native_mat_mul", "MatMul"),
     ("product", "plan_native_gemm", "Gemm"),

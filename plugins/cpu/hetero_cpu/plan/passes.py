@@ -210,8 +210,8 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor Scaler Scan "
-        "TreeEnsembleClassifier",
+        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier OneHotEncoder ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor "
+        "Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
     express_einsum,

@@ -19,24 +19,29 @@ from typing import Any
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.operators import REFUSALS, read_equation
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import Dimension
+from hetero_core.network.types import Dimension, ValueType
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.writing import NodeWriter
+from hetero_cpu.transforms.microsoft import NodeWriter
 
 
 def express_einsum(network: Network) -> Network:
     """Returns the network with `Einsum` as products; ellipses, diagonals and sums of unknown length stay."""
-    names = FreshNames(network)
-    return replace_nodes(network, lambda node: _express(network, node, names) if node.op_type == "Einsum" else None)
+    names, types = FreshNames(network), dict[str, ValueType]()
+
+    def express(node: Node) -> Replacement | None:
+        writer = NodeWriter(network, names, types, node.name)
+        return _express(network, node, writer) if node.op_type == "Einsum" and not node.domain else None
+
+    return replace_nodes(network, express)
 
 
-def _express(network: Network, node: Node, names: FreshNames) -> Replacement | None:
+def _express(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     try:
         terms, output = read_equation(node)
     except REFUSALS:
         return None
-    if node.domain or any(not term or len(set(term)) < len(term) for term in terms) or len(set(output)) < len(output):
+    if any(not term or len(set(term)) < len(term) for term in terms) or len(set(output)) < len(output):
         return None
     sizes: dict[str, Dimension] = {}
     for value, term in zip(node.inputs, terms, strict=True):
@@ -49,7 +54,6 @@ def _express(network: Network, node: Node, names: FreshNames) -> Replacement | N
                 if isinstance(size, int) and isinstance(other, int):
                     return None
                 sizes[letter] = None
-    writer = NodeWriter(node, names)
     products = _Products(network, sizes, writer)
     operands = list(zip(node.inputs, terms, strict=True))
     left = operands[0]
@@ -63,8 +67,8 @@ def _express(network: Network, node: Node, names: FreshNames) -> Replacement | N
     if len(operands) == 1:
         if sorted(output) != sorted(left[1]):
             return None
-        products.add("Transpose", (left[0],), output, perm=tuple(map(left[1].index, output)))
-    return writer.finish()
+        writer.add("Transpose", left[0], perm=tuple(map(left[1].index, output)))
+    return writer.finish_with(node.outputs[0])
 
 
 _Operand = tuple[str, str]
@@ -87,7 +91,7 @@ class _Products:
         if set(left[1] + right[1]) != set(output + sums) or not all(isinstance(self.sizes[letter], int) for letter in sums):
             return None
         if not sums:
-            return self.add("Mul", (self._spread(left, output), self._spread(right, output)), output), output
+            return self.writer.add("Mul", self._spread(left, output), self._spread(right, output)), output
         # Constants are packed on the right; else the order of the output decides.
         are_constant = [operand[0] in self.network.initializers for operand in (left, right)]
         if are_constant[0] > are_constant[1] or (
@@ -101,12 +105,8 @@ class _Products:
             return None
         groups = [*batch, *lines, columns]
         letters = "".join(groups)
-        product = self._reshape(self.add("MatMul", (a, b), groups), letters, groups)
+        product = self._reshape(self.writer.add("MatMul", a, b), letters, groups)
         return None if product is None else (self._turn((product, letters), output), output)
-
-    def add(self, operator: str, inputs: tuple[str, ...], axes: Sequence[str], **attributes: Any) -> str:
-        """Returns the output of a new node, with an axis for each letter or group of letters."""
-        return self.writer.add(operator, *inputs, shape=tuple(map(self._measure, axes)), **attributes)
 
     def _measure(self, group: str) -> Dimension:
         sizes: list[Any] = [self.sizes.get(letter, 1) for letter in group]
@@ -115,8 +115,7 @@ class _Products:
     def _spread(self, operand: _Operand, output: str) -> str:
         turned = self._turn(operand, "".join(letter for letter in output if letter in operand[1]))
         missing = [axis for axis, letter in enumerate(output) if letter not in operand[1]]
-        axes = [letter if letter in operand[1] else "" for letter in output]
-        return self.add("Unsqueeze", (turned, self.writer.keep(missing)), axes) if missing else turned
+        return self.writer.add("Unsqueeze", turned, self.writer.add_integers(*missing)) if missing else turned
 
     def _arrange(self, operand: _Operand, groups: Sequence[str]) -> str | None:
         return self._reshape(self._turn(operand, "".join(groups)), groups, groups)
@@ -131,8 +130,8 @@ class _Products:
         target = [size if type(size) is int else -1 for size in rest]
         if not all(isinstance(size, int) for size in rest) or target.count(-1) > 1:
             return None
-        return self.add("Reshape", (value, self.writer.keep([0] * same + target)), axes)
+        return self.writer.add("Reshape", value, self.writer.add_integers(*[0] * same, *target))
 
     def _turn(self, operand: _Operand, letters: str) -> str:
         value, own = operand
-        return value if own == letters else self.add("Transpose", (value,), letters, perm=tuple(map(own.index, letters)))
+        return value if own == letters else self.writer.add("Transpose", value, perm=tuple(map(own.index, letters)))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from hetero_core.kernels.operators.layout import find_sources
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.initializers import Initializer
+from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType, sizes_of
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
+from hetero_cpu.transforms.microsoft import NodeWriter
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
@@ -57,6 +56,7 @@ def _is_idle(network: Network, node: Node) -> bool:
 
 def write_pads(network: Network) -> Network:
     """Returns the network with each Pad that mirrors or repeats as a Gather along each axis that grows."""
+    names, types = FreshNames(network), dict[str, ValueType]()
 
     def find(node: Node) -> Replacement | None:
         mode, sizes = str(node.attributes.get("mode", "constant")), _read_sizes(network, node.inputs[0]) if node.inputs else None
@@ -70,20 +70,11 @@ def write_pads(network: Network) -> Network:
         grown = [axis for axis in sorted(counts) if any(counts[axis])]
         if any(type(sizes[axis]) is not int for axis in grown):
             return None
-        nodes: list[Node] = []
-        types: dict[str, ValueType] = {}
-        constants: dict[str, Initializer] = {}
-        value, shape = node.inputs[0], list(sizes)
+        writer, value = NodeWriter(network, names, types, node.name), node.inputs[0]
         for axis in grown:
-            sources = np.array(find_sources(shape[axis], *counts[axis], mode), np.int64)
-            shape[axis] = len(sources)
-            target = node.outputs[0] if axis == grown[-1] else f"{node.outputs[0]}/pad_{axis}"
-            indices = f"{node.outputs[0]}/sources_{axis}"
-            constants[indices] = Initializer.of_array(sources)
-            types[target] = TensorType(getattr(network.type_of(node.inputs[0]), "dtype", None), tuple(shape))
-            nodes.append(Node(target, "Gather", (value, indices), (target,), "", 13, 13, {"axis": axis}))
-            value = target
-        return Replacement(tuple(nodes), types, constants) if nodes else None
+            sources = find_sources(sizes[axis], *counts[axis], mode)
+            value = writer.add("Gather", value, writer.add_integers(*sources), axis=axis)
+        return writer.finish_with(node.outputs[0]) if grown else None
 
     return replace_nodes(network, find)
 

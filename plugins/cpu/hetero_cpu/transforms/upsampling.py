@@ -14,9 +14,10 @@ import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import ValueType
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.writing import NodeWriter
+from hetero_cpu.transforms.microsoft import NodeWriter
 
 _FARTHEST = np.iinfo(np.int64).max
 
@@ -26,14 +27,19 @@ def convolve_upsampling(network: Network) -> Network:
 
     Along the height the sizes must be known, unless the stride is 1.
     """
-    names = FreshNames(network)
-    return replace_nodes(network, lambda node: _convolve(network, node, names) if node.op_type == "ConvTranspose" else None)
+    names, types = FreshNames(network), dict[str, ValueType]()
+
+    def convolve(node: Node) -> Replacement | None:
+        writer = NodeWriter(network, names, types, node.name)
+        return _convolve(network, node, writer) if node.op_type == "ConvTranspose" and not node.domain else None
+
+    return replace_nodes(network, convolve)
 
 
-def _convolve(network: Network, node: Node, names: FreshNames) -> Replacement | None:
+def _convolve(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     weight, bias = (network.initializers.get(value) for value in (*node.inputs, "", "")[1:3])
     own, shape = node.attributes, read_shape(network, node.inputs[0])
-    if weight is None or weight.dtype != "float32" or len(weight.shape) != 4 or shape is None or node.domain:
+    if weight is None or weight.dtype != "float32" or len(weight.shape) != 4 or shape is None:
         return None
     if (any(node.inputs[2:]) and bias is None) or own.get("group", 1) != 1 or own.get("output_shape"):
         return None
@@ -53,36 +59,24 @@ def _convolve(network: Network, node: Node, names: FreshNames) -> Replacement | 
     if min(ends) < 0 or (strides[0] > 1 and not all(type(size) is int for size in sizes)):
         return None
     height, width = sizes
-    batch, columns = shape[0], strides[1] * outputs
-    writer = NodeWriter(node, names)
-    filters = writer.keep(_turn_filters(weight.array, strides, taps))
-    biases = [] if bias is None else [writer.keep(np.tile(bias.array, strides[0] * strides[1]))]
+    columns = strides[1] * outputs
+    filters = writer.add_constant(_turn_filters(weight.array, strides, taps))
+    biases = [] if bias is None else [writer.add_constant(np.tile(bias.array, strides[0] * strides[1]))]
     ahead = [tap - 1 for tap in taps]
-    value = writer.add(
-        "Conv",
-        node.inputs[0],
-        filters,
-        *biases,
-        shape=(batch, strides[0] * columns, height, width),
-        pads=(*ahead, *ahead),
-        kernel_shape=tuple(taps),
-    )
-    value = writer.add("Transpose", value, shape=(batch, height, width, strides[0] * columns), perm=(0, 2, 3, 1))
-    wide = None if width is None else width * strides[1]
+    value = writer.add("Conv", node.inputs[0], filters, *biases, pads=(*ahead, *ahead), kernel_shape=tuple(taps))
+    value = writer.add("Transpose", value, perm=(0, 2, 3, 1))
+    target = (0, 0, -1, outputs)
     if strides[0] > 1:
-        assert height is not None
-        target = writer.keep([0, 0, 0, strides[0], columns])
-        value = writer.add("Reshape", value, target, shape=(batch, height, width, strides[0], columns))
-        value = writer.add("Transpose", value, shape=(batch, height, strides[0], width, columns), perm=(0, 1, 3, 2, 4))
-        height *= strides[0]
-        target = writer.keep([0, height, wide, outputs])
-    else:
-        target = writer.keep([0, 0, -1, outputs])
-    value = writer.add("Reshape", value, target, shape=(batch, height, wide, outputs))
-    value = writer.add("Transpose", value, shape=(batch, outputs, height, wide), perm=(0, 3, 1, 2))
+        assert isinstance(height, int)
+        assert isinstance(width, int)
+        value = writer.add("Reshape", value, writer.add_integers(0, 0, 0, strides[0], columns))
+        value = writer.add("Transpose", value, perm=(0, 1, 3, 2, 4))
+        target = (0, height * strides[0], width * strides[1], outputs)
+    value = writer.add("Reshape", value, writer.add_integers(*target))
+    value = writer.add("Transpose", value, perm=(0, 3, 1, 2))
     bounds = [pads[:2], [-end if end else _FARTHEST for end in ends], (2, 3)]
-    writer.add("Slice", value, *map(writer.keep, bounds), shape=(batch, outputs, None, None))
-    return writer.finish()
+    writer.add("Slice", value, *(writer.add_integers(*numbers) for numbers in bounds))
+    return writer.finish_with(node.outputs[0])
 
 
 def _turn_filters(weight: Any, strides: tuple[int, ...], taps: list[int]) -> Any:

@@ -1,4 +1,4 @@
-"""Reads and writes at indices, pads, tiles and moves of elements are steps, and give the results of NumPy or the reference evaluator."""
+"""Reads and writes at indices, pads and moves of elements are steps, and give the results of NumPy or the reference evaluator."""
 
 from __future__ import annotations
 
@@ -75,8 +75,6 @@ CASES: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
     ("Pad", [draw(2, 3, 4), np.array([0, 1, 2, 0, 0, 3])], {}),
     ("Pad", [draw(2, 3, 4), np.array([1, 0, 2, 0, 2, 1]), np.array(2.5, np.float32)], {}),
     ("Pad", [draw(2, 3, 4), np.array([2, 1]), np.array(2.5, np.float32), np.array([-1])], {}),
-    ("Tile", [draw(2, 3, 4), np.array([3, 1, 1])], {}),
-    ("Tile", [draw(2, 3, 4), np.array([2, 1, 3])], {}),
     ("Expand", [draw_indices(9, 3, 1), np.array([2, 3, 4])], {}),
     ("Expand", [draw(3, 1) > 0, np.array([3, 5])], {}),
     ("Transpose", [draw_indices(9, 3, 4, 5)], {"perm": (2, 0, 1)}),
@@ -90,7 +88,7 @@ CASES: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
 
 
 def is_constant(operator: str, position: int, *, is_bound: bool) -> bool:
-    return position > 0 and (operator in ("Expand", "Pad", "Tile") or operator.startswith("Reduce") or (is_bound and position == 1))
+    return position > 0 and (operator in ("Expand", "Pad") or operator.startswith("Reduce") or (is_bound and position == 1))
 
 
 @pytest.mark.parametrize("is_bound", [False, True], ids=["computed", "constant"])
