@@ -375,6 +375,26 @@ def _multiply(first: int = 0, second: int = 1) -> Rule:
     return lambda node: [multiply_shapes(node.shape(first), node.shape(second))]
 
 
+def read_equation(node: Node) -> tuple[tuple[str, ...], str]:
+    """Returns the letters of each input of an `Einsum`, and of its output. Raises: UnknownError for ellipses."""
+    source, arrow, output = str(node.attributes.get("equation", "")).replace(" ", "").partition("->")
+    if not arrow:
+        output = "".join(sorted(letter for letter in set(source) - {","} if source.count(letter) == 1))
+    terms = tuple(source.split(","))
+    require(len(terms) == len(node.inputs) and all(not term or term.isalpha() for term in (*terms, output)))
+    return terms, output
+
+
+def _contract(node: SizedNode) -> Sequence[Shape]:
+    terms, output = read_equation(node.node)
+    sizes: dict[str, Shape] = {}
+    for index, term in enumerate(terms):
+        require(len(term) == len(node.shape(index)))
+        for letter, size in zip(term, node.shape(index), strict=True):
+            sizes[letter] = broadcast_sizes(sizes.get(letter, (size,)), (size,))
+    return [tuple(sizes[letter][0] for letter in output)]
+
+
 def _gemm(node: SizedNode) -> Sequence[Shape]:
     left, right = node.shape(0), node.shape(1)
     require(len(left) == len(right) == 2)
@@ -1031,6 +1051,7 @@ OPERATORS: Mapping[str, Operator] = {
     "DepthToSpace": define(1, _move_depth, 0, along=_along_all_but_first),
     "Dropout": define(7, _drop_out, 0, "bool", along=_keep_apart),
     "DynamicQuantizeLinear": define(11, lambda node: [node.shape(), (), ()], "uint8", "float32", "uint8"),
+    "Einsum": define(12, _contract, 0),
     "Expand": define(8, _expand, 0, along=_keep_apart),
     "Flatten": define(1, _flatten, 0, along=_keep_apart),
     "Gather": define(1, _gather, 0, along=_along_gathered),

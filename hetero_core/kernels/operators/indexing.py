@@ -284,14 +284,18 @@ _MOST_DIFFERENCES = 1 << 17
 """Numbers of a block of differences, which a cache holds."""
 
 
-@microsoft_kernel("CDist", dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")})
+@microsoft_kernel("CDist", dtypes=frozenset({"float32", "float64"}), choices={"metric": ("cityblock", "euclidean", "sqeuclidean")})
 def cdist(xp: Namespace, a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
-    """Returns the (squared) Euclidean distance of each row of a to each row of b, from the differences of a few rows of a at a time."""
+    """Returns the distance of each row of a to each row of b, from the differences of a few rows of a at a time.
+
+    The (squared) Euclidean distance, or the sum of magnitudes, which ONNX Runtime's operator does not have.
+    """
     step, ones = max(1, _MOST_DIFFERENCES // max(1, b.size)), xp.ones(b.shape[1], dtype=a.dtype)
     # A product with ones sums short rows twice as fast as `sum`.
-    blocks = [xp.matmul((a[row : row + step, None, :] - b) ** 2, ones) for row in range(0, max(1, len(a)), step)]
-    squares = xp.concatenate(blocks, axis=0)
-    return narrow(squares if metric == "sqeuclidean" else xp.sqrt(squares), a.dtype)
+    measure = xp.abs if metric == "cityblock" else xp.square
+    blocks = [xp.matmul(measure(a[row : row + step, None, :] - b), ones) for row in range(0, max(1, len(a)), step)]
+    sums = xp.concatenate(blocks, axis=0)
+    return narrow(xp.sqrt(sums) if metric == "euclidean" else sums, a.dtype)
 
 
 @microsoft_kernel("Inverse", dtypes=frozenset({"float16", "float32", "float64"}))

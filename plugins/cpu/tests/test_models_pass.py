@@ -18,12 +18,14 @@ agraph (TYPE[n, 5] x, TYPE[rows, 5] known) => (TYPE[n, 5] state, TYPE[rows, n] y
         after = NEXT (before)
         difference = Sub (SIDES)
         axes = Constant <value_ints = [AXIS]> ()
-        squares = ReduceSumSquare <keepdims = 0> (difference, axes)
+        SUM
         sums = Identity (squares)
     }> (x, known)
 }
 """
 PLAIN = {"TYPE": "float", "DIRECTION": "", "NEXT": "Identity", "SIDES": "before, row", "AXIS": "1"}
+PLAIN["SUM"] = "squares = ReduceSumSquare <keepdims = 0> (difference, axes)"
+MAGNITUDES = "magnitudes = Abs (difference) squares = ReduceSum <keepdims = 0> (magnitudes, axes)"
 
 
 def make_scan(**changes: str) -> bytes:
@@ -57,6 +59,38 @@ def test_scan_of_distances_is_a_cdist(changes: dict[str, str], sizes: tuple[int,
     assert "CDist" in operators
     assert "Scan" not in operators
     check_scan(model, *sizes, measure, np.float64 if changes.get("TYPE") == "double" else np.float32)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 400), (700, 90)])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_scan_of_magnitudes_is_a_cdist(kind: str, sizes: tuple[int, int]) -> None:
+    model = make_scan(SUM=MAGNITUDES, TYPE=kind)
+    assert "CDist" in rewrite_models(Core().read_network(model)).op_types
+    check_scan(
+        model, *sizes, lambda x, known: (x, np.abs(known[:, None] - x).sum(-1)), np.float64 if kind == "double" else np.float32
+    )
+
+
+@pytest.mark.parametrize("sums", ["squares = ReduceSum <keepdims = 0> (difference, axes)", MAGNITUDES.replace("Abs", "Neg")])
+def test_scan_of_other_sums_stays(sums: str) -> None:
+    model = make_scan(SUM=sums)
+    assert "CDist" not in rewrite_models(Core().read_network(model)).op_types
+    sign = -1 if "Neg" in sums else 1
+    check_scan(model, 4, 7, lambda x, known: (x, sign * (x - known[:, None]).sum(-1)))
+
+
+@pytest.mark.parametrize(
+    ("categories", "zeros", "is_written"), [([0, 1, 5], 1, True), ([0, 1, 0], 1, False), ([-2, -1, 0, 1, 2, 3, 4], 0, False)]
+)
+def test_categories_of_numbers_are_compared(categories: list[int], zeros: int, is_written: bool) -> None:
+    x = np.array([[0, 4], [1, -2]])
+    numbers = ", ".join(map(str, categories))
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18, "ai.onnx.ml": 3]> g (int64[n, 2] x) => (float[n, 2, c] y)
+        {{ y = ai.onnx.ml.OneHotEncoder <cats_int64s = [{numbers}], zeros = {zeros}> (x) }}""").SerializeToString()
+    assert ("OneHotEncoder" not in rewrite_models(Core().read_network(model)).op_types) is is_written
+    if len(set(categories)) == len(categories):
+        y = Core().load_network(model, "CPU").infer({"x": x})["y"]
+        np.testing.assert_array_equal(y, (x[..., None] == np.array(categories)).astype(np.float32), strict=True)
 
 
 @pytest.mark.parametrize(

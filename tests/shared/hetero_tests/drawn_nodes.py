@@ -58,6 +58,13 @@ def draw_shapes(draw: random.Random, op_type: str, count: int, attributes: dict[
         batch = draw_shape(draw, 0, 2) if op_type == "MatMul" else []
         first_input: list[Any] = draw.choice(([*batch, *first], [k])) if op_type == "MatMul" else first
         return [first_input, second, [1]][:count]
+    if op_type == "Einsum":
+        sizes = {letter: draw.choice((1, 2, 3, "N")) for letter in "ijkl"}
+        terms = ["".join(draw.sample("ijkl", draw.randint(0, 3))) for _ in range(count)]
+        letters = sorted(set("".join(terms)))
+        output = draw.choice(("", "->" + "".join(draw.sample(letters, draw.randint(0, len(letters))))))
+        attributes["equation"] = ",".join(terms) + output
+        return [[sizes[letter] for letter in term] for term in terms]
     if op_type == "BatchNormalization":
         base = [*draw_shape(draw, 1, 1), draw.choice((2, 3)), *draw_shape(draw)]
         return [base, *[[base[1]]] * (count - 1)]

@@ -23,7 +23,7 @@ from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_ke
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
+from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
@@ -113,21 +113,40 @@ def _find_target(site: Site) -> str:
     return np.dtype(numpy_dtype(site.types[site.group.outputs[0]].dtype or "")).name
 
 
-def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables: Array, count: int = 0) -> Recipe | None:
+def plan_moved_elements(site: Site) -> Recipe | None:
+    """Returns the recipe of a copy of elements of any plain type to other places. Sources: ONNX Expand-13, Transpose-25."""
+    value = site.node.inputs[0]
+    x = site.prototypes[value]
+    name, perm = x.dtype.name, site.node.attributes.get("perm") or tuple(reversed(range(x.ndim)))
+    if name not in ELEMENTS or (site.node.op_type == "Transpose" and sorted(perm) != list(range(x.ndim))):
+        return None
+    turn = (lambda array: array.transpose(perm)) if site.node.op_type == "Transpose" else None
+    return _plan_walk(site, f"move_{name}", lambda code, element: element, turn=turn)
+
+
+def _plan_walk(
+    site: Site,
+    name: str,
+    function: Callable[..., Element],
+    *tables: Array,
+    count: int = 0,
+    turn: Callable[[Array], Array] | None = None,
+) -> Recipe | None:
     """Returns the recipe of a function of elements; it also gets the addresses of tables and their count, if there are any.
 
-    The result of a single operand has its order in memory.
+    The result of a single operand has its order in memory, unless it is turned before. The shape that an Expand reads is no operand.
     """
     values, target, shape = tuple(site.node.inputs), _find_target(site), site.output_shape()
-    arrays = [site.prototypes[value] for value in values]
+    values = values[:1] if site.node.op_type == "Expand" else values
+    arrays = [site.prototypes[value] if turn is None else turn(site.prototypes[value]) for value in values]
     if site.group.epilogue:
         return None
-    if len(shape) > 32 or 0 in shape or broadcast_shapes(*(array.shape for array in arrays)) != shape:
+    if len(shape) > 32 or 0 in shape or broadcast_shapes(*(array.shape for array in arrays), shape) != shape:
         return None
-    is_last = len(values) == 1 and site.is_channels_last(values[0])
+    is_last = len(values) == 1 and turn is None and site.is_channels_last(values[0]) and site.shape(values[0]) == shape
     prototype = lay_empty(shape, np.dtype(numpy_dtype(target)), (0, 2, 3, 1) if is_last else tuple(range(len(shape))))
-    kinds = [find_kind(array, prototype) for array in arrays]
-    if None in kinds or cut_rows(prototype, arrays) is None:
+    kinds = find_kinds(arrays, prototype)
+    if kinds is None or cut_rows(prototype, arrays) is None:
         return None
     types = [array.dtype.name for array in arrays]
     is_half = not {*types, target}.isdisjoint(HALVES)
@@ -162,10 +181,11 @@ def _plan_walk(site: Site, name: str, function: Callable[..., Element], *tables:
     kernel = Kernel(f"elements_{name}_{''.join(map(str, kinds))}", emit)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        rows = cut_rows(writes[0], reads)
+        operands = reads if turn is None else [turn(array) for array in reads]
+        rows = cut_rows(writes[0], operands)
         assert rows is not None
         own = [*map(address_of, tables), count] if tables else []
-        call = call_rows(kernel, rows, [writes[0], *reads], own, workers=site.workers)
+        call = call_rows(kernel, rows, [writes[0], *operands], own, workers=site.workers)
         return [replace(call, keep=(*call.keep, *tables))]
 
     return Recipe(values, bind, is_channels_last=is_last, kernels=(kernel,))

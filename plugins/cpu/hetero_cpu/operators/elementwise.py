@@ -19,7 +19,7 @@ from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.groups import Extra, Group
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
+from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_same_shape
@@ -450,12 +450,11 @@ def plan_native_expression(site: Site) -> Recipe | None:
     is_last = any(site.is_channels_last(operand) for operand in full)
     order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
     prototype = lay_empty(shape, np.float32, order)
-    operand_kinds = [find_kind(array, prototype) for array in arrays]
-    kinds = "".join(kind for kind in operand_kinds if kind is not None)
+    kinds = find_kinds(arrays, prototype)
     # A halo adds no axes to the rows of an image.
-    if None in operand_kinds or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
+    if kinds is None or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
         return None
-    kernel = make_elementwise(Expression(kinds, tuple(reader.instructions)))
+    kernel = make_elementwise(Expression("".join(kinds), tuple(reader.instructions)))
     values = tuple(operand for operand in reader.operands if isinstance(operand, str))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:

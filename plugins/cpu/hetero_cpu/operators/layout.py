@@ -14,7 +14,7 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
 from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last
-from hetero_cpu.operators.rows import call_rows, cut_rows, find_kind, merge_axes
+from hetero_cpu.operators.rows import call_rows, cut_rows, find_kind, find_kinds, merge_axes
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import largest, least
 
@@ -43,9 +43,10 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
     """
     if y.dtype.itemsize != FLOAT_BYTES or x.dtype != y.dtype or y.size == 0:
         return None
-    kind = find_kind(x, y)
-    if kind is not None:
-        kernel = make_elementwise(Expression(kind, ()))
+    is_turn = find_kind(x, y) is None and _find_matrices(y, broadcast(x, y.shape)) is not None
+    kinds = None if is_turn else find_kinds([x], y)
+    if kinds is not None:
+        kernel = make_elementwise(Expression(kinds[0], ()))
         if cut_rows(y, [x]) is None:
             return None
 
@@ -55,7 +56,7 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
             return call_rows(kernel, rows, [y, x], workers=workers)
 
         return Copy(kernel, bind)
-    if _find_matrices(y, broadcast(x, y.shape)) is None:
+    if not is_turn:
         return None
     return Copy(TURN, lambda y, x: _call_turn(y, broadcast(x, y.shape), workers))
 
@@ -284,6 +285,43 @@ def plan_concat(site: Site) -> Choice | None:
     is_last = all(site.is_channels_last(value) or all(size == 1 for size in site.shape(value)[2:]) for value in node.inputs)
     is_last = is_last and any(site.is_channels_last(value) for value in node.inputs)
     return Join(tuple(node.inputs), axis, is_last)
+
+
+def plan_pad(site: Site) -> Recipe | None:
+    """Returns the copy of an array into the middle of a constant; other modes are Gathers before. Source: ONNX Pad-19."""
+    node, value = site.node, site.node.inputs[0]
+    pads, filler, axes = (site.constant(position) for position in (1, 2, 3))
+    if node.attributes.get("mode", "constant") != "constant" or node.since_version < 11 or pads is None or site.group.epilogue:
+        return None
+    if (filler is None and site.has_input(2)) or (axes is None and site.has_input(3)):
+        return None
+    x, shape = site.prototypes[value], site.output_shape()
+    counts = np.zeros((2, x.ndim), np.int64)
+    counts[:, range(x.ndim) if axes is None else axes] = pads.reshape(2, -1)
+    # A negative count takes elements away.
+    cut = tuple(slice(-min(begin, 0), size + min(end, 0)) for size, begin, end in zip(x.shape, *counts.tolist(), strict=True))
+    place = [(max(begin, 0), size - max(end, 0)) for size, begin, end in zip(shape, *counts.tolist(), strict=True)]
+    inner = tuple(slice(begin, end) for begin, end in place)
+    borders = [
+        (*inner[:axis], slice(*own), *(slice(0, size) for size in shape[axis + 1 :]))
+        for axis, (begin, end) in enumerate(place)
+        for own in ((0, begin), (end, shape[axis]))
+        if own[0] != own[1]
+    ]
+    y = lay_empty(shape, x.dtype)
+    source = np.zeros(1, x.dtype) if filler is None else np.asarray(filler, x.dtype).reshape(1)
+    if y[inner].shape != x[cut].shape or x.dtype.itemsize != FLOAT_BYTES:
+        return None
+    copies = [(place, plan_copy(y[place], source, workers=site.workers)) for place in borders]
+    copies.append((inner, plan_copy(y[inner], x[cut], workers=site.workers)))
+    plans = [(place, copy) for place, copy in copies if copy is not None]
+    if len(plans) < len(copies):
+        return None
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        return [copy.bind(writes[0][place], reads[0][cut] if place is inner else source) for place, copy in plans]
+
+    return Recipe((value,), bind, kernels=tuple(dict.fromkeys(copy.kernel for _, copy in plans)))
 
 
 def plan_gather(site: Site) -> Choice | None:

@@ -258,33 +258,73 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=2, overwrites=True)
 
 
-_COMBINING: Mapping[str, tuple[Callable[[Floats, Floats], Floats], float]] = {
+def _keep_element(code: Code, x: Floats) -> Floats:
+    return x
+
+
+def _add(a: Floats, b: Floats) -> Floats:
+    return a + b
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """How two elements are combined, the neutral element, and what becomes of elements before, and of the result."""
+
+    combine: Callable[[Floats, Floats], Floats] = _add
+    neutral: float = 0.0
+    begin: Callable[[Code, Floats], Floats] = _keep_element
+    finish: Callable[[Code, Floats], Floats] = _keep_element
+
+
+_COLUMNS = 64
+"""Columns of a block."""
+_REDUCTIONS: Mapping[str, _Reduction] = {
     # A NaN of either side stays.
-    "ReduceMax": (lambda a, b: a.is_nan().choose(a, b.at_least(a)), -inf),
-    "ReduceMean": (lambda a, b: a + b, 0.0),
-    "ReduceMin": (lambda a, b: a.is_nan().choose(a, b.at_most(a)), inf),
-    "ReduceSum": (lambda a, b: a + b, 0.0),
+    "ReduceL1": _Reduction(begin=lambda code, x: code.call_intrinsic("fabs", x)),
+    "ReduceL2": _Reduction(begin=lambda code, x: x * x, finish=lambda code, total: code.call_intrinsic("sqrt", total)),
+    "ReduceMax": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_least(a)), -inf),
+    "ReduceMean": _Reduction(),
+    "ReduceMin": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_most(a)), inf),
+    "ReduceSum": _Reduction(),
+    "ReduceSumSquare": _Reduction(begin=lambda code, x: x * x),
 }
 
 
 def plan_native_reduction(site: Site) -> Recipe | None:
-    """Returns the recipe of extremes, sums and means over the last axes, or over all. Sources: ONNX ReduceMax-20, ReduceSum-13."""
+    """Returns the recipe of extremes, sums, means and norms over neighbouring axes. Sources: ONNX ReduceL2-18, ReduceMax-20."""
     node, value = site.node, site.node.inputs[0]
     axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
     if site.group.epilogue or not site.is_float32(value) or (site.has_input(1) and axes is None):
         return None
-    x = site.prototypes[value]
+    order = (0, 2, 3, 1) if site.is_channels_last(value) else tuple(range(site.prototypes[value].ndim))
+    x = site.prototypes[value].transpose(order)
     if (
         not x.flags.c_contiguous
         or x.size == 0
         or (np.size(() if axes is None else axes) == 0 and node.attributes.get("noop_with_empty_axes", 0))
     ):
         return None
-    reduced = sorted(int(axis) % x.ndim for axis in np.reshape(() if axes is None else axes, -1)) or list(range(x.ndim))
-    first = x.ndim - len(reduced)
-    if reduced != list(range(first, x.ndim)):
+    reduced = sorted(order.index(int(axis) % x.ndim) for axis in np.reshape(() if axes is None else axes, -1)) or list(
+        range(x.ndim)
+    )
+    kept = [order[axis] for axis in range(x.ndim) if axis not in reduced]
+    first, end = (reduced[0], reduced[-1] + 1) if reduced else (0, 0)
+    if reduced != list(range(first, end)) or kept != sorted(kept):
         return None
-    rows, length = prod(x.shape[:first]), prod(x.shape[first:])
+    rows, length, inner = prod(x.shape[:first]), prod(x.shape[first:end]), prod(x.shape[end:])
+    if end < x.ndim:
+        blocks = -(-inner // _COLUMNS)
+        kernel, units_of_chunk = (
+            _make_column_reduction(node.op_type),
+            choose_rows_of_chunk(rows * blocks, length * _COLUMNS, site.workers),
+        )
+
+        def bind_columns(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+            sizes = (length, inner, blocks, rows * blocks, units_of_chunk)
+            numbers = (address_of(reads[0]), address_of(writes[0]), *sizes)
+            return [NativeCall(kernel, numbers, -(-rows * blocks // units_of_chunk), (*reads, *writes))]
+
+        return Recipe((value,), bind_columns, kernels=(kernel,))
     kernel, rows_of_chunk = _make_reduction(node.op_type), choose_rows_of_chunk(rows, length, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
@@ -296,18 +336,46 @@ def plan_native_reduction(site: Site) -> Recipe | None:
 
 @cache
 def _make_reduction(operator: str) -> Kernel:
-    combine, neutral = _COMBINING[operator]
+    own = _REDUCTIONS[operator]
 
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "rows", "length", "rows_of_chunk"))
         with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
             x = p["x"] + row * p["length"] * FLOAT_BYTES
-            total = _reduce_row(code, p["length"], lambda at, mask: code.load(x + at, mask=mask), combine, neutral)
+
+            def read(at: Number, mask: Mask | None) -> Floats:
+                return own.begin(code, code.load(x + at, mask=mask))  # called inside the loop
+
+            total = own.finish(code, _reduce_row(code, p["length"], read, own.combine, own.neutral))
             result = total / code.float_from(p["length"]) if operator == "ReduceMean" else total
             code.store(p["y"] + row * FLOAT_BYTES, result)
         return code.finish()
 
     return Kernel(operator.lower(), emit)
+
+
+@cache
+def _make_column_reduction(operator: str) -> Kernel:
+    """Returns the kernel for rows of `inner` elements that are combined with each other: a unit is a block of them."""
+    own = _REDUCTIONS[operator]
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "inner", "blocks", "units", "units_of_chunk"))
+        row_bytes = p["inner"] * FLOAT_BYTES
+        with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
+            row, first = unit // p["blocks"], unit % p["blocks"] * _COLUMNS
+            with code.loop(first, (first + _COLUMNS).at_most(p["inner"]), width) as column:
+                x, mask = p["x"] + row * p["length"] * row_bytes + column * FLOAT_BYTES, code.mask_first(p["inner"] - column)
+                total = code.variable(code.constant(own.neutral))
+                with code.loop(0, p["length"]) as position:
+                    total.set(own.combine(total.get(), own.begin(code, code.load(x + position * row_bytes, mask=mask))))
+                result = own.finish(code, total.get())
+                if operator == "ReduceMean":
+                    result = result / code.spread(code.float_from(p["length"]))
+                code.store(p["y"] + row * row_bytes + column * FLOAT_BYTES, result, mask=mask)
+        return code.finish()
+
+    return Kernel(f"{operator.lower()}_columns", emit)
 
 
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:

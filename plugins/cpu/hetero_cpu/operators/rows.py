@@ -86,6 +86,21 @@ def find_kind(array: Array, y: Array) -> str | None:
     return "r" if stride == 0 else "v" if stride == array.itemsize else None
 
 
+_MOST_SINGLES = 1 << 10
+"""Elements up to which each may be a row of its own; the toolkit is faster for more."""
+
+
+def find_kinds(arrays: Sequence[Array], y: Array) -> list[str] | None:
+    """Returns how operands lie along the fastest axis of a result; None if the elements of one lie apart.
+
+    A small result of up to three axes is cut into single elements then, which may lie anywhere.
+    """
+    kinds = [find_kind(array, y) for array in arrays]
+    if None in kinds and not is_open(y.size) and y.size <= _MOST_SINGLES and sum(size > 1 for size in y.shape) <= 3:
+        return ["s" if array.size == 1 else "v" for array in arrays]
+    return None if None in kinds else [kind for kind in kinds if kind is not None]
+
+
 def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     """Returns the rows of a result and of its operands, broadcast; None for more than three axes of rows.
 
@@ -95,8 +110,10 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     sizes, strides = merge_axes(arrays)
     if not sizes:
         return Rows((), 1, 1, ((),) * len(arrays))
-    if strides[-1][0] != y.itemsize:
-        # A halo lies between the elements of a narrow image of one channel: each is a row.
+    if strides[-1][0] != y.itemsize or any(
+        stride not in (0, array.itemsize) for stride, array in zip(strides[-1], arrays, strict=True)
+    ):
+        # A halo lies between the elements of a narrow image of one channel, or those of an operand lie apart: each is a row.
         sizes, strides = [*sizes, 1], [*strides, (y.itemsize,) * len(arrays)]
     length, steps = sizes.pop(), strides.pop()
     last = length

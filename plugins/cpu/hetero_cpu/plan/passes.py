@@ -43,7 +43,7 @@ def specialize_network(network: Network, signature: Signature) -> Network:
     for spec, shape in zip(network.inputs, signature, strict=True):
         is_open = isinstance(spec.type, TensorType) and shape is not None and spec.type.shape != shape
         inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
-    if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
+    if all(new is old for new, old in zip(inputs, network.inputs, strict=True)) and not _has_open_types(network):
         # Its types are those of these shapes already.
         return _fold_shapes(network)
     plain = specialize_plainly(network, inputs)
@@ -92,17 +92,21 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network
 def _fold_shapes(network: Network) -> Network:
     """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
     special, room = network, FOLDED_FLOOR
-    for _ in range(_MOST_ROUNDS):
+    for index in range(_MOST_ROUNDS):
         # Large constants do not depend on the shapes of inputs, and were folded before; new constants stay within a limit.
         folded = fold_constants(special, evaluate_node, is_kept=is_turned_for_products, room=room)
-        if folded is special:
+        # Constants that were folded when the network was loaded tell types, too.
+        if folded is special and index:
             break
         room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
         # New constants, as the shape of a Reshape, tell more types.
-        static = list_static_types(folded)
-        has_open_types = any(value not in static for node in folded.nodes for value in node.writes)
-        special = infer_types(folded) if has_open_types else folded
+        special = infer_types(folded) if _has_open_types(folded) else folded
     return special
+
+
+def _has_open_types(network: Network) -> bool:
+    static = list_static_types(network)
+    return any(value not in static for node in network.nodes for value in node.writes)
 
 
 def is_turned_for_products(node: Node, network: Network) -> bool:
@@ -190,6 +194,15 @@ _COMPUTE_INTEGERS = OperatorPass(
     "QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid "
     "QLinearSoftmax QLinearWhere QuantizeLinear",
 )
+
+
+def express_einsum(network: Network) -> Network:
+    """Returns the network with `Einsum` as products, and their constants as they are multiplied."""
+    expressed = _EXPRESS_EINSUM(network)
+    return network if expressed is network else _fold(expressed)
+
+
+_EXPRESS_EINSUM = OperatorPass(f"{_OWN}.einsum", "express_einsum", "Einsum")
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
@@ -197,10 +210,11 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor Scaler Scan "
-        "TreeEnsembleClassifier",
+        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier OneHotEncoder ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor "
+        "Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
+    express_einsum,
     OperatorPass(
         f"{_OWN}.microsoft",
         "express_in_onnx",
@@ -220,6 +234,7 @@ PASSES = (
     compute_integers,
     # After all passes that look for convolutions, and before any that asks for sizes.
     OperatorPass(f"{_OWN}.lines", "lift_lines", "AveragePool Conv ConvTranspose MaxPool"),
+    OperatorPass(f"{_OWN}.upsampling", "convolve_upsampling", "ConvTranspose"),
 )
 _ELIMINATE_IDLE = OperatorPass(
     f"{_OWN}.reshapes",
@@ -229,6 +244,8 @@ _ELIMINATE_IDLE = OperatorPass(
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
     _ELIMINATE_IDLE,
+    _EXPRESS_EINSUM,
+    OperatorPass(f"{_OWN}.reshapes", "write_pads", "Pad"),
     OperatorPass(f"{_OWN}.reshapes", "merge_stacked_transposes", "Transpose"),
     OperatorPass(f"{_SHARED}.attention", "fuse_attention", "Softmax"),
     OperatorPass(f"{_OWN}.shared_heads", "share_heads", "Attention"),

@@ -15,6 +15,7 @@ A node stays if its floats are not float32, or has an input, output or attribute
 from __future__ import annotations
 
 from collections import ChainMap
+from dataclasses import replace
 from math import sqrt
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +32,7 @@ from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _VERSIONS = {
-    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "Cast": 19, "Concat": 13, "CouplePairs": 0, "DequantizeLinear": 13,
+    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "Cast": 19, "Concat": 13, "Conv": 11, "CouplePairs": 0, "DequantizeLinear": 13,
     "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20,
     "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13, "Mul": 14, "Neg": 13,
     "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13, "Softmax": 13, "Split": 18,
@@ -111,6 +112,11 @@ class NodeWriter:
         written = [value for node in self.nodes for value in node.writes]
         types = {value: self._types[value] for value in written if value in self._types and self._network.type_of(value) is None}
         return Replacement(tuple(self.nodes), types, self.constants)
+
+    def finish_with(self, output: str) -> Replacement:
+        """Returns what replaces the node; the last node that was added makes its output."""
+        self.nodes[-1] = replace(self.nodes[-1], outputs=(output,))
+        return self.finish()
 
     def _name(self, proposal: str) -> str:
         return self._names.value(f"{self._label}/{proposal}")

@@ -11,11 +11,12 @@ SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp
 decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
                                  └─> Mul ── Add ── CouplePairs ──> probabilities
 ArrayFeatureExtractor            ──> Gather
+OneHotEncoder of int64           ──> Unsqueeze ── Equal ── Cast
 ReduceProd of few columns        ──> Gather of each ── Mul
 Concat of such products          ──> Gather of all first columns, of all second ... ── Mul
 Gemm with a computed summand     ──> Gemm ── Add
 ReduceLogSumExp ── Sub ── Exp    ──> Softmax
-Scan of rows: Sub, sum of squares ──> CDist
+Scan of rows: Sub, sum of squares or magnitudes ──> CDist
 ```
 
 The squared distance of the radial kernel is |x|^2 - 2 x v + |v|^2. Rows and vectors are centered before, so that the terms are not much
@@ -83,6 +84,10 @@ def rewrite_models(network: Network) -> Network:
             threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
             above = writer.add("Greater", node.inputs[0], threshold)
             writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
+        elif node.op_type == "OneHotEncoder" and _has_whole_categories(network, node):
+            column = writer.add("Unsqueeze", node.inputs[0], writer.add_integers(-1))
+            is_category = writer.add("Equal", column, writer.add_integers(*node.attributes["cats_int64s"]))
+            writer.add("Cast", is_category, to=_CODES["float32"], output=node.outputs[0])
         elif node.op_type == "Imputer":
             _replace_missing(writer, node, network)
         elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, types, node):
@@ -93,6 +98,13 @@ def rewrite_models(network: Network) -> Network:
 
     # Nothing reads the single products any more that a Concat has joined.
     return drop_unread(replace_nodes(network, rewrite))
+
+
+def _has_whole_categories(network: Network, node: Node) -> bool:
+    """Says whether a OneHotEncoder compares int64 with distinct numbers, and other numbers give zeros."""
+    numbers, x = node.attributes.get("cats_int64s", ()), network.type_of(node.inputs[0])
+    is_known = isinstance(x, TensorType) and x.dtype == "int64" and x.shape is not None and len(x.shape) > 0
+    return is_known and 0 < len(set(numbers)) == len(numbers) and bool(node.attributes.get("zeros", 1))
 
 
 def _prepare(node: Node, network: Network) -> Any:
@@ -236,7 +248,7 @@ def _has_columns(network: Network, node: Node) -> bool:
 
 
 def _measure_distances(network: Network, names: FreshNames, node: Node) -> Replacement | None:
-    """Returns a CDist for a Scan over rows that takes each from all rows of its state, which stays, and sums the squares.
+    """Returns a CDist for a Scan over rows that takes each from all rows of its state, which stays, and sums squares or magnitudes.
 
     Neighbors and Gaussian processes of scikit-learn are exported so.
     """
@@ -258,15 +270,16 @@ def _measure_distances(network: Network, names: FreshNames, node: Node) -> Repla
 
     (state_name, row_name), (kept_name, sums_name) = ([spec.name for spec in specs] for specs in (body.inputs, body.outputs))
     sums = producers.get(find_source(sums_name))
-    if (
-        find_source(kept_name) != state_name
-        or sums is None
-        or sums.op_type != "ReduceSumSquare"
-        or sums.attributes.get("keepdims", 1)
-    ):
+    if find_source(kept_name) != state_name or sums is None or sums.attributes.get("keepdims", 1):
         return None
     axes = read_numbers(body.initializers, sums.inputs[1]) if len(sums.inputs) > 1 else sums.attributes.get("axes")
     difference = producers.get(find_source(sums.inputs[0]))
+    if sums.op_type == "ReduceSum" and difference is not None and difference.op_type == "Abs":
+        metric, difference = "cityblock", producers.get(find_source(difference.inputs[0]))
+    elif sums.op_type == "ReduceSumSquare":
+        metric = "sqeuclidean"
+    else:
+        return None
     if tuple(axes or ()) not in ((1,), (-1,)) or difference is None or difference.op_type != "Sub":
         return None
     if {find_source(value) for value in difference.inputs} != {state_name, row_name}:
@@ -274,9 +287,9 @@ def _measure_distances(network: Network, names: FreshNames, node: Node) -> Repla
     writer = NodeWriter(network, names, {}, node.name)
     if node.outputs[0]:
         writer.add("Identity", node.inputs[0], output=node.outputs[0])
-    metric = MappingProxyType({"metric": "sqeuclidean"})
+    attributes = MappingProxyType({"metric": metric})
     writer.nodes.append(
-        Node(names.node(f"{node.name}/CDist"), "CDist", node.inputs[::-1], node.outputs[1:], MICROSOFT, 1, 0, metric)
+        Node(names.node(f"{node.name}/CDist"), "CDist", node.inputs[::-1], node.outputs[1:], MICROSOFT, 1, 0, attributes)
     )
     return writer.finish()
 

@@ -84,8 +84,8 @@ def test_copy_moves_whole_numbers_of_four_bytes(width: int) -> None:
     np.testing.assert_array_equal(y, x.T)
 
 
-def test_copy_without_elements_side_by_side_is_refused() -> None:
-    assert plan_copy(np.empty((4, 5), np.float32), np.empty((4, 10), np.float32)[:, ::2], workers=1) is None
+def test_large_copy_without_elements_side_by_side_is_refused() -> None:
+    assert plan_copy(np.empty((40, 50), np.float32), np.empty((40, 100), np.float32)[:, ::2], workers=1) is None
     assert plan_copy(np.empty((4, 5)), np.empty((5, 4)).T, workers=1) is None
 
 

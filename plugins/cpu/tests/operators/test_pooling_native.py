@@ -114,13 +114,13 @@ def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) ->
 def test_max_pool_step_refuses_unsupported_nodes(native: NativeRun, change: str) -> None:
     from hetero_cpu.operators.pooling import plan_max_pool
 
-    x = draw_array(1, 1, 4, 16, 16)
+    x = draw_array(1, 1, 4, 17, 17)
     variants = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
     images = {"x": variants[change] if change in variants else Lay().place(x)[1]}
     kernel = (16, 15) if change == "large window" else (2, 2)
     outputs = ("y", "places") if change == "indices" else ("y",)
     node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})
-    site = native.make_site([node], images, {}, (1, images["x"].shape[1], 17 - kernel[0], 17 - kernel[1]))
+    site = native.make_site([node], images, {}, (1, images["x"].shape[1], 18 - kernel[0], 18 - kernel[1]))
     assert plan_max_pool(site) is None
 
 
