@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 _WITHOUT_PRODUCTS = frozenset(
     {
-        "ArrayFeatureExtractor", "Cast", "Concat", "Gather", "Identity", "LabelEncoder", "Normalizer", "OneHotEncoder", "Pow",
-        "ReduceMean", "Reshape", "Scaler", "Softmax", "StringNormalizer", "TfIdfVectorizer", "Tokenizer", "TopK", "ZipMap",
+        "Add", "ArrayFeatureExtractor", "Cast", "Concat", "Div", "Equal", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+        "Identity", "LabelEncoder", "LogSoftmax", "Mul", "Normalizer", "OneHotEncoder", "Pad", "Pow", "Range", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceSum", "Reshape", "Scaler", "ScatterElements", "ScatterND", "Shape", "Slice", "Softmax",
+        "Split", "Squeeze", "StringNormalizer", "Sub", "TfIdfVectorizer", "Tile", "Tokenizer", "TopK", "Transpose", "Unsqueeze",
+        "Where", "ZipMap",
     }
 )  # fmt: skip
-"""Operators behind classifiers that the toolkit computes without products of matrices."""
+"""Operators that the toolkit computes without products of matrices."""
 
 
 @dataclass(frozen=True, slots=True)
