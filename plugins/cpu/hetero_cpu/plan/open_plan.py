@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.network.graph import Node
-from hetero_cpu.plan.plan import ExecutionPlan, Foreign
+from hetero_cpu.plan.plan import ExecutionPlan, Foreign, may_multiply
 from hetero_cpu.symbols.evaluation import Products, Sums, Table, write_function, write_tuple
 from hetero_cpu.symbols.size_class import SizeClass
 
@@ -76,6 +76,11 @@ class ShapeConstants:
     reads: tuple[str, ...]
     elements: Mapping[str, tuple[int, ...]]
     program: Program | None
+
+    @property
+    def has_products(self) -> bool:
+        """True if `may_multiply` holds for a node."""
+        return self.program is not None and any(may_multiply(step.node) for step in self.program.steps)
 
 
 @dataclass(frozen=True, slots=True)

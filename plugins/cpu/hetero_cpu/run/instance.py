@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,6 @@ from hetero_cpu.machine.memory import OutputMemory, allocate_arena, find_address
 from hetero_cpu.operators.recipe import Array, Call
 from hetero_cpu.plan.open_plan import ArrayMark, Described, OpenPlan, OpenStep, map_action
 from hetero_cpu.plan.plan import Foreign
-from hetero_cpu.run.blas import limit_blas, needs_limit
 from hetero_cpu.run.plans import ArenaTooLargeError, WrongTypeError, lay_input
 from hetero_cpu.symbols.evaluation import Products
 
@@ -404,8 +402,9 @@ class Instance:
         if self._program is not None:
             tables = plan.bind_tables(described.tables)
             numbers = plan.bind_numbers(products, (self._begin, *self._no_begins, *map(find_address, tables)))
-        # A run of machine code alone leaves the threads of BLAS as they are, but the toolkit may compute these constants.
-        with limit_blas() if plan.shape_constants.program is not None and needs_limit() else nullcontext():
+        if before is not None and before.described.elements == described.elements:
+            shape_constants = before.shape_constants
+        else:
             shape_constants = plan.compute_shape_constants(described.elements)
         laid, calls = self._lay(described, before)
         named = {name: laid[index] for name, index in plan.numbers.inside.items()}

@@ -42,7 +42,7 @@ class PlanInUse:
 
     def __init__(self, opened: OpenPlan) -> None:
         self.opened, self.plan = opened, opened.plan
-        self.calls_blas = self.plan.has_products
+        self.calls_blas = self.plan.has_products or opened.shape_constants.has_products
         self.appended: frozenset[str] = frozenset()
         self.is_refuted = self.needs_check = False
         self.slow: tuple[str, ...] = ()
