@@ -251,7 +251,7 @@ class Instance:
         self._program = _open_program(plan) if plan.calls else None
         self._rows_of_roots = [rows.tolist() for rows in plan.numbers.rows_of_roots]
         # The begins of external memories that the numbers of calls hold.
-        self._begins = self._no_begins = (0,) * len(plan.roots)
+        self._begins = self._no_begins = [0] * len(plan.roots)
         self._silence = None if plan.plan.has_products else make_silence()
         external = plan.plan.external
         self._inputs = [(value, self._index_of_root[value] if value in external.inputs else None) for value in plan.inputs]
@@ -300,8 +300,8 @@ class Instance:
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
             external: dict[str, Array] = {}
-            begins = list(self._no_begins)
-            for (value, root), array in zip(self._inputs, (*inputs, *bound.shape_constants), strict=True):
+            begins = self._no_begins.copy()
+            for (value, root), array in zip(self._inputs, (*inputs, *bound.shape_constants)):  # noqa: B905  # of one length; strict takes 0.13 us
                 if root is not None:
                     flags = array.flags
                     is_laid = flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
@@ -426,16 +426,16 @@ class Instance:
         calls = zip(self._rebound, before.calls, strict=True)
         return laid, tuple([call if step.arrays.isdisjoint(moved) else step.bind(laid) for step, call in calls])
 
-    def _move(self, begins: Sequence[int]) -> None:
+    def _move(self, begins: list[int]) -> None:
         """Has the program use the external memory of each root."""
-        if self._program is None:
+        if begins == self._begins or self._program is None:
             return
         numbers = self._program.view
         for rows, begin, before in zip(self._rows_of_roots, begins, self._begins):  # noqa: B905  # of one length; strict takes 0.13 us
             if begin != before:
                 for row in rows:
                     numbers[row] += begin - before
-        self._begins = tuple(begins)
+        self._begins = begins
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
@@ -449,9 +449,11 @@ class Instance:
                 has_texts = isinstance(passed, np.ndarray) and passed.dtype.kind == "O"
                 are_own = are_own and (has_texts or (isinstance(passed, list) and holds_maps(passed)))
                 outputs.append(passed)
+            elif preset is None:
+                outputs.append(place if is_outside else place.copy())
             elif preset is place:
                 outputs.append(preset)
-            elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
+            elif preset.shape == place.shape and preset.dtype == place.dtype:
                 preset[...] = place
                 outputs.append(preset)
             else:
