@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hetero_cpu.run.plans import Planning
     from hetero_cpu.source import NetworkSource
     from hetero_cpu.stored.classes import StoredClasses
+    from hetero_cpu.symbols.evaluation import Products
     from hetero_cpu.transforms.group_attention import EvenRows
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ GROUP_ATTENTION = "GroupQueryAttention"
 _MANY_CONSTANTS = 1 << 24
 """Bytes of constants from which on a load reads the plans of earlier processes: a run would wait 2 ms for each megabyte, which is read
 and packed. Loads of smaller networks are to be short."""
+_MOST_FOUND = 256
+"""Input shapes whose plan is noted."""
 _MOST_FAILURES = 3
 """Sets of input shapes without a class, after which no class is tried for the network."""
 _MOST_NAMES = 3
@@ -62,6 +65,10 @@ _LARGE_FILE = 1 << 26
 """Bytes of constants in files from which packing and runs of the toolkit take turns, because each of them holds all of the weights."""
 _LONGEST_WAIT = 30.0
 """Seconds after which weights are packed although the toolkit still runs."""
+
+
+FoundPlan = tuple["PlanInUse", "Products"]
+"""A plan, and the products of atoms of its class for a set of sizes."""
 
 
 class Plans:
@@ -97,11 +104,11 @@ class Plans:
         if self.stored is not None and not plan.opened.sizes.is_single:
             self.stored.keep(plan, signature)
 
-    def find(self, signature: Signature) -> PlanInUse | None:
+    def find(self, signature: Signature) -> FoundPlan | None:
         """Returns the newest plan for input shapes."""
         for plan in reversed(self.plans):
-            if plan.opened.match(signature) is not None:
-                return plan
+            if (products := plan.opened.match(signature)) is not None:
+                return plan, products
         return None
 
     def needs_class(self, signature: Signature) -> bool:
@@ -179,11 +186,11 @@ class CpuExecutable(Executable):
         self._plans = Plans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not is_once:
             self._plans.keep_on_disk(self._planned, self.native_weights, workers)
-        # The last input shapes for which a plan was looked up, and this plan.
-        self._last: tuple[Signature, PlanInUse] | None = None
+        # Plans by input shapes, with the numbers that follow from the shapes; the newest shapes last.
+        self._found: dict[Signature, FoundPlan] = {}
         self._program: Program | None = None
         # The only plan of a network with fixed input shapes: no run has to look for it.
-        self._only_plan: PlanInUse | None = None
+        self._only_plan: FoundPlan | None = None
         if source.plan is not None:
             self._add_plan(source.plan, None)
         elif kernels == NUMPY:
@@ -198,20 +205,19 @@ class CpuExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        plan = self._only_plan
+        found = self._only_plan
         signature: Signature = ()
-        if plan is None or self._even_rows is not None:
+        if found is None or self._even_rows is not None:
             signature = tuple([getattr(array, "shape", None) for array in inputs])
         if self._even_rows is not None and not self._even_rows.holds(inputs, signature):
             return self._find_uneven().run(inputs, context)
-        if plan is None and self._kernels != NUMPY and not self._verifier.has_refuted:
-            last = self._last
-            plan = last[1] if last is not None and last[0] == signature else self._find_plan(signature)
+        if found is None and self._kernels != NUMPY and not self._verifier.has_refuted:
+            found = self._found.get(signature) or self._find_plan(signature)
         try:
-            if self._product_team is None or (context.limits is None and not self._may_call_blas(plan)):
-                return self._run_plan(plan, inputs, context)
+            if self._product_team is None or (context.limits is None and not (found is None or found[0].may_call_blas)):
+                return self._run_plan(found, inputs, context)
             with share_products(self._product_team):
-                return self._run_plan(plan, inputs, context)
+                return self._run_plan(found, inputs, context)
         finally:
             if not self._has_run.is_set():
                 self._has_run.set()
@@ -224,12 +230,17 @@ class CpuExecutable(Executable):
                 self._uneven.keep_appended(self._plans.appended)
             return self._uneven
 
-    def _run_plan(self, plan: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+    def _run_plan(self, found: FoundPlan | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
-        if plan is None or plan.is_refuted or not (context.limits is None or _has_room(plan, inputs, context.limits)):
+        if found is None:
+            return self._run_frugally(inputs, context)
+        plan, products = found
+        if plan.is_refuted or not (context.limits is None or _has_room(found, context.limits)):
             return self._run_frugally(inputs, context)
         try:
-            return self._run_twice(plan, inputs, context) if plan.needs_check else plan.run(inputs, context, self._teams)
+            if plan.needs_check:
+                return self._run_twice(found, inputs, context)
+            return plan.run(products, inputs, context, self._teams)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
             plan.is_refuted = True
@@ -237,11 +248,13 @@ class CpuExecutable(Executable):
             logger.info("network '%s': %s; it runs without a plan", self.source.name, error)
         return self._run_frugally(inputs, context)
 
-    def _run_twice(self, plan: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+    def _run_twice(self, found: FoundPlan, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Verifies a plan with a run; if the answers differ, the network goes on node by node."""
-        program = self._open_program()
+        program, (plan, products) = self._open_program(), found
         try:
-            outputs = self._verifier.run(self.source.name, inputs, context, lambda: plan.run(inputs, context, self._teams), program)
+            outputs = self._verifier.run(
+                self.source.name, inputs, context, lambda: plan.run(products, inputs, context, self._teams), program
+            )
         finally:
             if self._verifier.has_refuted:
                 # If a plan is wrong, all may be.
@@ -281,20 +294,22 @@ class CpuExecutable(Executable):
             if self._is_static or constant.is_renewable:
                 constant.release()
 
-    def _find_plan(self, signature: Signature) -> PlanInUse | None:
-        """Returns the plan for input shapes; None while it is made and compiled in the background."""
+    def _find_plan(self, signature: Signature) -> FoundPlan | None:
+        """Returns the plan for input shapes, and notes it; None while it is made and compiled in the background."""
         with self._lock:
-            plan = self._plans.find(signature)
-            if plan is not None:
-                self._last = signature, plan
-                return plan
+            found = self._plans.find(signature)
+            if found is not None:
+                if len(self._found) >= _MOST_FOUND:
+                    self._found.clear()
+                self._found[signature] = found
+                return found
         stored = None if self._plans.stored is None else self._plans.stored.find(signature)
         if stored is None:
             return self._make_plan(signature)
         self._let_go(self.transformed)
         return self._add_plan(stored, signature)
 
-    def _make_plan(self, signature: Signature) -> PlanInUse | None:
+    def _make_plan(self, signature: Signature) -> FoundPlan | None:
         """Returns a new plan for input shapes; None as `_find_plan` does."""
         if self._is_ordered or self._has_failed:
             return self._await_plan(signature)
@@ -367,7 +382,7 @@ class CpuExecutable(Executable):
             self._let_go(self.transformed)
             give_back_memory()
 
-    def _await_plan(self, signature: Signature) -> PlanInUse | None:
+    def _await_plan(self, signature: Signature) -> FoundPlan | None:
         """Returns the plan that takes over when its weights are packed; None if packing has not begun, or for other input shapes."""
         with self._turn:
             if not self._is_packing:
@@ -392,8 +407,11 @@ class CpuExecutable(Executable):
                 self.source.name, names, f" and {len(slow) - _MOST_NAMES} more nodes" if len(slow) > _MOST_NAMES else "",
             )  # fmt: skip
 
-    def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> PlanInUse:
-        """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it."""
+    def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> FoundPlan:
+        """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it.
+
+        Without input shapes it is a plan of fixed sizes.
+        """
         if plan.plan.foreign_count and signature is not None:
             self._note_slow_nodes(plan, signature)
         with self._lock:
@@ -401,12 +419,17 @@ class CpuExecutable(Executable):
             if earlier is not None:
                 return earlier
             plan.is_refuted |= self._verifier.has_refuted
-            self._last = None if signature is None else (signature, plan)
             self._plans.add(plan)
             self._program = None
+            # The oldest plan may be gone.
+            self._found.clear()
+            shapes = plan.opened.sizes.write_signature(()) if signature is None else signature
+            products = plan.opened.match(shapes)
+            assert products is not None, "a plan is of a class that its example belongs to"
+            found = self._found[shapes] = plan, products
             if self._is_static:
-                self._only_plan = plan
-        return plan
+                self._only_plan = found
+        return found
 
     def _order(self, signature: Signature) -> None:
         """Has a plan made and its kernels compiled by the thread that does so for all; then it takes over.
@@ -464,18 +487,18 @@ class CpuExecutable(Executable):
             store_plan(self.source, self.native_weights, plan, payload, self.workers)
 
     def _find_native_plan(self) -> OpenPlan | None:
-        """Returns a plan of machine code alone, of one set of input shapes: of a class of sizes it is made for the last sizes."""
+        """Returns a plan of machine code alone, of one set of input shapes: of a class of sizes it is made for the newest sizes."""
         with self._lock:
             for plan in reversed(self._plans.plans):
                 if plan.is_native and plan.opened.sizes.is_single:
                     return plan.opened
-            last = self._last
+            last = next(reversed(self._found), None)
         if last is None or self._verifier.has_refuted:
             return None
         from hetero_cpu.plan.passes import join_network, specialize_network
 
-        special = join_network(specialize_network(self.transformed, last[0]))
-        plan = compile_plan(self._plan_sizes(special, last[0]), self.workers)
+        special = join_network(specialize_network(self.transformed, last))
+        plan = compile_plan(self._plan_sizes(special, last), self.workers)
         return plan.opened if plan.is_native else None
 
     def metrics(self) -> Mapping[str, Any]:
@@ -505,9 +528,6 @@ class CpuExecutable(Executable):
             "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
-
-    def _may_call_blas(self, plan: PlanInUse | None) -> bool:
-        return plan is None or plan.calls_blas or plan.needs_check or plan.is_refuted
 
     def _list_toolkit_constants(self) -> list[Any]:
         programs = [own._program for own in self._list_executables()]
@@ -570,9 +590,10 @@ def assume_even_rows(source: NetworkSource) -> tuple[NetworkSource, EvenRows | N
     return replace(source, read=lambda: planned), even_rows
 
 
-def _has_room(plan: PlanInUse, inputs: tuple[Any, ...], limits: RunLimits) -> bool:
+def _has_room(found: FoundPlan, limits: RunLimits) -> bool:
     """Says whether a run may have the arena of a plan beside the bytes that it holds."""
-    return limits.memory_limit is None or limits.held + plan.measure(inputs) <= limits.memory_limit
+    plan, products = found
+    return limits.memory_limit is None or limits.held + plan.opened.measure_arena(products) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

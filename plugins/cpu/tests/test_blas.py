@@ -67,10 +67,17 @@ def test_process_with_one_processor_never_touches_blas(looking: tuple[Core, Look
     assert operator.seen == [[4]]
 
 
-@pytest.mark.parametrize(("nodes", "is_limited"), [("a = Relu(x) y = MatMul(a, x)", False), ("y = Det(x)", True)])
-@pytest.mark.parametrize("size", ["2", "N"])
+@pytest.mark.parametrize(
+    ("nodes", "size", "is_limited"),
+    [
+        *[("a = Relu(x) y = MatMul(a, x)", size, False) for size in ("2", "N")],
+        *[("y = Det(x)", size, True) for size in ("2", "N")],
+        ("s = Shape(x) c = ConstantOfShape(s) y = Add(x, c)", "N", False),
+        ("s = Shape(x) c = ConstantOfShape(s) m = MatMul(c, c) y = Add(x, m)", "N", True),
+    ],
+)
 def test_plan_of_machine_code_alone_leaves_blas_alone(
-    looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch, nodes: str, is_limited: bool, size: str
+    looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch, nodes: str, size: str, is_limited: bool
 ) -> None:
     """With open shapes, the first run makes a plan, which may call BLAS."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")

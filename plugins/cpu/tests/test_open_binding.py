@@ -62,11 +62,13 @@ def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tup
 
 
 def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) -> None:
-    origin = plan.origin
+    origin, bound = plan.origin, instance._bound
     assert origin is not None
+    assert bound is not None
     assert instance._program is not None
     scope = origin.scope
-    bases = zip([*origin.bases.values(), *scope.tables.values()], [instance._begin, *roots, *instance._table_begins], strict=True)
+    begins = [instance._begin, *roots, *(table.ctypes.data for table in bound.tables)]
+    bases = zip([*origin.bases.values(), *scope.tables.values()], begins, strict=True)
     atoms = {number: begin for base, begin in bases for (number,) in base.terms}
     values = evaluate_atoms(scope, {**read_sizes(plan, signature), **atoms})
 
@@ -86,8 +88,8 @@ def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) 
     chunks = [fix(call.chunks) for call in origin.calls]
     assert instance._program._rows[:, 2].tolist() == chunks
     assert [instance._program._has_several(call, call + 1) for call in range(len(chunks))] == [count > 1 for count in chunks]
-    assert list_numbers(plan, instance._products or ())[1].tolist() == chunks
-    for table, (make, numbers) in zip(instance._tables, scope.tables, strict=True):
+    assert list_numbers(plan, bound.products)[1].tolist() == chunks
+    for table, (make, numbers) in zip(bound.tables, scope.tables, strict=True):
         assert np.array_equal(table, make(*[evaluate(dict(key), values) for key in numbers]))
     for name in plan.numbers.inside:
         compare(instance._arrays[name], origin.arrays[name])
@@ -103,7 +105,8 @@ def test_numbers_bound_in_sequence_equal_their_symbols(name: str) -> None:
     plan = open_model(name)
     rng = np.random.default_rng(7)
     instance = Instance(plan)
-    for signature in draw_sizes(plan, rng, 12):
+    drawn = draw_sizes(plan, rng, 12)
+    for signature in [*drawn, *reversed(drawn)]:
         products = plan.match(signature)
         assert products is not None
         instance._bind(products)
@@ -111,6 +114,36 @@ def test_numbers_bound_in_sequence_equal_their_symbols(name: str) -> None:
             roots = [int(begin) for begin in rng.integers(1 << 40, 1 << 46, len(plan.roots))]
             instance._move(roots)
             check(instance, plan, signature, roots)
+
+
+@pytest.mark.skipif(not find_width(), reason="no machine code is made for this processor")
+@pytest.mark.parametrize("name", MODELS)
+def test_sizes_are_bound_once_while_the_arena_stays(name: str) -> None:
+    plan = open_model(name)
+    instance = Instance(plan)
+    sizes = sorted(
+        {plan.match(signature) or () for signature in draw_sizes(plan, np.random.default_rng(9), 6)},
+        key=plan.measure_arena,
+    )
+    # The largest sizes make the arena.
+    bound = {products: instance._bind(products) for products in reversed(sizes)}
+    assert [instance._bind(products) for products in sizes] == [bound[products] for products in sizes]
+
+
+@pytest.mark.skipif(not find_width(), reason="no machine code is made for this processor")
+@pytest.mark.parametrize(("limit", "kept"), [({"MOST_SIZES": 2}, 2), ({"MOST_SIZES_BYTES": 1}, 1)])
+def test_only_sizes_used_last_are_kept(limit: dict[str, int], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, number in limit.items():
+        monkeypatch.setattr(f"hetero_cpu.run.instance.{name}", number)
+    plan = open_model("encoder")
+    instance = Instance(plan)
+    signatures = [((2, length), (2, length)) for length in (40, 39, 38, 40, 37)]
+    for signature in signatures:
+        products = plan.match(signature)
+        assert products is not None
+        instance._bind(products)
+    assert list(instance._kept) == [plan.match(signature) for signature in signatures[-kept:]]
+    assert instance._kept_bytes == sum(bound.nbytes for bound in instance._kept.values())
 
 
 def test_binding_that_fails_is_made_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:

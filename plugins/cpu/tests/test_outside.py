@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_cpu.machine import memory
 from hetero_cpu.machine.memory import OutputMemory
 
 from hetero_core import Core
@@ -288,7 +290,7 @@ def test_imported_plan_reads_and_writes_the_callers_arrays(native_core: Core, tm
     assert imported.executable.source.plan is not None
     outside = imported.executable.source.plan.plan.external
     assert outside.roots
-    assert outside == loaded.executable._only_plan.plan.external  # type: ignore[attr-defined]  # of CpuExecutable
+    assert outside == loaded.executable._only_plan[0].plan.external  # type: ignore[attr-defined]  # of CpuExecutable
     runs = []
     for seed in range(3):
         inputs = {spec.name: draw_array(seed, *spec.shape) for spec in imported.inputs}
@@ -300,3 +302,13 @@ def test_imported_plan_reads_and_writes_the_callers_arrays(native_core: Core, tm
         expected = {"y": np.maximum(inputs["x"], 0)} if model is RELU else run_cache(inputs["past"], inputs["new"])
         for name, value in expected.items():
             assert np.array_equal(answers[name], value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_, ml_dtypes.bfloat16, ml_dtypes.int4])
+@pytest.mark.parametrize("change", ["none", "read-only", "empty", "turned", "part"])
+def test_address_is_that_of_the_first_element(dtype: type, change: str) -> None:
+    array: Any = np.zeros((3, 4), dtype)
+    if change == "read-only":
+        array.flags.writeable = False
+    array = {"empty": array[:0], "turned": array.T, "part": array[1:]}.get(change, array)
+    assert memory.find_address(array) == find_address(array)

@@ -32,6 +32,8 @@ from hetero_cpu.machine.interpreter import (
 logger = logging.getLogger(__name__)
 
 _LINE_BYTES = 128
+_MOST_SEVERAL = 64
+"""Sets of chunks for which a program notes the calls that have several."""
 _helpers: dict[threading.Thread, Array] = {}
 """Every thread that runs, and the memory of its team."""
 
@@ -168,7 +170,7 @@ class NativeProgram:
     Keeps all memory that the calls point to. One thread at a time may run it, unless its calls may run beside themselves.
     """
 
-    __slots__ = ("_alone", "_calls", "_chunks", "_keep", "_rows", "_several", "_table", "_together", "numbers")
+    __slots__ = ("_alone", "_calls", "_chunks", "_keep", "_rows", "_several", "_table", "_together", "numbers", "view")
 
     def __init__(self, calls: Sequence[NativeCall], *, is_open: bool = False) -> None:
         """`is_open`: numbers and chunks are symbols; they are written into `numbers`, and by `set_chunks`."""
@@ -184,21 +186,26 @@ class NativeProgram:
         self._calls = len(calls)
         self.numbers = numbers
         """The numbers of all calls, in order: a change counts from the next run on."""
+        self.view = numbers.data
+        """The same numbers, of which Python reads and writes a few faster."""
         self._rows = table
         self._keep = (table, *(array for call in calls for array in call.keep))
         self._table = address_of(table)
-        # How many of the calls before have several chunks: if there is none between two places, a team is of no use. Made for a team.
-        self._several: list[int] = []
         self._chunks = b""
+        # By chunks, how many of the calls before have several: if there is none between two places, a team is of no use. Made for a team.
+        self._several: dict[bytes, list[int]] = {}
         self._alone, self._together = open_interpreter(ALONE, 3), open_interpreter(TOGETHER, 5)
 
     def set_chunks(self, calls: Numbers, chunks: Numbers) -> None:
         """Has these calls other counts of chunks."""
-        if (bytes_of_chunks := chunks.tobytes()) == self._chunks:  # of the same calls, as in nearly every run
+        if (bytes_of_chunks := chunks.tobytes()) == self._chunks:  # of the same calls, as for most sizes
             return
-        assert ((chunks >= 0) & (chunks <= MOST_CHUNKS)).all(), "chunks of a call: a planner's mistake"
+        if bytes_of_chunks not in self._several:
+            assert ((chunks >= 0) & (chunks <= MOST_CHUNKS)).all(), "chunks of a call: a planner's mistake"
+            if len(self._several) >= _MOST_SEVERAL:
+                self._several.clear()
         self._rows[calls, 2] = chunks
-        self._several, self._chunks = [], bytes_of_chunks
+        self._chunks = bytes_of_chunks
 
     def __len__(self) -> int:
         return self._calls
@@ -213,7 +220,7 @@ class NativeProgram:
 
     def _has_several(self, begin: int, end: int) -> bool:
         """Says whether one of these calls has several chunks."""
-        several = self._several
-        if not several:
-            several = self._several = [0, *np.cumsum(self._rows[:, 2] > 1).tolist()]
+        several = self._several.get(self._chunks)
+        if several is None:
+            several = self._several[self._chunks] = [0, *np.cumsum(self._rows[:, 2] > 1).tolist()]
         return several[begin] < several[end]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -156,6 +156,7 @@ def _make_weights(sampling: Sampling, scale: float | None, size: int, output: in
     return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[1], np.float32)
 
 
+@lru_cache(8)  # the tables of an axis are made one behind the other
 def _find_taps(sampling: Sampling, scale: float | None, size: int, output: int) -> tuple[Array, Array]:
     exact = Fraction(output, size) if scale is None else Fraction(scale)
     if exact == 1 and output == size:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.network.graph import Node
-from hetero_cpu.plan.plan import ExecutionPlan, Foreign
+from hetero_cpu.plan.plan import ExecutionPlan, Foreign, may_multiply
 from hetero_cpu.symbols.evaluation import Products, Sums, Table, write_function, write_tuple
 from hetero_cpu.symbols.size_class import SizeClass
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from hetero_cpu.machine.calls import NativeCall
     from hetero_cpu.plan.tabulating import Origin
 
+
+_MOST_TABLES = 32
+"""Forms of a table that are kept."""
 
 Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, Any]
@@ -74,6 +77,11 @@ class ShapeConstants:
     elements: Mapping[str, tuple[int, ...]]
     program: Program | None
 
+    @property
+    def has_products(self) -> bool:
+        """True if `may_multiply` holds for a node."""
+        return self.program is not None and any(may_multiply(step.node) for step in self.program.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
@@ -119,6 +127,8 @@ class OpenPlan:
         self.plan, self.sizes, self.numbers, self.shape_constants = plan, sizes, numbers, shape_constants
         self.calls, self.steps, self.constants, self.origin = tuple(calls), tuple(steps), constants, origin
         self.tables = tuple(tables)
+        # Sizes of images often share some: those of a height.
+        self._tables = tuple((lru_cache(_MOST_TABLES)(make), count) for make, count in tables)
         self.inputs = (*inputs, *shape_constants.names)
         self.roots = plan.external.roots
         self.match = sizes.match
@@ -155,13 +165,13 @@ class OpenPlan:
         """Returns all other numbers for a set of sizes."""
         return Described(*self._describe(*products))
 
-    def bind_tables(self, values: Sequence[int]) -> list[Array]:
+    def bind_tables(self, values: Sequence[int]) -> tuple[Array, ...]:
         """Returns the tables for a set of sizes."""
         tables, begin = [], 0
-        for make, count in self.tables:
+        for make, count in self._tables:
             tables.append(make(*values[begin : begin + count]))
             begin += count
-        return tables
+        return tuple(tables)
 
     def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
         """Returns the shape constants; `elements`: as `Described` has them."""

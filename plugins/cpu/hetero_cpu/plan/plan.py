@@ -22,11 +22,21 @@ if TYPE_CHECKING:
 
 _WITHOUT_PRODUCTS = frozenset(
     {
-        "ArrayFeatureExtractor", "Cast", "Concat", "Gather", "Identity", "LabelEncoder", "Normalizer", "OneHotEncoder", "Pow",
-        "ReduceMean", "Reshape", "Scaler", "Softmax", "StringNormalizer", "TfIdfVectorizer", "Tokenizer", "TopK", "ZipMap",
+        "Abs", "Add", "And", "ArrayFeatureExtractor", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "Cos", "CumSum", "Div",
+        "Equal", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity",
+        "LabelEncoder", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Min", "Mod", "Mul", "Neg", "Normalizer", "Not",
+        "OneHotEncoder", "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Reshape",
+        "Round", "Scaler", "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze",
+        "StringNormalizer", "Sub", "Tanh", "TfIdfVectorizer", "Tile", "Tokenizer", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
+        "ZipMap",
     }
 )  # fmt: skip
-"""Operators behind classifiers that the toolkit computes without products of matrices."""
+"""Operators that the toolkit computes without products of matrices."""
+
+
+def may_multiply(node: Node) -> bool:
+    """Says whether the toolkit may multiply matrices for a node, or run an extension that asks for its context."""
+    return node.op_type not in _WITHOUT_PRODUCTS or node.domain not in STANDARD_DOMAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +193,8 @@ class ExecutionPlan:
 
     @property
     def has_products(self) -> bool:
-        """True if a call of the toolkit may multiply matrices, or run an extension that asks for its context."""
-        return any(
-            isinstance(step.work, Foreign)
-            and (step.node.op_type not in _WITHOUT_PRODUCTS or step.node.domain not in STANDARD_DOMAINS)
-            for step in self.steps
-        )
+        """True if `may_multiply` holds for a call of the toolkit."""
+        return any(isinstance(step.work, Foreign) and may_multiply(step.node) for step in self.steps)
 
 
 def count_constant_bytes(plans: Iterable[ExecutionPlan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextvars import Context
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
 from hetero_core.runtime.outputs import holds_maps
-from hetero_cpu.machine.memory import OutputMemory, allocate_arena
+from hetero_cpu.machine.memory import OutputMemory, allocate_arena, find_address
 from hetero_cpu.operators.recipe import Array, Call
 from hetero_cpu.plan.open_plan import ArrayMark, Described, OpenPlan, OpenStep, map_action
 from hetero_cpu.plan.plan import Foreign
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 _MOST_JOINED = 32
 """Steps of machine code between which a run does not check for cancellation."""
+MOST_SIZES = 64
+"""Sets of sizes that an instance keeps bound."""
+MOST_SIZES_BYTES = 1 << 22
+"""Of all sets of sizes that an instance keeps bound; the last one is kept even if it needs more."""
+_NO_NUMBERS = np.empty(0, np.int64)
+_LAID_BYTES = 512
+"""Of the objects of an array, without its elements."""
 
 
 class CurrentRun:
@@ -184,7 +192,7 @@ def own_value(value: Any, memory: Array) -> Any:
 
 
 class Rebound:
-    """A function of a step: the list of calls holds this, and binding to other sizes gives it other arrays."""
+    """A function of a step: the list of calls holds this, and other sizes give it a call on other arrays."""
 
     __slots__ = ("action", "arrays", "call")
 
@@ -193,13 +201,37 @@ class Rebound:
         self.action, self.call = action, action
         self.arrays = frozenset([part.index for part in action.args if type(part) is ArrayMark])
 
-    def bind(self, arrays: dict[int, Array]) -> None:
-        """Has it called with arrays, by their place in the plan."""
-        self.call = map_action(self.action, lambda part: arrays[part.index] if type(part) is ArrayMark else part)
+    def bind(self, arrays: dict[int, Array]) -> partial[Any]:
+        """Returns its call on arrays, by their place in the plan."""
+        return map_action(self.action, lambda part: arrays[part.index] if type(part) is ArrayMark else part)
 
     def __call__(self) -> None:
-        """Calls it for the sizes that it was bound to last."""
+        """Calls it for the sizes in use."""
         self.call()
+
+
+@dataclass(slots=True, eq=False)  # a frozen one takes 2 us to make
+class BoundSizes:
+    """All that a run reads for a set of sizes, never changed; valid until the arena grows.
+
+    `shapes`: of the outputs outside the arena. `numbers`: of calls and chunks, with addresses of external memory counted from its begin.
+    `laid`: arrays by their place in the plan, `named`: by value. `calls`: of the functions.
+    """
+
+    products: Products
+    described: Described
+    shapes: tuple[tuple[int, ...], ...]
+    shape_constants: tuple[Array, ...]
+    tables: tuple[Array, ...]
+    numbers: Array
+    laid: dict[int, Array]
+    named: dict[str, Array]
+    calls: tuple[partial[Any], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept beside the arena."""
+        return sum(array.nbytes for array in (self.numbers, *self.tables, *self.shape_constants)) + _LAID_BYTES * len(self.laid)
 
 
 class Instance:
@@ -211,15 +243,16 @@ class Instance:
         self._current = CurrentRun()
         self._memory = np.empty(0, np.uint8)
         self._begin = 0
-        self._products: Products | None = None
+        # The sizes in use, and all that are kept, the one used last at the end.
+        self._bound: BoundSizes | None = None
+        self._kept: OrderedDict[Products, BoundSizes] = OrderedDict()
+        self._kept_bytes = 0
         self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
         self._program = _open_program(plan) if plan.calls else None
-        # The begins of memory that the numbers of calls hold.
-        self._begins: list[int] = []
+        self._rows_of_roots = [rows.tolist() for rows in plan.numbers.rows_of_roots]
+        # The begins of external memories that the numbers of calls hold.
+        self._begins = self._no_begins = [0] * len(plan.roots)
         self._silence = None if plan.plan.has_products else make_silence()
-        self._shape_constants: tuple[Array, ...] = ()
-        self._tables: list[Array] = []
-        self._table_begins: list[int] = []
         external = plan.plan.external
         self._inputs = [(value, self._index_of_root[value] if value in external.inputs else None) for value in plan.inputs]
         self._outputs = [(value, value in external.outputs) for value in plan.plan.outputs]
@@ -232,8 +265,6 @@ class Instance:
         ]
         lent = set(index_of_output.values())
         self._in_arena = [index for index in range(len(arrays)) if index not in lent]
-        self._described: Described | None = None
-        self._laid: dict[int, Array] = {}
         self._arrays = dict(plan.constants)
         self._rebound: list[Rebound] = []
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
@@ -262,33 +293,31 @@ class Instance:
 
         Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
         """
-        if products is not self._products:
-            self._bind(products, context.limits)
-        described = self._described
-        assert described is not None, "it is bound"
+        bound = self._bound
+        if bound is None or bound.products is not products:
+            bound = self._bind(products, context.limits)
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
             external: dict[str, Array] = {}
-            begins = [0] * len(self._index_of_root)
-            for (value, root), array in zip(self._inputs, (*inputs, *self._shape_constants), strict=True):
+            begins = self._no_begins.copy()
+            for (value, root), array in zip(self._inputs, (*inputs, *bound.shape_constants)):  # noqa: B905  # of one length; strict takes 0.13 us
                 if root is not None:
                     flags = array.flags
                     is_laid = flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
                     whole = array if is_laid and flags.aligned else np.ascontiguousarray(array)
-                    external[value], begins[root] = whole, whole.__array_interface__["data"][0]
+                    external[value], begins[root] = whole, find_address(whole)
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
                     current.passed[value] = lay_input(array)
-            caches = {} if self._appended is None else self._open_caches(self._appended, described, external, begins, context)
+            caches = {} if self._appended is None else self._open_caches(self._appended, bound, external, begins, context)
             presets = context.outputs if context.owns_outputs else None
-            for value, root, index, memory in self._lent:
-                shape = described.laid[index][1]
+            for (value, root, _, memory), shape in zip(self._lent, bound.shapes):  # noqa: B905  # as above
                 preset = None if presets is None else presets[self._position_of_output[value]]
                 own = caches.get(value, preset)
                 if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
-                    external[value], begins[root] = own, own.__array_interface__["data"][0]
+                    external[value], begins[root] = own, find_address(own)
                 else:
                     external[value], begins[root] = memory.take(shape)
             self._move(begins)
@@ -305,7 +334,7 @@ class Instance:
             current.passed.clear()
 
     def _open_caches(
-        self, appended: AppendedCaches, described: Described, external: dict[str, Array], begins: list[int], context: RunContext
+        self, appended: AppendedCaches, bound: BoundSizes, external: dict[str, Array], begins: list[int], context: RunContext
     ) -> dict[str, Array]:
         """Returns the outputs that this run appends to, in memory that grows; `external` and `begins` get inputs as the calls read them.
 
@@ -313,22 +342,52 @@ class Instance:
         """
         pasts = {root: external[value] for value, root in self._inputs if root in appended.pasts}
         is_bare = context.limits is None and context.outputs is None
-        shapes = {value: described.laid[index][1] for value, _, index, _ in self._lent}
+        shapes = {value: shape for (value, *_), shape in zip(self._lent, bound.shapes, strict=True)}
         caches = appended.open(pasts, shapes, can_grow=is_bare)
         for value, root in self._inputs:
             if root in appended.pasts:
-                external[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
+                external[value], begins[root] = pasts[root], find_address(pasts[root])
         return caches
 
-    def _bind(self, products: Products, limits: RunLimits | None = None) -> None:
-        """Has all numbers and arrays those for other sizes. Raises: ArenaTooLargeError."""
-        # A binding that has failed is no longer known.
-        before = None if self._products is None else self._described
-        self._products = None
+    def _bind(self, products: Products, limits: RunLimits | None = None) -> BoundSizes:
+        """Returns sizes, which the calls use from now on. Raises: ArenaTooLargeError."""
+        # Without sizes in use, a failure leaves no mixture of two.
+        before, self._bound = self._bound, None
+        bound = self._kept.get(products)
+        if bound is None:
+            bound = self._make_bound(products, before, limits)
+            self._keep(bound)
+        else:
+            self._kept.move_to_end(products)
+        plan, program = self._plan, self._program
+        if program is not None:
+            calls = len(plan.rows)
+            program.numbers[plan.rows] = bound.numbers[:calls]
+            self._begins = self._no_begins
+            if len(plan.chunk_rows):
+                program.set_chunks(plan.chunk_rows, bound.numbers[calls:])
+            if self._appended is not None:
+                self._appended.bind(products)
+        self._arrays.update(bound.named)
+        for step, call in zip(self._rebound, bound.calls, strict=True):
+            step.call = call
+        self._bound = bound
+        return bound
+
+    def _keep(self, bound: BoundSizes) -> None:
+        """Keeps sizes for later runs; those that were not used for the longest time go if there are too many."""
+        self._kept[bound.products] = bound
+        self._kept_bytes += bound.nbytes
+        while len(self._kept) > MOST_SIZES or (self._kept_bytes > MOST_SIZES_BYTES and len(self._kept) > 1):
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+
+    def _make_bound(self, products: Products, before: BoundSizes | None, limits: RunLimits | None) -> BoundSizes:
+        """Returns new sizes; what is the same for those in use before is shared. Raises: ArenaTooLargeError."""
         plan = self._plan
         need, described = plan.measure_arena(products), plan.describe(products)
+        shapes = tuple([described.laid[index][1] for _, _, index, _ in self._lent])
         if limits is None or limits.memory_limit is None:
-            lent = sum(prod(described.laid[index][1]) * memory.dtype.itemsize for _, _, index, memory in self._lent)
+            lent = sum([prod(shape) * own[3].dtype.itemsize for own, shape in zip(self._lent, shapes, strict=True)])
             made = max(need - self._memory.nbytes, 0) + lent
             spare = read_spare_memory() if made > LARGE_BYTES else None
             if spare is not None and made > spare:
@@ -336,42 +395,46 @@ class Instance:
         if need > self._memory.nbytes:
             self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
             self._begin, before = int(self._memory.ctypes.data), None
+            self._kept.clear()
+            self._kept_bytes = 0
+        tables: tuple[Array, ...] = ()
+        numbers = _NO_NUMBERS
         if self._program is not None:
-            self._begins = []
-            self._tables = plan.bind_tables(described.tables)
-            self._table_begins = [int(table.ctypes.data) for table in self._tables]
-            if self._appended is not None:
-                self._appended.bind(products)
-        self._lay(described, before)
-        self._shape_constants = plan.compute_shape_constants(described.elements)
-        self._described = described
-        self._products = products
+            tables = plan.bind_tables(described.tables)
+            numbers = plan.bind_numbers(products, (self._begin, *self._no_begins, *map(find_address, tables)))
+        if before is not None and before.described.elements == described.elements:
+            shape_constants = before.shape_constants
+        else:
+            shape_constants = plan.compute_shape_constants(described.elements)
+        laid, calls = self._lay(described, before)
+        named = {name: laid[index] for name, index in plan.numbers.inside.items()}
+        return BoundSizes(products, described, shapes, shape_constants, tables, numbers, laid, named, calls)
 
-    def _lay(self, described: Described, before: Described | None) -> None:
-        """Lays the arrays that are used by name or function, except those that have not moved."""
+    def _lay(self, described: Described, before: BoundSizes | None) -> tuple[dict[int, Array], tuple[partial[Any], ...]]:
+        """Returns the arrays that are used by name or function, and the calls of functions; those that have not moved are shared."""
         plan, places, memory = self._plan, described.laid, self._memory.data
-        moved = [index for index in self._in_arena if before is None or places[index] != before.laid[index]]
+        moved = self._in_arena
+        if before is not None:
+            former = before.described.laid
+            moved = [index for index in moved if places[index] != former[index]]
+        laid = {} if before is None else before.laid.copy()
         for index in moved:
             address, shape, strides = places[index]
-            self._laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, address, strides)
-        for name, index in plan.numbers.inside.items():
-            self._arrays[name] = self._laid[index]
-        for step in self._rebound:
-            if before is None or not step.arrays.isdisjoint(moved):
-                step.bind(self._laid)
+            laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, address, strides)
+        if before is None:
+            return laid, tuple([step.bind(laid) for step in self._rebound])
+        calls = zip(self._rebound, before.calls, strict=True)
+        return laid, tuple([call if step.arrays.isdisjoint(moved) else step.bind(laid) for step, call in calls])
 
-    def _move(self, roots: Sequence[int]) -> None:
-        """Has the program use the memory of each root."""
-        if self._program is None or self._products is None:
+    def _move(self, begins: list[int]) -> None:
+        """Has the program use the external memory of each root."""
+        if begins == self._begins or self._program is None:
             return
-        begins = [self._begin, *roots, *self._table_begins]
-        if begins == self._begins:
-            return
-        plan = self._plan
-        numbers, calls = plan.bind_numbers(self._products, begins), len(plan.rows)
-        self._program.numbers[plan.rows] = numbers[:calls]
-        if len(plan.chunk_rows):
-            self._program.set_chunks(plan.chunk_rows, numbers[calls:])
+        numbers = self._program.view
+        for rows, begin, before in zip(self._rows_of_roots, begins, self._begins):  # noqa: B905  # of one length; strict takes 0.13 us
+            if begin != before:
+                for row in rows:
+                    numbers[row] += begin - before
         self._begins = begins
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
@@ -386,9 +449,11 @@ class Instance:
                 has_texts = isinstance(passed, np.ndarray) and passed.dtype.kind == "O"
                 are_own = are_own and (has_texts or (isinstance(passed, list) and holds_maps(passed)))
                 outputs.append(passed)
+            elif preset is None:
+                outputs.append(place if is_outside else place.copy())
             elif preset is place:
                 outputs.append(preset)
-            elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
+            elif preset.shape == place.shape and preset.dtype == place.dtype:
                 preset[...] = place
                 outputs.append(preset)
             else:

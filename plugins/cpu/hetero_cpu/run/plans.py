@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a run of the toolkit needs none of these
     from hetero_cpu.machine.program import TeamPool
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.run.instance import Instance
+    from hetero_cpu.symbols.evaluation import Products
 
 
 class ArenaTooLargeError(Exception):
@@ -37,32 +38,28 @@ class PlanInUse:
     only the next run reads, to which a run may append in place. `slow`: names of nodes of the model that take most of a run.
     """
 
-    __slots__ = ("_fixed_products", "_free", "appended", "calls_blas", "is_refuted", "needs_check", "opened", "plan", "slow")
+    __slots__ = ("_free", "appended", "calls_blas", "is_refuted", "needs_check", "opened", "plan", "slow")
 
     def __init__(self, opened: OpenPlan) -> None:
         self.opened, self.plan = opened, opened.plan
-        self.calls_blas = self.plan.has_products or opened.shape_constants.program is not None
+        self.calls_blas = self.plan.has_products or opened.shape_constants.has_products
         self.appended: frozenset[str] = frozenset()
         self.is_refuted = self.needs_check = False
         self.slow: tuple[str, ...] = ()
         self._free: list[Instance] = []
-        # A plan of one set of input shapes has no sizes to look up.
-        self._fixed_products = opened.match(opened.sizes.write_signature(())) if opened.sizes.is_single else None
+
+    @property
+    def may_call_blas(self) -> bool:
+        """True if a run without limits may call NumPy's BLAS: of the plan, or of the toolkit in its place."""
+        return self.calls_blas or self.needs_check or self.is_refuted
 
     @property
     def is_native(self) -> bool:
         """True if machine code alone runs it."""
         return bool(self.plan.kernels) and not self.plan.foreign_count and not self.is_refuted
 
-    def measure(self, inputs: tuple[Any, ...]) -> int:
-        """Returns the bytes of the arena of a run."""
-        return self.opened.measure_arena(self._find_products(inputs))
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
-        """Returns the outputs. Raises: WrongTypeError; errors of the steps."""
-        products = self._fixed_products
-        if products is None:
-            products = self._find_products(inputs)
+    def run(self, products: Products, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
+        """Returns the outputs; `products`: of the sizes of the inputs. Raises: WrongTypeError; errors of the steps."""
         try:
             instance = self._free.pop()
         except IndexError:
@@ -76,13 +73,6 @@ class PlanInUse:
                 return instance.run(products, inputs, context, team)
         finally:
             self._free.append(instance)
-
-    def _find_products(self, inputs: tuple[Any, ...]) -> tuple[int, ...]:
-        if self._fixed_products is not None:
-            return self._fixed_products
-        products = self.opened.match(tuple([getattr(array, "shape", None) for array in inputs]))
-        assert products is not None, "a plan runs for sizes of its class"
-        return products
 
 
 Planning = Generator["Kernel", None, PlanInUse]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +20,6 @@ def read_static_signature(inputs: Sequence[ValueSpec]) -> Signature | None:
             return None
         shapes.append(tuple(size for size in spec.shape if isinstance(size, int)))
     return tuple(shapes)
-
-
-_MOST_KNOWN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +54,23 @@ class SizeClass:
     def __init__(self, form: ClassForm) -> None:
         self.form = form
         self._derive, self._holds = write_derivation(form.derivation), write_guards(form)
-        self._limits = tuple((symbol.low, symbol.high) for symbol in form.symbols)
         places = (f"shapes[{symbol.input}][{symbol.axis}]" for symbol in form.symbols)
+        limits = (f"{symbol.low} <= a{symbol.atom} <= {symbol.high}" for symbol in form.symbols)
+        self._are_within = write_function([f"a{symbol.atom}" for symbol in form.symbols], " and ".join(limits) or "True")
         self._read_sizes = write_function(("shapes",), write_tuple(places))
         shapes = (
             "None" if shape is None else write_tuple(f"a{size[0]}" if isinstance(size, tuple) else repr(size) for size in shape)
             for shape in form.shapes
         )
         self._write_shapes = write_function([f"a{symbol.atom}" for symbol in form.symbols], write_tuple(shapes))
-        self._known: OrderedDict[Signature, Products | None] = OrderedDict()
 
     @property
     def is_single(self) -> bool:
         """Says whether the class is a single set of sizes."""
-        return all(low == high for low, high in self._limits)
+        return all(symbol.low == symbol.high for symbol in self.form.symbols)
 
     def match(self, signature: Signature) -> Products | None:
         """Returns the products of atoms for a set of input shapes; None if it is not of the class."""
-        try:
-            return self._known[signature]
-        except KeyError:
-            products = self._match(signature)
-            self._known[signature] = products
-            while len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
-            return products
-
-    def _match(self, signature: Signature) -> Products | None:
         try:
             sizes = self._read_sizes(signature)
         except (IndexError, TypeError):
@@ -94,7 +80,7 @@ class SizeClass:
         return products if products is not None and self._write_shapes(*sizes) == signature else None
 
     def _find_products(self, sizes: Sequence[int]) -> Products | None:
-        if not all(low <= size <= high for size, (low, high) in zip(sizes, self._limits, strict=True)):
+        if not self._are_within(*sizes):
             return None
         products = self._derive(sizes)
         return products if products is not None and self._holds(*products) else None
