@@ -162,6 +162,29 @@ def test_operator_of_float32_takes_float16_as_the_engine_does(operator: str) -> 
         assert mismatch is None, mismatch
 
 
+@pytest.mark.parametrize("capacity", [4, 6, 9])
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_sliding_cache_is_attention_over_the_window(capacity: int, steps: int) -> None:
+    window, total, rng = 4, 20, np.random.default_rng(0)
+    keys, values, queries = (rng.standard_normal((total, 8)).astype(np.float32) for _ in range(3))
+    text = """g (float[1,S,8] q, float[1,S,8] k, float[1,S,8] v, float[1,1,P,8] pk, float[1,1,P,8] pv, int32[1] s, int32[1] t) => (y, nk, nv)
+        { y, nk, nv = com.microsoft.GroupQueryAttention
+        <num_heads = 1, kv_num_heads = 1, local_window_size = 4, sliding_window_cache = 1> (q, k, v, pk, pv, s, t) }"""
+    cache = {name: np.full((1, 1, capacity, 8), np.nan, np.float32) for name in ("pk", "pv")}
+    with Core() as core, core.load_network(onnx.parser.parse_model(f"{HEAD} {text}"), "CPU") as loaded:
+        for end in range(steps, total + 1, steps):
+            new = {name: array[None, end - steps : end] for name, array in (("q", queries), ("k", keys), ("v", values))}
+            counts = {"s": np.array([end - 1], np.int32), "t": np.array([end], np.int32)}
+            outputs = loaded.infer({**new, **cache, **counts})
+            for row, query in enumerate(queries[end - steps : end].astype(np.float64), end - steps):
+                seen = slice(max(row + 1 - window, 0), row + 1)
+                weights = np.exp(keys[seen] @ query / np.sqrt(8))
+                expected = weights @ values[seen] / weights.sum()
+                np.testing.assert_allclose(outputs["y"][0, row - end + steps], expected, rtol=1e-5, atol=1e-6)
+            cache = {"pk": outputs["nk"], "pv": outputs["nv"]}
+            assert cache["pk"].shape == (1, 1, capacity, 8)
+
+
 def test_page_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs/reference/onnxruntime-operators.md"
     message = "run: PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md"
