@@ -167,8 +167,8 @@ def test_operator_of_float32_takes_float16_as_the_engine_does(operator: str) -> 
 def test_sliding_cache_is_attention_over_the_window(capacity: int, steps: int) -> None:
     window, total, rng = 4, 20, np.random.default_rng(0)
     keys, values, queries = (rng.standard_normal((total, 8)).astype(np.float32) for _ in range(3))
-    text = """g (float[1,S,8] q, float[1,S,8] k, float[1,S,8] v, float[1,1,P,8] pk, float[1,1,P,8] pv, int32[1] s, int32[1] t) => (y, nk, nv)
-        { y, nk, nv = com.microsoft.GroupQueryAttention
+    text = """g (float[1,S,8] q, float[1,S,8] k, float[1,S,8] v, float[1,1,P,8] pk, float[1,1,P,8] pv, int32[1] s, int32[1] t)
+        => (y, nk, nv) { y, nk, nv = com.microsoft.GroupQueryAttention
         <num_heads = 1, kv_num_heads = 1, local_window_size = 4, sliding_window_cache = 1> (q, k, v, pk, pv, s, t) }"""
     cache = {name: np.full((1, 1, capacity, 8), np.nan, np.float32) for name in ("pk", "pv")}
     with Core() as core, core.load_network(onnx.parser.parse_model(f"{HEAD} {text}"), "CPU") as loaded:
