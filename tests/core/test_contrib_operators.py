@@ -86,6 +86,13 @@ def test_domain_need_not_be_imported() -> None:
         ("g (int32[1,2] i, int32[1,2] s, uint8[5,4] w, uint8[4] g, float e, uint8 z) => (y, m) "
          "{ y, m = com.microsoft.QEmbedLayerNormalization (i, s, w, w, , g, g, , e, e, , e, e, z, z, , z, z) }",
          "com.microsoft:QEmbedLayerNormalization-1 has some of the four inputs of segments, not all"),
+        ("g (float[1,S,8] q, float[1,S,8] k, float[1,S,8] v, float[1,1,P,8] p, int32[1] s, int32[1] t) => (y, a, b) { y, a, b = "
+         "com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1, sliding_window_cache = 1> (q, k, v, p, p, s, t) }",
+         "has sliding_window_cache=1 and no local_window_size; expected a window of at least 1"),
+        ("g (float[1,S,8] q, float[1,S,8] k, float[1,S,8] v, float[1,1,P,8] p, int32[1] s, int32[1] t, float[1,1,S,P] m) => (y, a, b) "
+         "{ y, a, b = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1, local_window_size = 4, "
+         "sliding_window_cache = 1> (q, k, v, p, p, s, t, , , , m) }",
+         "has sliding_window_cache=1 and attention_bias 'm'; implemented: one of them"),
         ("g (float[2] x) => (y) { y = com.microsoft.Gelux(x) }",
          "operator com.microsoft:Gelux has no kernel, did you mean 'Gelu'"),
     ],
@@ -160,6 +167,38 @@ def test_operator_of_float32_takes_float16_as_the_engine_does(operator: str) -> 
     for name, answer in expected.items():
         mismatch = describe_mismatch(outputs[name], answer, rtol=0 if answer.dtype.kind in "iub" else 4e-3, name=name)
         assert mismatch is None, mismatch
+
+
+@pytest.mark.parametrize("capacity", [4, 6, 9])
+@pytest.mark.parametrize("steps", [1, 2, 4, 10])
+def test_sliding_cache_is_attention_over_the_window(capacity: int, steps: int) -> None:
+    window, total, rng = 4, 20, np.random.default_rng(0)
+    keys, values, queries = (rng.standard_normal((total, 8)).astype(np.float32) for _ in range(3))
+    text = """g (float[1,S,8] q, float[1,S,8] k, float[1,S,8] v, float[1,1,P,8] pk, float[1,1,P,8] pv, int32[1] s, int32[1] t)
+        => (y, nk, nv) { y, nk, nv = com.microsoft.GroupQueryAttention
+        <num_heads = 1, kv_num_heads = 1, local_window_size = 4, sliding_window_cache = 1> (q, k, v, pk, pv, s, t) }"""
+    cache = {name: np.full((1, 1, capacity, 8), np.nan, np.float32) for name in ("pk", "pv")}
+    with Core() as core, core.load_network(onnx.parser.parse_model(f"{HEAD} {text}"), "CPU") as loaded:
+        for end in range(steps, total + 1, steps):
+            new = {name: array[None, end - steps : end] for name, array in (("q", queries), ("k", keys), ("v", values))}
+            counts = {"s": np.array([end - 1], np.int32), "t": np.array([end], np.int32)}
+            outputs = loaded.infer({**new, **cache, **counts})
+            for row, query in enumerate(queries[end - steps : end].astype(np.float64), end - steps):
+                seen = slice(max(row + 1 - window, 0), row + 1)
+                weights = np.exp(keys[seen] @ query / np.sqrt(8))
+                expected = weights @ values[seen] / weights.sum()
+                np.testing.assert_allclose(outputs["y"][0, row - end + steps], expected, rtol=1e-5, atol=1e-6)
+            cache = {"pk": outputs["nk"], "pv": outputs["nv"]}
+            assert cache["pk"].shape == (1, 1, capacity, 8)
+
+
+def test_sliding_cache_below_its_window_is_refused() -> None:
+    text = """g (float[1,1,8] q, float[1,1,8] k, float[1,1,8] v, float[1,1,3,8] p, int32[1] s, int32[1] t) => (y, a, b)
+        { y, a, b = com.microsoft.GroupQueryAttention
+        <num_heads = 1, kv_num_heads = 1, local_window_size = 4, sliding_window_cache = 1> (q, k, v, p, p, s, t) }"""
+    x, count = np.zeros((1, 1, 8), np.float32), np.array([5], np.int32)
+    with pytest.raises(InferenceError, match="the cache holds 3 keys; sliding_window_cache=1 needs local_window_size=4"):
+        run(text, q=x, k=x, v=x, p=np.zeros((1, 1, 3, 8), np.float32), s=count - 1, t=count)
 
 
 def test_page_is_fresh() -> None:

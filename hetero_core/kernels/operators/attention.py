@@ -668,6 +668,30 @@ def softmax_within(xp: Namespace, scores: Array, allowed: Any, sink: Array | Non
     return terms / xp.where(total == 0, np.float32(1), total)
 
 
+def _refuse_sliding(node: Node, input_types: InputTypes) -> str | None:
+    """Refuses a sliding cache without a window, which ONNX Runtime does not load, or with a bias, whose keys may be gone."""
+    if not node.attributes.get("sliding_window_cache", 0):
+        return None
+    if node.attributes.get("local_window_size", -1) <= 0:
+        return f"{node.operator} has sliding_window_cache=1 and no local_window_size; expected a window of at least 1"
+    if len(node.inputs) > 10 and node.inputs[10]:
+        return f"{node.operator} has sliding_window_cache=1 and attention_bias '{node.inputs[10]}'; implemented: one of them"
+    return None
+
+
+def _count_held(count: int, capacity: int, window: int) -> int:
+    """Returns how many of `count` keys a sliding cache holds: a full one lets go all but the last `window`, and fills up again."""
+    return count if count <= capacity else window + (count - capacity - 1) % (capacity - window + 1)
+
+
+def _slide(xp: Namespace, cache: Array, ends: tuple[int, ...], held: tuple[int, ...], capacity: int) -> Array:
+    """Returns a cache (batch, groups, capacity, size): each row's last keys of those before its end, then zeros."""
+    slid = xp.zeros((*cache.shape[:2], capacity, cache.shape[3]), dtype=cache.dtype)
+    for row, (end, count) in enumerate(zip(ends, held, strict=True)):
+        slid = assign(slid, (row, slice(None), slice(count)), cache[row, :, end - count : end])
+    return slid
+
+
 @microsoft_kernel(
     "GroupQueryAttention",
     dtypes=(*(HALF,) * 5, INT32, INT32, HALF, HALF, INT64, HALF, HALF),
@@ -678,11 +702,12 @@ def softmax_within(xp: Namespace, scores: Array, allowed: Any, sink: Array | Non
         "do_rotary": (0, 1),
         "rotary_interleaved": (0, 1),
         "qk_output": (0,),
-        "sliding_window_cache": (0,),
+        "sliding_window_cache": (0, 1),
         "smooth_softmax": (-1, 0, 1),
     },
     outputs=3,
-    unread={"k_quant_type": "NONE", "kv_cache_bit_width": 0, "qk_output": 0, "sliding_window_cache": 0, "v_quant_type": "NONE"},
+    refuse=_refuse_sliding,
+    unread={"k_quant_type": "NONE", "kv_cache_bit_width": 0, "qk_output": 0, "v_quant_type": "NONE"},
 )
 def group_query_attention(
     xp: Namespace,
@@ -706,6 +731,7 @@ def group_query_attention(
     num_heads: int,
     rotary_interleaved: int = 0,
     scale: float = 0.0,
+    sliding_window_cache: int = 0,
     smooth_softmax: int = -1,
     softcap: float = 0.0,
 ) -> tuple[Array, Array, Array]:
@@ -725,7 +751,15 @@ def group_query_attention(
         caches = (cos_cache, sin_cache)
         turned = (rotate_steps(xp, x, begins, position_ids, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
         q, k = turned
-    length = max(total, 0 if past_key is None else past_key.shape[2])
+    capacity, held = 0 if past_key is None else past_key.shape[2], counts
+    is_sliding = bool(sliding_window_cache) and past_key is not None
+    if is_sliding:
+        if capacity < local_window_size:
+            raise ValueError(f"the cache holds {capacity} keys; sliding_window_cache=1 needs local_window_size={local_window_size}")
+        held, olds = (tuple(_count_held(n, capacity, local_window_size) for n in numbers) for numbers in (counts, begins))
+        counts = tuple(old + count - begin for old, count, begin in zip(olds, counts, begins, strict=True))
+        begins, total = olds, max(olds, default=0) + steps
+    length = max(total, capacity)
     present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
     allowed = _allow(xp, begins, counts, steps, total, causal=bool(causal), window=local_window_size)
     sink: Array = None
@@ -737,7 +771,10 @@ def group_query_attention(
     scores = np.float32(softcap) * xp.tanh(scores / np.float32(softcap)) if softcap else scores
     scores = scores if attention_bias is None else scores + widen(attention_bias)[..., :total]
     weights = softmax_within(xp, scores, allowed, sink)
-    return _gather_values(xp, weights, present_value[:, :, :total], query.dtype), present_key, present_value
+    mixed = _gather_values(xp, weights, present_value[:, :, :total], query.dtype)
+    if is_sliding:
+        present_key, present_value = (_slide(xp, cache, counts, held, capacity) for cache in (present_key, present_value))
+    return mixed, present_key, present_value
 
 
 def _allow(

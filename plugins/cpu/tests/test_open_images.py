@@ -133,6 +133,25 @@ def test_a_resized_image_is_right(attributes: dict[str, str], size: tuple[int, i
     assert _check(model, [(2, 19, 7, 7)], caplog, threads=1) == 1
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_resize_with_its_defaults_written_out_is_machine_code(mode: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 18]>
+    graph (float[1, 16, 7, 9] x) => (float[1, 16, 14, 18] y) <float[4] twice = {{1, 1, 2, 2}}>
+    {{ a = Relu (x) y = Resize <mode = "{mode}", antialias = 0, coordinate_transformation_mode = "half_pixel", cubic_coeff_a = -0.75,
+       exclude_outside = 0, extrapolation_value = 0.0, keep_aspect_ratio_policy = "stretch", nearest_mode = "floor"> (a, , twice) }}""")
+    x = np.random.default_rng(3).random((1, 16, 7, 9)).astype(np.float32)
+    expected = x.astype(np.float64)
+    for axis, size in ((2, 7), (3, 9)):
+        places = np.clip((np.arange(2 * size) + 0.5) / 2 - 0.5, 0, size - 1)
+        first = np.floor(places).astype(int)
+        share = (places - first if mode == "linear" else np.zeros(2 * size)).reshape(-1, *(1,) * (3 - axis))
+        after = expected.take(np.minimum(first + 1, size - 1), axis)
+        expected = expected.take(first, axis) * (1 - share) + after * share
+    with Core() as core, core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}) as loaded:
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"], expected, rtol=1e-6)
+        assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
+
+
 def test_channels_that_are_compiled_in_are_plain_numbers() -> None:
     pytest.importorskip("llvmlite", reason="kernels are made by llvmlite")
     from hetero_cpu.machine.compiler import find_width

@@ -69,7 +69,8 @@ def _emit_sums(code: Code, target: Number, sources: list[tuple[Number, Floats]],
 
 
 _ATTRIBUTES = {
-    "axes", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "keep_aspect_ratio_policy", "mode", "nearest_mode",
+    "antialias", "axes", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value",
+    "keep_aspect_ratio_policy", "mode", "nearest_mode",
 }  # fmt: skip
 _TAPS = {"nearest": 1, "linear": 2}
 
@@ -141,7 +142,7 @@ def _read_samplings(node: Node, scales: tuple[float | None, float | None] | None
     if node.op_type == "Upsample" or node.since_version < 11:
         return None if scales is None else (legacy_sampling(mode),) * 2
     transformation = attributes.get("coordinate_transformation_mode", "half_pixel")
-    if transformation == "tf_crop_and_resize":
+    if transformation == "tf_crop_and_resize" or attributes.get("antialias", 0):
         return None
     nearest, excludes = attributes.get("nearest_mode", "round_prefer_floor"), bool(attributes.get("exclude_outside", 0))
     sampling = Sampling(mode, transformation, nearest, exclude_outside=excludes)

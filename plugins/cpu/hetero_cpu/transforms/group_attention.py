@@ -215,6 +215,7 @@ class _Rewriting:
             or any(node.outputs[3:])
             or not is_causal
             or window == 0
+            or get("sliding_window_cache", 0)
         ):
             return False
         if (
