@@ -297,6 +297,8 @@ ERRORS = (
          "ONNX Runtime prints floats with 8 or 17 digits and exponents; the standard writes them out plainly", "cast_FLOAT_to_STRING"),
     _row("dilated windows of the same size", "Conv ConvInteger QLinearConv com.microsoft.FusedConv", _dilates_same_padding,
          "ONNX Runtime fails at run time on dilations beside auto_pad SAME_UPPER and SAME_LOWER", kind="fails"),
+    _row("dilated pools of the same size", "AveragePool LpPool MaxPool", _dilates_same_padding,
+         "ONNX Runtime pads {node.op_type} of auto_pad SAME_UPPER and SAME_LOWER as if it had no dilations"),
     _row("recurrence in float64", "GRU LSTM", has_dtype("float64"), "ONNX Runtime fails at run time on {node.op_type} of float64",
          kind="fails"),
     _row("zero points of channels", "ConvInteger",

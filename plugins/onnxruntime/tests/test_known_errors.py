@@ -42,6 +42,10 @@ EXAMPLES: dict[str, Example] = {
         '13 g (float[1,2,5,5] x, float[3,2,2,2] w) => (y) { y = Conv<auto_pad = "SAME_UPPER", dilations = [2, 1]>(x, w) }',
         '13 g (float[1,2,5,5] x, float[3,2,2,2] w) => (y) { y = Conv<auto_pad = "SAME_UPPER", dilations = [1, 1]>(x, w) }',
     ),
+    "dilated pools of the same size": (
+        '13 g (float[1,2,5,5] x) => (y) { y = MaxPool<auto_pad = "SAME_UPPER", kernel_shape = [2, 2], dilations = [2, 1]>(x) }',
+        '13 g (float[1,2,5,5] x) => (y) { y = MaxPool<auto_pad = "VALID", kernel_shape = [2, 2], dilations = [2, 1]>(x) }',
+    ),
     "recurrence in float64": (
         "14 g (double[3,1,2] x, double[1,6,2] w, double[1,6,2] r) => (y) { y = GRU<hidden_size = 2>(x, w, r) }",
         "14 g (float[3,1,2] x, float[1,6,2] w, float[1,6,2] r) => (y) { y = GRU<hidden_size = 2>(x, w, r) }",
