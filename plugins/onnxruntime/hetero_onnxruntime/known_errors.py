@@ -123,6 +123,13 @@ def _dilates_same_padding(node: Node, graph: Graph) -> bool:
     return is_same and any(dilation != 1 for dilation in node.attributes.get("dilations", ()))
 
 
+def _rotates_narrow_heads(node: Node, graph: Graph) -> bool:
+    width = (find_shape(node, graph) or (None,))[-1]
+    packed = 0 if has_input(node, 1) else 2 * int(node.attributes["kv_num_heads"])
+    is_wide = isinstance(width, int) and width // (int(node.attributes["num_heads"]) + packed) % 16 == 0
+    return bool(node.attributes.get("do_rotary", 0)) and not is_wide
+
+
 def _prints_floats(node: Node, graph: Graph) -> bool:
     is_like = node.op_type == "CastLike"
     target = dtype_of_input(node, graph, 1) if is_like else dtype_of_onnx(node.attributes["to"])
@@ -297,6 +304,8 @@ ERRORS = (
          "ONNX Runtime prints floats with 8 or 17 digits and exponents; the standard writes them out plainly", "cast_FLOAT_to_STRING"),
     _row("dilated windows of the same size", "Conv ConvInteger QLinearConv com.microsoft.FusedConv", _dilates_same_padding,
          "ONNX Runtime fails at run time on dilations beside auto_pad SAME_UPPER and SAME_LOWER", kind="fails"),
+    _row("dilated pools of the same size", "AveragePool LpPool MaxPool", _dilates_same_padding,
+         "ONNX Runtime pads {node.op_type} of auto_pad SAME_UPPER and SAME_LOWER as if it had no dilations"),
     _row("recurrence in float64", "GRU LSTM", has_dtype("float64"), "ONNX Runtime fails at run time on {node.op_type} of float64",
          kind="fails"),
     _row("zero points of channels", "ConvInteger",
@@ -311,6 +320,8 @@ ERRORS = (
     _row("zero points of rows", "MatMulInteger",
          both(reads(2), lambda node, graph: find_shape(node, graph, 2) not in ((), (1,))),
          "ONNX Runtime fails at run time on MatMulInteger with a zero point for each row, or of an unknown number", kind="fails"),
+    _row("rotated heads", "com.microsoft.GroupQueryAttention", _rotates_narrow_heads,
+         "ONNX Runtime fails at run time on do_rotary of {node.op_type} unless the size of a head is a multiple of 16", kind="fails"),
     _row("groups of bits in another order", "com.microsoft.MatMulNBits",
          both(reads(4), lambda node, graph: has_input(node, 3) or node.attributes.get("bits", 4) != 4),
          "ONNX Runtime takes g_idx of MatMulNBits for weights of 4 bits without zero points only"),

@@ -13,6 +13,19 @@ from hetero_core import Core
 from hetero_core.engines.known_errors import KnownError
 
 ATTENTION = "float[1,2,3,4] q, float[1,2,5,4] k"
+
+
+def rotate(head: int) -> str:
+    """Returns the graph of a GroupQueryAttention of 4 heads of this size."""
+    key, cache, table = f"float[1,1,{2 * head}]", f"float[1,2,4,{head}]", f"float[8,{head // 2}]"
+    rows = ", ".join(["0.5"] * (8 * head // 2))
+    return (
+        f"17 g (float[1,1,{4 * head}] q, {key} k, {key} v, {cache} a, {cache} b) => (y, c, d) "
+        f"<int32[1] s = {{4}}, int32 t = {{5}}, {table} w = {{{rows}}}> "
+        "{ y, c, d = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, do_rotary = 1>(q, k, v, a, b, s, t, w, w) }"
+    )
+
+
 EXAMPLES: dict[str, Example] = {
     "scores of causal attention": (
         f"23 g ({ATTENTION}) => (float[1,2,3,4] y, s) {{ y, , , s = Attention<is_causal = 1>(q, k, k) }}",
@@ -42,6 +55,10 @@ EXAMPLES: dict[str, Example] = {
         '13 g (float[1,2,5,5] x, float[3,2,2,2] w) => (y) { y = Conv<auto_pad = "SAME_UPPER", dilations = [2, 1]>(x, w) }',
         '13 g (float[1,2,5,5] x, float[3,2,2,2] w) => (y) { y = Conv<auto_pad = "SAME_UPPER", dilations = [1, 1]>(x, w) }',
     ),
+    "dilated pools of the same size": (
+        '13 g (float[1,2,5,5] x) => (y) { y = MaxPool<auto_pad = "SAME_UPPER", kernel_shape = [2, 2], dilations = [2, 1]>(x) }',
+        '13 g (float[1,2,5,5] x) => (y) { y = MaxPool<auto_pad = "VALID", kernel_shape = [2, 2], dilations = [2, 1]>(x) }',
+    ),
     "recurrence in float64": (
         "14 g (double[3,1,2] x, double[1,6,2] w, double[1,6,2] r) => (y) { y = GRU<hidden_size = 2>(x, w, r) }",
         "14 g (float[3,1,2] x, float[1,6,2] w, float[1,6,2] r) => (y) { y = GRU<hidden_size = 2>(x, w, r) }",
@@ -62,6 +79,7 @@ EXAMPLES: dict[str, Example] = {
         "13 g (uint8[3,5] a, uint8[5,2] b, uint8[3] z) => (y) { y = MatMulInteger(a, b, z) }",
         "13 g (uint8[3,5] a, uint8[5,2] b, uint8[1] z) => (y) { y = MatMulInteger(a, b, z) }",
     ),
+    "rotated heads": (rotate(8), rotate(16)),
     "groups of bits in another order": (
         "21 g (float[2,16] a, uint8[3,1,8] b, float[3] s, uint8[3] z, int32[16] i) => (y) "
         "{ y = com.microsoft.MatMulNBits<K = 16, N = 3, bits = 4, block_size = 16>(a, b, s, z, i) }",
