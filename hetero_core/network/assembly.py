@@ -363,14 +363,15 @@ class GraphReader:
 
     def _add_constant(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: NodeScope) -> None:
         owner = f"node '{name}' (Constant)"
-        if len(proto.output) != 1 or not proto.output[0] or len(proto.attribute) != 1:
+        if len(proto.output) != 1 or not proto.output[0] or not proto.attribute:
             raise InvalidNetworkError(
                 f"{owner} has {len(proto.output)} outputs and {len(proto.attribute)} attributes; expected one output and one value. "
                 "Correct the node."
             )
         self._note_pin(proto, f"Constant node '{name}'")
         value = scope.value(proto.output[0])
-        attribute = proto.attribute[0]
+        # Tools leave notes in attributes of their own. ONNX Runtime, too, takes the first value and no notice of the remaining attributes.
+        attribute = next((each for each in proto.attribute if each.name in _CONSTANTS), proto.attribute[0])
         kind, dtype = _CONSTANTS.get(attribute.name, (0, None))
         if not kind:
             raise InvalidNetworkError(
@@ -382,12 +383,16 @@ class GraphReader:
         if attribute.type in (kind, 0) and kind == TENSOR and not attribute.ref_attr_name:
             draft.add_initializer(value, read_tensor(attribute.t, self._weights, owner))
             return
-        decoded = self._read_attributes(proto, owner, scope) if attribute.type == kind or attribute.ref_attr_name else {"": None}
-        if not decoded:
+        decoded = (
+            self._read_attributes(proto, owner, scope)
+            if attribute.type == kind or attribute.ref_attr_name
+            else {attribute.name: None}
+        )
+        if attribute.name not in decoded:
             raise InvalidNetworkError(
                 f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
             )
-        (elements,) = decoded.values()
+        elements = decoded[attribute.name]
         if kind_of_value(elements) not in (kind, 0):
             raise InvalidNetworkError(
                 f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type."

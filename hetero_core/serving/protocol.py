@@ -6,7 +6,7 @@ Bytes are little-endian, in row-major order. An element of BYTES is the number o
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -40,6 +40,7 @@ _NUMPY = {datatype: numpy_dtype(name) for name, datatype in DATATYPES.items()}
 _DATATYPE_OF_NUMPY = {dtype: datatype for datatype, dtype in _NUMPY.items()}
 _KINDS = {"b": "b", "i": "iu", "u": "iu"}
 """Kind of a NumPy type -> the kinds of values that a list for it may hold; all remaining types take numbers."""
+_CONTENT_TYPES = ("np", "str")
 _LENGTH = struct.Struct("<I")
 _STATUSES = {
     (InputNameError, InputShapeError, InputTypeError): 400,
@@ -70,6 +71,15 @@ def require_known(names: Iterable[str], known: Sequence[str], what: str) -> None
         if name not in known:
             hint = suggest(name, known) or ";"
             raise Refusal(400, f"'{name[:100]}' is no {what}{hint} known are {enumerate_choices(known) or 'none'}")
+
+
+def require_content_type(parameters: Mapping[str, Any]) -> None:
+    """Raises Refusal for a `content_type`, by which MLServer's clients say what a model gets, other than arrays and texts."""
+    content_type = parameters.get("content_type", _CONTENT_TYPES[0])
+    if content_type not in _CONTENT_TYPES:
+        raise Refusal(
+            400, f"content_type is '{str(content_type)[:20]}'; models get arrays and texts: {enumerate_choices(_CONTENT_TYPES)}"
+        )
 
 
 def describe_spec(spec: ValueSpec) -> dict[str, Any]:

@@ -22,7 +22,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hetero_core.errors import HeteroError
-from hetero_core.serving.protocol import Refusal, describe_error, find_datatype, read_tensor, require_known, write_bytes
+from hetero_core.serving.protocol import (
+    Refusal,
+    describe_error,
+    find_datatype,
+    read_tensor,
+    require_content_type,
+    require_known,
+    write_bytes,
+)
 from hetero_core.serving.repository import ModelVersion, Repository
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -52,6 +60,9 @@ def create_routes(repository: Repository, control: Control, *, max_body: int) ->
             if not length.isdecimal() or len(length) > 15 or int(length) > len(body):
                 raise Refusal(400, f"{HEADER_LENGTH} is '{length[:20]}', and the body has {len(body)} bytes")
             call = _read_object(body[: int(length)])
+            for field, own in (("model_name", model.name), ("model_version", model.version)):
+                if call.get(field, own) != own:
+                    raise Refusal(400, f"{field} is '{str(call[field])[:100]}', and the path asks for '{own}'")
             inputs, outputs, is_binary = _read_call(call, body[int(length) :])
             run = model.infer(inputs, list(outputs), lambda values: _write_answer(model, call, values, outputs, is_binary))
             return await (run if model.is_quick(inputs) else _run_while_connected(request, run))
@@ -64,7 +75,7 @@ def create_routes(repository: Repository, control: Control, *, max_body: int) ->
     async def change(request: Request) -> Response:
         fields = _read_object(await _read_body(request, max_body))
         require_known(fields, ["parameters"], "field of this request")
-        _read_parameters(fields, "unload_dependents")
+        require_known(_read_parameters(fields), ["unload_dependents"], "parameter")
         await control(request.path_params["action"], request.path_params["name"])
         return JSONResponse({})
 
@@ -197,13 +208,13 @@ def _read_object(content: memoryview) -> dict[str, Any]:
 
 def _read_call(fields: Mapping[str, Any], content: memoryview) -> tuple[dict[str, Any], dict[str, bool], bool]:
     """Returns the inputs, whether each requested output is to be binary, and whether all are if none is requested. Raises: Refusal."""
-    require_known(fields, ["id", "inputs", "outputs", "parameters"], "field of the request")
+    require_known(fields, ["id", "model_name", "model_version", "inputs", "outputs", "parameters"], "field of the request")
     if not isinstance(fields.get("id", ""), str):
         raise Refusal(400, "the id of the request is no text")
     inputs: dict[str, Any] = {}
     for tensor in _list_tensors(fields, "inputs", ["name", "datatype", "shape", "data", "parameters"]):
         name, datatype, shape = tensor["name"], tensor.get("datatype"), tensor.get("shape")
-        size = _read_parameters(tensor, "binary_data_size")
+        size = _find_parameter(tensor, "binary_data_size")
         if (
             not isinstance(datatype, str)
             or not isinstance(shape, list)
@@ -234,17 +245,23 @@ def _list_tensors(fields: Mapping[str, Any], key: str, known: list[str]) -> list
     return tensors
 
 
-def _read_parameters(fields: Mapping[str, Any], known: str) -> Any:
-    """Returns the only parameter that is known here, None without it. Raises: Refusal for another."""
+def _read_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
     parameters = fields.get("parameters", {})
     if not isinstance(parameters, dict):
         raise Refusal(400, "parameters are no object")
-    require_known(parameters, [known], "parameter")
+    return parameters
+
+
+def _find_parameter(fields: Mapping[str, Any], known: str) -> Any:
+    """Returns the parameter that is known here beside `content_type`, None without it. Raises: Refusal for another."""
+    parameters = _read_parameters(fields)
+    require_known(parameters, [known, "content_type"], "parameter")
+    require_content_type(parameters)
     return parameters.get(known)
 
 
 def _read_flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    value = _read_parameters(fields, name)
+    value = _find_parameter(fields, name)
     if value is not None and not isinstance(value, bool):
         raise Refusal(400, f"{name} is neither true nor false")
     return default if value is None else value

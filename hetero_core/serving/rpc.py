@@ -14,7 +14,16 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # as above
 
 from hetero_core.errors import HeteroError
-from hetero_core.serving.protocol import Refusal, describe_error, find_datatype, join_texts, read_tensor, require_known, write_bytes
+from hetero_core.serving.protocol import (
+    Refusal,
+    describe_error,
+    find_datatype,
+    join_texts,
+    read_tensor,
+    require_content_type,
+    require_known,
+    write_bytes,
+)
 from hetero_core.serving.repository import Repository
 from hetero_core.serving.rest import Control
 
@@ -110,18 +119,31 @@ def make_messages() -> dict[str, Any]:
 MESSAGES = make_messages()
 
 
+def _read_parameters(tensor: Any, what: str, known: list[str]) -> dict[str, Any]:
+    """Returns the parameters of a request, input or output. Raises: Refusal for an unknown parameter."""
+    parameters = {}
+    for name, value in tensor.parameters.items():
+        choice = value.WhichOneof("parameter_choice")
+        parameters[name] = getattr(value, choice) if choice else None
+    require_known(parameters, known, f"parameter of {what}")
+    require_content_type(parameters)
+    return parameters
+
+
 def _read_inputs(message: Any) -> dict[str, Any]:
     """Returns the inputs of a ModelInferRequest. Raises: Refusal."""
     raw, inputs = message.raw_input_contents, dict[str, Any]()
-    for tensors, what in (([message], "the request"), (message.inputs, "an input"), (message.outputs, "an output")):
-        for tensor in tensors:
-            if tensor.parameters:
-                require_known(tensor.parameters, [], f"parameter of {what}")
+    for tensor in (message, *message.outputs):
+        _read_parameters(tensor, "the request" if tensor is message else "an output", ["content_type"])
     for index, tensor in enumerate(message.inputs):
+        parameters = _read_parameters(tensor, "an input", ["binary_data_size", "content_type"])
         fields = [field.name for field, _ in tensor.contents.ListFields()]
         expected = "raw_input_contents" if raw else _CONTENTS.get(tensor.datatype, "raw_input_contents")
         if tensor.name in inputs or fields not in ([], [expected]) or (raw and len(raw) != len(message.inputs)):
             raise Refusal(400, f"input '{tensor.name}' of type {tensor.datatype} needs its values in {expected} alone, once")
+        if "binary_data_size" in parameters and not (raw and parameters["binary_data_size"] == len(raw[index])):
+            what = f"{len(raw[index])} bytes" if raw else "no raw_input_contents"
+            raise Refusal(400, f"input '{tensor.name}' has binary_data_size {parameters['binary_data_size']}, and {what}")
         own: Any = getattr(tensor.contents, expected, b"")
         content = raw[index] if raw else join_texts(own) if expected == "bytes_contents" else own
         if isinstance(content, bytes):

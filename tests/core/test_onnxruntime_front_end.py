@@ -382,7 +382,10 @@ def test_missing_provider_is_for_the_program_to_see() -> None:
     assert "CUDAExecutionProvider" not in ort.get_available_providers()
     assert (ort.get_available_providers()[-1], ort.get_all_providers()[-1]) == ("CPUExecutionProvider",) * 2
     assert ort.get_device() == "CPU"
-    with pytest.warns(UserWarning, match="CUDAExecutionProvider is not in available provider names. Available providers: Hetero"):
+    with pytest.warns(
+        UserWarning,
+        match="Specified provider 'CUDAExecutionProvider' is not in available provider names.Available providers: 'Hetero",
+    ):
         session = open_session(providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
     assert session.get_providers() == ["CPUExecutionProvider"]
     with pytest.raises(RuntimeError, match="Unknown Provider Type: InvalidProvider"):
@@ -521,13 +524,26 @@ def test_profile_and_model_are_written(tmp_path: Path, caplog: pytest.LogCapture
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
     options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "100")
     model = onnx.load_from_string(make_model("g (float[50] X) => (float[50] Y) { Y = Mul(X, W) }"))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(50, dtype=np.float32), "W"))
+    # Values in a list of floats, as onnx.helper.make_tensor stores them, are moved, too.
+    model.graph.initializer.append(onnx.helper.make_tensor("W", onnx.TensorProto.FLOAT, [50], range(50)))
     for _ in range(2):
         ort.InferenceSession(model.SerializeToString(), options, providers=CPU)
     assert (tmp_path / "weights.bin").stat().st_size == 200
     (product,) = ort.InferenceSession(tmp_path / "written.onnx", providers=CPU).run(None, {"X": np.ones(50, np.float32)})
     assert product.tolist() == list(range(50))
     assert "optimized_model_filepath gets the model as it is" in caplog.text
+
+
+def test_wrong_options_are_refused_when_they_are_given() -> None:
+    options = ort.SessionOptions()
+    for add in (options.add_initializer, lambda name, value: options.add_external_initializers([name], [value])):
+        with pytest.raises(RuntimeError, match="constant 'W' is given as ndarray; expected an OrtValue"):
+            add("W", X)
+    for add in (options.add_free_dimension_override_by_name, options.add_free_dimension_override_by_denotation):
+        with pytest.raises(TypeError, match="the size of dimension 'N' is '3'; expected a whole number"):
+            add("N", "3")
+    with pytest.raises(TypeError, match="sess_options is 3; expected SessionOptions"):
+        ort.InferenceSession(make_model(SQUARE), 3, providers=CPU)
 
 
 def test_absent_service_is_told_once_or_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -578,7 +594,9 @@ def test_enumerations_parts_and_version_are_as_onnxruntimes() -> None:
     assert read_providers("CPUExecutionProvider", None) == {"CPUExecutionProvider": {}}
     assert session.get_modelmeta().version == original.get_modelmeta().version
     assert session._sess.run(None, {"X": X}, None)[0].tolist() == Y.tolist()
-    assert ort.OrtValue.ortvalue_from_numpy(X)._ortvalue.numpy().tolist() == X.tolist()
+    value = ort.OrtValue.ortvalue_from_numpy(X)._ortvalue
+    assert value.numpy().tolist() == X.tolist()
+    assert session._sess.run_with_ort_values({"X": value}, ["Y"], None)[0].numpy().tolist() == Y.tolist()
     assert session.io_binding()._iobinding.get_outputs() == []
 
 

@@ -329,6 +329,22 @@ def test_photograph_becomes_the_input() -> None:
     assert ov.compile_model(model, "CPU")(photograph)[0][0, :, 0, 0].tolist() == [-4.5, -9, -13.5]
 
 
+def test_means_and_scales_in_any_order_are_joined() -> None:
+    # Networks trained with torchvision: numbers up to 1, then the mean and the deviation of each channel.
+    ppp = PrePostProcessor(ov.Core().read_model(ONE))
+    ppp.input().tensor().set_element_type(ov.Type.u8).set_layout("NHWC").set_spatial_dynamic_shape()
+    ppp.input().preprocess().scale(255.0).mean([0.25, 0.5, 0.75]).scale([0.5, 0.25, 1.0]).mean(1.0)
+    photograph = np.zeros((1, 4, 4, 3), np.uint8) + np.uint8([51, 102, 255])
+    # ONE is Neg: ((x / 255 - mean) / deviation - 1) * -1
+    assert ov.compile_model(ppp.build(), "CPU")(photograph)[0][0, :, 0, 0] == pytest.approx([1.1, 1.4, 0.75])
+
+
+@pytest.mark.parametrize("text", ["[1", "1]", "[1,2]]", "[[1,2]"])
+def test_shape_with_unequal_brackets_is_refused(text: str) -> None:
+    with pytest.raises(RuntimeError, match="is no size; expected a number"):
+        ov.PartialShape(text)
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_channels_may_be_swapped_behind_a_resize(is_first: bool) -> None:
     ppp = PrePostProcessor(ov.Core().read_model(ONE))
@@ -353,9 +369,12 @@ def test_layout_of_a_parameter_is_kept() -> None:
 
 
 WRONG_STEPS: tuple[tuple[Callable[[Any], Any], str], ...] = (
-    (lambda info: info.scale(2.0).mean(1.0), "mean after scale; the steps run in the order color, crop, resize, pad, mean, scale"),
-    (lambda info: info.mean(1.0).mean(1.0), "mean after mean"),
-    (lambda info: info.mean(1.0).set_color_format(ColorFormat.BGR).convert_color(ColorFormat.RGB), "color after mean"),
+    (
+        lambda info: info.scale(2.0).resize(ResizeAlgorithm.RESIZE_LINEAR),
+        "resize after mean or scale; the steps run in the order color, crop, resize, pad, mean or scale",
+    ),
+    (lambda info: info.scale([1.0, 2.0]).mean([1.0, 2.0, 3.0]), "mean has another number of channels than mean or scale before it"),
+    (lambda info: info.mean(1.0).set_color_format(ColorFormat.BGR).convert_color(ColorFormat.RGB), "color after mean or scale"),
     (lambda info: info.set_color_format(ColorFormat.NV12_TWO_PLANES), "join the planes, and say NV12_SINGLE_PLANE"),
     (lambda info: info.convert_element_type(ov.Type.u8), r"convert_element_type\(u8\) would round"),
     (lambda info: info.convert_layout("NCHW").convert_layout("NHWC"), r"convert_layout\('NHWC'\): the model's layout is NCHW"),

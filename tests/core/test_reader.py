@@ -107,6 +107,16 @@ def test_constant_node_becomes_an_initializer(attribute: str, dtype: str, value:
     assert network.initializers["c"].array.tolist() == value
 
 
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [("value_floats = [0.5, 1.5], mark = 1", [0.5, 1.5]), ('mark = "a", value_int = 3', 3), ("value_int = 3, value_int_2 = 4", 3)],
+)
+def test_constant_node_may_have_notes_in_further_attributes(attributes: str, expected: object) -> None:
+    # As onnxsim writes them; ONNX Runtime 1.32 runs such models.
+    network = read_network(parse(f"g (float[2] x) => (y) {{ c = Constant<{attributes}>() s = Shape(c) y = Relu(x) }}"))
+    assert network.initializers["c"].array.tolist() == expected
+
+
 def test_sparse_constant_node_becomes_dense() -> None:
     value = sparse_tensor("", np.array([1]), np.array([5], np.float32), [2])
     model = model_of(helper.make_node("Constant", [], ["c"], sparse_value=value), helper.make_node("Add", ["x", "c"], ["y"]))

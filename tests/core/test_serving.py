@@ -152,7 +152,10 @@ def test_health_and_metadata(server: RunningServer) -> None:
         ({"inputs": [{**X, "name": "z"}]}, "has no input 'z'; its inputs are x"),
         ({"inputs": []}, "misses the inputs x"),
         ({"inputs": [X], "outputs": [{"name": "z"}]}, "'z' is no output of model 'double'; known are y"),
-        ({"inputs": [X], "parameters": {"priority": 1}}, "'priority' is no parameter; known are binary_data_output"),
+        ({"inputs": [X], "parameters": {"priority": 1}}, "'priority' is no parameter; known are binary_data_output, content_type"),
+        ({"inputs": [X], "model_name": "triple"}, "model_name is 'triple', and the path asks for 'double'"),
+        ({"inputs": [X], "model_version": "1"}, "model_version is '1', and the path asks for '10'"),
+        ({"inputs": [{**X, "parameters": {"content_type": "pd"}}]}, "content_type is 'pd'; models get arrays and texts: np, str"),
         ({"inputs": [{**X, "parameters": {"binary_data_size": 12}}]}, "either data or binary_data_size"),
     ],
 )
@@ -160,6 +163,19 @@ def test_request_that_cannot_be_read_is_refused(server: RunningServer, body: Any
     status, answer = server.ask(INFER, body)
     assert status == 400
     assert text in answer["error"]
+
+
+def test_names_and_types_that_clients_repeat_are_taken(server: RunningServer) -> None:
+    # Source: what InferenceRESTClient and InferenceGRPCClient of kserve 0.21 and the codecs of mlserver 1.7 send.
+    hint = {"content_type": "np"}
+    call = {"model_name": "double", "model_version": "10", "parameters": hint, "outputs": [{"name": "y", "parameters": hint}]}
+    status, answer = server.ask(INFER, {"inputs": [{**X, "parameters": hint}], **call})
+    assert (status, answer["outputs"][0]["data"]) == (200, [4, 8, 12])
+    raw = np.array(X["data"], np.float32).tobytes()
+    hints = {"content_type": {"string_param": "np"}}
+    tensor = {"name": "x", "datatype": "FP32", "shape": [3], "parameters": {**hints, "binary_data_size": {"int64_param": len(raw)}}}
+    sent = call_rpc(server, "ModelInfer", model_name="double", parameters=hints, inputs=[tensor], raw_input_contents=[raw])
+    assert np.frombuffer(sent.raw_output_contents[0], np.float32).tolist() == [4, 8, 12]
 
 
 @pytest.mark.parametrize(
@@ -200,8 +216,12 @@ def test_codes_of_grpc(server: RunningServer) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             call_rpc(server, "ModelInfer", **fields)
         assert caught.value.code().name == code
-    for fields in ({"contents": {"int_contents": [1]}}, {"parameters": {"shared_memory_region": {"string_param": "a"}}}):
-        with pytest.raises(grpc.RpcError, match="needs its values in fp32_contents alone|'shared_memory_region' is no parameter"):
+    for fields, text in (
+        ({"contents": {"int_contents": [1]}}, "needs its values in fp32_contents alone"),
+        ({"parameters": {"shared_memory_region": {"string_param": "a"}}}, "'shared_memory_region' is no parameter"),
+        ({"parameters": {"binary_data_size": {"int64_param": 4}}}, "has binary_data_size 4, and no raw_input_contents"),
+    ):
+        with pytest.raises(grpc.RpcError, match=text):
             call_rpc(server, "ModelInfer", model_name="double", inputs=[{**tensor, **fields}])
 
 

@@ -108,20 +108,25 @@ class SessionOptions:
         return _get_entry(self.entries, key, self)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Sets the size of a named dimension of the inputs."""
-        self.sizes[name] = size
+        """Sets the size of a named dimension of the inputs. Raises: TypeError."""
+        self.sizes[name] = _read_size(name, size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Sets the size of the dimensions of the inputs with this denotation."""
-        self.sizes_of_denotations[denotation] = size
+        """Sets the size of the dimensions of the inputs with this denotation. Raises: TypeError."""
+        self.sizes_of_denotations[denotation] = _read_size(denotation, size)
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Replaces the model's constant of this name by an OrtValue."""
+        """Replaces the model's constant of this name by an OrtValue. Raises: RuntimeError for anything else, as ONNX Runtime."""
+        if not hasattr(value, "tensor"):
+            raise RuntimeError(
+                f"constant '{name}' is given as {type(value).__name__}; expected an OrtValue, as of ortvalue_from_numpy"
+            )
         self.weights[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Replaces the model's constants of these names by OrtValues."""
-        self.weights.update(zip(names, values, strict=True))
+        """Replaces the model's constants of these names by OrtValues. Raises: RuntimeError."""
+        for name, value in zip(names, values, strict=True):
+            self.add_initializer(name, value)
 
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], contents: Sequence[Any], lengths: Sequence[int]
@@ -149,6 +154,12 @@ class SessionOptions:
 _KIND_OF_OPTION: dict[str, type] = {
     each.name: type(each.default) for each in fields(SessionOptions) if type(each.default) in (int, bool)
 }
+
+
+def _read_size(name: str, size: Any) -> int:
+    if not hasattr(size, "__index__"):
+        raise TypeError(f"the size of dimension '{name}' is {size!r}; expected a whole number")
+    return int(size)
 
 
 class RunOptions:

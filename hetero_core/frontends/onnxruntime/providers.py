@@ -53,11 +53,10 @@ def place_session(providers: Sequence[Any] | None, provider_options: Sequence[An
         name: _find_device(core, name, options[name]) for name in options if name not in (HETERO_PROVIDER, CPU_PROVIDER)
     }
     missing = [name for name, device in device_of_provider.items() if device is None]
-    if missing:
+    for name in missing:  # programs filter by ONNX Runtime's text
+        available = ", ".join(get_available_providers())
         warnings.warn(
-            f"Specified provider {', '.join(missing)} is not in available provider names. "
-            f"Available providers: {', '.join(get_available_providers())}",
-            stacklevel=4,
+            f"Specified provider '{name}' is not in available provider names.Available providers: '{available}'", stacklevel=4
         )
     own = options.get(HETERO_PROVIDER, {})
     config = {key: value for key, value in own.items() if key != "device"}

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class InferenceSession:
         """
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        if not (sess_options is None or hasattr(sess_options, "enable_profiling")):
+            raise TypeError(f"sess_options is {sess_options!r}; expected SessionOptions")
         self._model_bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else None
         self._model_path = None if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._source: str | bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
@@ -223,6 +225,8 @@ class InferenceSession:
         self, output_names: Names, input_dict_ort_values: Mapping[str, OrtValue], run_options: RunOptions | None = None
     ) -> list[OrtValue]:
         """Returns the outputs as OrtValues. Raises: as `run`."""
+        if isinstance(output_names, Mapping):  # the method of ONNX Runtime's compiled class, `_sess`, has the inputs first
+            output_names, input_dict_ort_values = cast(Names, input_dict_ort_values), output_names
         names = self._name_outputs(output_names)
         type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
         outputs = self.run(names, input_dict_ort_values, run_options)
@@ -500,7 +504,8 @@ def _replace_weights(source: str | bytes, weights: Mapping[str, OrtValue], files
 
 def _copy_model(source: str | bytes, path: str, entries: Mapping[str, str]) -> None:
     """Writes the model to a path, its constants to a second file if an entry names that."""
-    import onnx
+    import onnx  # heavy
+    import onnx.numpy_helper
 
     report_once("optimized_model_filepath gets the model as it is; each device optimizes it when it loads it")
     model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
@@ -509,4 +514,7 @@ def _copy_model(source: str | bytes, path: str, entries: Mapping[str, str]) -> N
     if second_file is not None:
         Path(path).with_name(second_file).unlink(missing_ok=True)  # the package appends to it
     is_divided = second_file is not None
+    for tensor in model.graph.initializer if is_divided else ():
+        if not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:  # the package moves bytes alone
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
     onnx.save(model, path, save_as_external_data=is_divided, location=second_file, size_threshold=threshold)

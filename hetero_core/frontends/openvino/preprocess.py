@@ -1,7 +1,8 @@
 """PrePostProcessor: conversions of inputs and outputs, which become nodes of the model by `with_inputs` and `with_outputs`.
 
-The steps of an input run in one order: colors, crop, resize, pad, mean, scale. A program that asks for another order gets an error, unless
-it swaps RGB and BGR behind a crop, a resize or a pad, which is the same in front of them.
+The steps of an input run in one order: colors, crop, resize, pad, then one mean and one scale, to which several in any order are joined.
+A program that asks for another order gets an error, unless it swaps RGB and BGR behind a crop, a resize or a pad, which is the same in
+front of them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from hetero_core.frontends.openvino.model import Model
 from hetero_core.frontends.openvino.ports import Output
 from hetero_core.frontends.openvino.shapes import Layout, PartialShape, Type, translated
 from hetero_core.network import border
 from hetero_core.network.border import LAYOUT_OF_RANK
 
-_ORDER = ("color", "crop", "resize", "pad", "mean", "scale")
+_ORDER = ("color", "crop", "resize", "pad", "mean or scale")
 
 ColorFormat = Enum(
     "ColorFormat", "UNDEFINED RGB BGR GRAY RGBX BGRX NV12_SINGLE_PLANE I420_SINGLE_PLANE NV12_TWO_PLANES I420_THREE_PLANES"
@@ -139,6 +142,10 @@ class InputInfo(OutputInfo):
         self.set_element_type(tensor.element_type if hasattr(tensor, "element_type") else tensor.dtype)
         return self.set_shape(tensor.shape)
 
+    def set_spatial_dynamic_shape(self) -> InputInfo:
+        """Does nothing: `resize` leaves height and width open unless a shape is set."""
+        return self
+
     def set_spatial_static_shape(self, height: int, width: int) -> InputInfo:
         """Sets height and width of the array; the remaining sizes are the model's."""
         size_of_letter = {"H": height, "W": width}
@@ -213,12 +220,22 @@ class InputInfo(OutputInfo):
 
     def mean(self, value: float | Sequence[float]) -> InputInfo:
         """Subtracts a number, or one for each channel."""
-        self._begin("mean", mean=value)
-        return self
+        # (x - mean) / scale - value = (x - (mean + scale * value)) / scale
+        return self._join("mean", lambda mean, scale: mean + scale * np.array(value, np.float64))
 
     def scale(self, value: float | Sequence[float]) -> InputInfo:
         """Divides by a number, or by one for each channel."""
-        self._begin("scale", scale=value)
+        return self._join("scale", lambda _, scale: scale * np.array(value, np.float64))
+
+    def _join(self, field: str, compute: Callable[[Any, Any], Any]) -> InputInfo:
+        """Sets the mean or the scale of all steps so far and the next one. Raises: RuntimeError for unequal numbers of channels."""
+        if self._steps[-1:] != [_ORDER[-1]]:
+            self._begin(_ORDER[-1])
+        try:
+            joined = compute(np.array(self.fields.get("mean", 0.0)), np.array(self.fields.get("scale", 1.0)))
+        except ValueError as error:
+            raise self._refuse(f"{field} has another number of channels than mean or scale before it: {error}") from None
+        self.fields[field] = joined.tolist()
         return self
 
 

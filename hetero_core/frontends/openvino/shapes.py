@@ -233,7 +233,8 @@ class PartialShape(Written):
 
     def __init__(self, shape: Any) -> None:
         if isinstance(shape, str):
-            text = shape.strip().strip("[]")
+            text = shape.strip()
+            text = text[1:-1] if text.startswith("[") and text.endswith("]") else text
             shape = None if text == "..." else [size for size in text.split(",") if size.strip()]
         elif isinstance(shape, PartialShape):
             shape = shape.sizes
