@@ -325,19 +325,6 @@ def _correct_einsum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     return _avoid_nothing(corrector, node, dtype, range(len(labels)), make_zeros)
 
 
-def _correct_reshape(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Names the size that -1 stands for beside a copied axis, if it is known: of an empty batch the engine makes it 0."""
-    target = graph.initializers.get(node.inputs[1]) if len(node.inputs) > 1 else None
-    shape = getattr(graph.types.get(node.outputs[0]), "shape", None)
-    if target is None or shape is None or node.attributes.get("allowzero", 0) or len(shape) != prod(target.shape):
-        return False
-    sizes = target.array.tolist()
-    if 0 not in sizes or -1 not in sizes or not isinstance(size := shape[sizes.index(-1)], int):
-        return False
-    named = corrector.constant(np.array([size if each == -1 else each for each in sizes], np.int64))
-    return corrector.keep(node, inputs=(node.inputs[0], named))
-
-
 def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     """Normalizes each group as an instance: the engine takes the mean of the squares less the square of the mean."""
     shape, dtype = find_shape(node, graph), dtype_of_input(node, graph)
@@ -542,7 +529,6 @@ _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]
     ("com.microsoft", "QLinearConv"): _shift_product(3, 5),
     ("", "QLinearMatMul"): _shift_product(3, 5),
     ("", "QuantizeLinear"): _part_quantized,
-    ("", "Reshape"): _correct_reshape,
     (MICROSOFT, "DynamicQuantizeLSTM"): _shift_recurrent,
     (MICROSOFT, "DynamicQuantizeMatMul"): _shift_product(1, 3),
     (MICROSOFT, "MatMulIntegerToFloat"): _shift_product(1, 5),

@@ -261,3 +261,56 @@ def test_sequence_of_no_steps_keeps_its_initial_states(layer: str, direction: st
     last = {4: "c", 3: "h", 1: "h"}[gates]
     assert answers["h"][:, 0].ravel().tolist() == [1] * count
     np.testing.assert_allclose(answers[last].reshape(count, 3), [[1, 0, 0] if gates == 1 else [1, 1, 1]] * count, rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_groups_far_from_zero_are_normalized_by_their_own_mean(opset: int) -> None:
+    """The engine takes the mean of the squares less the square of the mean, and is off by 0.3 here."""
+    x = (np.random.default_rng(0).standard_normal((2, 4, 8, 8)) + 1000).astype(np.float32)
+    count = 4 if opset == 21 else 2
+    ones, zeros = (", ".join(digit * count) for digit in "10")
+    text = f"""<ir_version: 8, opset_import: ["": {opset}]> g (float[2,4,8,8] x) => (float[2,4,8,8] y)
+        <float[{count}] s = {{{ones}}}, float[{count}] b = {{{zeros}}}> {{ y = GroupNormalization <num_groups = 2> (x, s, b) }}"""
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": x})["y"]
+    groups = x.astype(np.float64).reshape(2, 2, -1)
+    centered = groups - groups.mean(axis=-1, keepdims=True)
+    np.testing.assert_allclose(y, (centered / np.sqrt(groups.var(axis=-1, keepdims=True) + 1e-5)).reshape(x.shape), atol=1e-3)
+
+
+def test_empty_batch_is_reshaped_by_a_rest_beside_a_copied_axis() -> None:
+    """The engine fails: it divides the elements, which are none, by the copied 0. NumPy computes runs of empty inputs that fail there."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n,2,3] x) => (float[n,6] y) <int64[2] t = {0, -1}> { y = Reshape (x, t) }"""
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "ORT")
+        assert network.infer({"x": np.zeros((0, 2, 3), np.float32)})["y"].shape == (0, 6)
+
+
+@pytest.mark.parametrize("function", ["LeakyRelu <alpha = 0.5> (a)", "Sigmoid (a)"])
+def test_result_is_quantized_by_channels_behind_a_single_scale(function: str) -> None:
+    """The engine fuses the function with the scales of its result, which have to be single, and fails to load."""
+    text = f"""<ir_version: 8, opset_import: ["": 13]> g (uint8[n,2,1,1] x) => (uint8[n,2,1,1] y) <float r = {{0.5}}, uint8 p = {{3}},
+        float[2] s = {{0.5, 2}}, uint8[2] z = {{3, 7}}> {{ a = DequantizeLinear (x, r, p) b = {function} y = QuantizeLinear (b, s, z) }}"""
+    x = np.array([[1, 9], [3, 6]], np.uint8).reshape(2, 2, 1, 1)
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": x})["y"]
+    a = (x.astype(np.float64) - 3) * 0.5
+    b = np.where(a < 0, 0.5 * a, a) if function.startswith("L") else 1 / (1 + np.exp(-a))
+    expected = np.rint(b / np.array([0.5, 2]).reshape(2, 1, 1)) + np.array([3, 7]).reshape(2, 1, 1)
+    assert y.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
+def test_layer_without_steps_returns_its_initial_states(operator: str) -> None:
+    """The engine returns zeros."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[t,b,3] x, float[1,b,2] h) => (z, y)
+        {{ z, y = {operator} <hidden_size = 2> (x, w, r, , , h) }}"""
+    )
+    weights = {"w": np.ones((1, 2 * gates, 3), np.float32), "r": np.ones((1, 2 * gates, 2), np.float32)}
+    model.graph.initializer.extend([onnx.numpy_helper.from_array(array, name) for name, array in weights.items()])
+    states = np.full((1, 2, 2), 0.5, np.float32)
+    with Core() as core:
+        y = core.load_network(model, "ORT").infer({"x": np.zeros((0, 2, 3), np.float32), "h": states})["y"]
+    assert y.tolist() == states.tolist()
