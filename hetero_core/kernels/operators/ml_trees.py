@@ -34,8 +34,9 @@ from hetero_core.kernels.registry import ml_kernel
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 # A gibibyte of float64: no number in a small file makes the query of a network take more.
 _LARGEST_TABLE = 2**27
-Place = dict[tuple[int, int], int]
-"""(tree, node) -> place."""
+_NUMBER_OF_MODE = {**{mode: number for number, mode in enumerate(_MODES[:-1])}, "LEAF": 0}
+Places = dict[int, dict[int, int]]
+"""Tree -> node -> place. Pairs as keys would be an object for each node, which bring on garbage collections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def link_nodes(
     true_ids: Sequence[int],
     false_ids: Sequence[int],
     missing_is_true: Sequence[int],
-) -> tuple[Nodes, tuple[int, ...], Place]:
+) -> tuple[Nodes, tuple[int, ...], Places]:
     """Returns nodes with places instead of ids, the root of each tree (its first node), and the place of each id."""
     count = len(tree_ids)
     lists = {"nodes_nodeids": node_ids, "nodes_featureids": features, "nodes_modes": modes, "nodes_values": splits,
@@ -101,42 +102,47 @@ def link_nodes(
     for name, values in lists.items():
         if len(values) != count:
             raise ValueError(f"has {len(values)} {name} for {count} nodes")
-    place_of_node: Place = {}
-    roots: dict[int, int] = {}
+    places_of_tree: Places = {}
     for place, (tree, node) in enumerate(zip(tree_ids, node_ids, strict=True)):
-        if (tree, node) in place_of_node:
+        places = places_of_tree.get(tree)
+        if places is None:
+            places = places_of_tree[tree] = {}
+        if node in places:
             raise ValueError(f"has node {node} of tree {tree} twice")
-        place_of_node[tree, node] = place
-        roots.setdefault(tree, place)
-    numbers = np.empty(count, dtype=np.int64)
-    true_places, false_places = np.arange(count), np.arange(count)
-    for place, mode in enumerate(modes):
-        numbers[place] = 0
-        if mode == "LEAF":
-            continue
-        if mode not in _MODES[:-1]:
-            raise ValueError(f"has a node of mode '{mode}'")
-        numbers[place] = _MODES.index(mode)
-        tree = tree_ids[place]
-        for ids, places in ((true_ids, true_places), (false_ids, false_places)):
-            if (tree, ids[place]) not in place_of_node:
-                raise ValueError(f"leads from node {node_ids[place]} of tree {tree} to node {ids[place]}, which it does not have")
-            places[place] = place_of_node[tree, ids[place]]
+        places[node] = place
+    wrong = next((mode for mode in modes if mode not in _NUMBER_OF_MODE), None)
+    if wrong is not None:
+        raise ValueError(f"has a node of mode '{wrong}'")
+    numbers = np.asarray([_NUMBER_OF_MODE[mode] for mode in modes], dtype=np.int64)
+
+    def follow(ids: Sequence[int]) -> Array:
+        following = [
+            place if mode == "LEAF" else places_of_tree[tree].get(node, -1)
+            for place, mode, tree, node in zip(range(count), modes, tree_ids, ids, strict=True)
+        ]
+        if -1 in following:
+            place = following.index(-1)
+            raise ValueError(
+                f"leads from node {node_ids[place]} of tree {tree_ids[place]} to node {ids[place]}, which it does not have"
+            )
+        return np.asarray(following, dtype=np.int64)
+
+    true_places, false_places = follow(true_ids), follow(false_ids)
     tracks = np.asarray(missing_is_true or (0,) * count, dtype=bool)
     nodes = Nodes(np.asarray(features, dtype=np.int64), numbers, splits.astype(np.float64), true_places, false_places, tracks, {})
-    return nodes, tuple(roots.values()), place_of_node
+    return nodes, tuple([next(iter(places.values())) for places in places_of_tree.values()]), places_of_tree
 
 
 def gather_leaf_weights(
-    place_of_node: Place, tree_ids: Sequence[int], node_ids: Sequence[int], targets: Sequence[int], weights: Array
+    places_of_tree: Places, tree_ids: Sequence[int], node_ids: Sequence[int], targets: Sequence[int], weights: Array
 ) -> Leaves:
     """Returns the weights with the places of their nodes."""
     if not len(tree_ids) == len(node_ids) == len(targets) == len(weights):
         raise ValueError(f"has {len(tree_ids)} trees, {len(node_ids)} nodes and {len(targets)} targets for {len(weights)} weights")
-    missing = [pair for pair in zip(tree_ids, node_ids, strict=True) if pair not in place_of_node]
-    if missing:
-        raise ValueError(f"gives a weight to node {missing[0][1]} of tree {missing[0][0]}, which it does not have")
-    places = [place_of_node[pair] for pair in zip(tree_ids, node_ids, strict=True)]
+    places = [places_of_tree.get(tree, {}).get(node, -1) for tree, node in zip(tree_ids, node_ids, strict=True)]
+    if -1 in places:
+        index = places.index(-1)
+        raise ValueError(f"gives a weight to node {node_ids[index]} of tree {tree_ids[index]}, which it does not have")
     return Leaves(np.asarray(places, dtype=np.int64), np.asarray(targets, dtype=np.int64), weights.astype(np.float64))
 
 
@@ -414,12 +420,12 @@ def _prepare_regressor(
     target_weights_as_tensor: Any = None,
 ) -> Forest:
     refuse_transform(n_targets, post_transform)
-    nodes, roots, place_of_node = link_nodes(
+    nodes, roots, places_of_tree = link_nodes(
         nodes_treeids, nodes_nodeids, nodes_featureids, nodes_modes, read_floats(nodes_values, nodes_values_as_tensor, "nodes_values"),
         nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
     )  # fmt: skip
     leaves = gather_leaf_weights(
-        place_of_node, target_treeids, target_nodeids, target_ids,
+        places_of_tree, target_treeids, target_nodeids, target_ids,
         read_floats(target_weights, target_weights_as_tensor, "target_weights"),
     )  # fmt: skip
     # A decision path of skl2onnx has equal weights in a leaf, one for each class. As in ONNX Runtime, the first weight counts.
@@ -479,7 +485,7 @@ def _prepare_classifier(
     post_transform: str = "NONE",
 ) -> ClassifierForest:
     labels = read_labels(classlabels_int64s, classlabels_strings)
-    nodes, roots, place_of_node = link_nodes(
+    nodes, roots, places_of_tree = link_nodes(
         nodes_treeids, nodes_nodeids, nodes_featureids, nodes_modes, read_floats(nodes_values, nodes_values_as_tensor, "nodes_values"),
         nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
     )  # fmt: skip
@@ -489,7 +495,7 @@ def _prepare_classifier(
     forest = build_forest(
         xp,
         nodes,
-        gather_leaf_weights(place_of_node, class_treeids, class_nodeids, class_ids, weights),
+        gather_leaf_weights(places_of_tree, class_treeids, class_nodeids, class_ids, weights),
         roots=roots,
         targets=1 if opposite else len(labels),
         base_values=bases,
