@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -225,9 +225,10 @@ class InferenceSession:
         self, output_names: Names, input_dict_ort_values: Mapping[str, OrtValue], run_options: RunOptions | None = None
     ) -> list[OrtValue]:
         """Returns the outputs as OrtValues. Raises: as `run`."""
-        if isinstance(output_names, Mapping):  # the method of ONNX Runtime's compiled class, `_sess`, has the inputs first
-            output_names, input_dict_ort_values = cast(Names, input_dict_ort_values), output_names
-        names = self._name_outputs(output_names)
+        given: Any = output_names
+        if isinstance(given, Mapping):  # the method of ONNX Runtime's compiled class, `_sess`, has the inputs first
+            given, input_dict_ort_values = input_dict_ort_values, given
+        names = self._name_outputs(given)
         type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
         outputs = self.run(names, input_dict_ort_values, run_options)
         return [OrtValue(value, type_of_name[name]) for name, value in zip(names, outputs, strict=True)]
