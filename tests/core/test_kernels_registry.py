@@ -121,11 +121,11 @@ def test_refusal_names_the_input_and_its_element_type() -> None:
     assert find_refusal(node_of("Identity", 25, "x"), [MapType("int64", FLOAT)]) is not None
 
 
-def test_interpolated_integers_are_refused() -> None:
+def test_most_interpolated_integers_are_refused() -> None:
     node = node_of("Resize", 19, "x", "", "s", mode="linear")
-    assert (
-        find_refusal(node, [TensorType("uint8", None), None, FLOAT])
-        == "mode 'linear' of Resize-19 is implemented for floats, not for uint8"
+    assert find_refusal(node, [TensorType("uint8", None), None, FLOAT]) is None
+    assert find_refusal(node, [TensorType("uint16", None), None, FLOAT]) == (
+        "mode 'linear' of Resize-19 is implemented for bfloat16, float16, float32, float64, int32, int8, uint8, not for uint16"
     )
 
 

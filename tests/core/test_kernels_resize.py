@@ -131,3 +131,16 @@ def test_whole_positions_read_one_pixel(mode: str) -> None:
     # From 24 to 112 by 14/3: output 70 lies at exactly 15; a quotient of floats is 14.999999999999998.
     positions, weights = find_taps(Axis(0, 24, 112, Fraction(112, 24)), Sampling(mode, "asymmetric"))
     assert positions[70][weights[70] == 1].tolist() == [15]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+def test_interpolated_integers_are_cut_off(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(max(limits.min, -(10**6)), min(limits.max, 10**6), (2, 9), endpoint=True).astype(dtype)
+    sampling = Sampling("linear", "half_pixel")
+    positions, weights = find_taps(Axis(1, 9, 36, Fraction(4)), sampling)  # weights are multiples of an eighth
+    eighths = (x.astype(np.int64)[:, positions] * np.round(8 * weights).astype(np.int64)).sum(axis=2)
+    expected = np.sign(eighths) * (np.abs(eighths) // 8)
+    y = resize(np, x, None, np.array([1, 4], np.float32), mode="linear")
+    assert y.dtype == x.dtype
+    assert y.tolist() == expected.tolist()

@@ -31,6 +31,8 @@ _CHOICES_11 = {**_CHOICES, "coordinate_transformation_mode": (*_TRANSFORMATIONS,
 _CHOICES_18 = {**_CHOICES, "antialias": (0, 1), "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller")}
 _CHOICES_19 = {**_CHOICES_18, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "half_pixel_symmetric")}
 _SINCE_18 = ("antialias", "axes", "keep_aspect_ratio_policy")
+_TRUNCATED = frozenset({"int8", "int32", "uint8"})
+"""Integers that ONNX Runtime interpolates along lines, and cuts off; quantizers write such nodes."""
 _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _Positions = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -68,11 +70,12 @@ class Axis:
 
 
 def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses cases on which sources disagree: interpolated integers (rounding), and scales together with a region (output size)."""
+    """Refuses cases on which sources disagree: most interpolated integers (rounding), and scales together with a region (output size)."""
     x_type = input_types[0] if input_types else None
     mode = node.attributes.get("mode", "nearest")
-    if mode != "nearest" and isinstance(x_type, TensorType) and x_type.dtype is not None and x_type.dtype not in FLOATS:
-        return f"mode '{mode}' of {node.operator} is implemented for floats, not for {x_type.dtype}"
+    types = {"nearest": ANY, "linear": FLOATS | _TRUNCATED, "bilinear": FLOATS | _TRUNCATED}.get(mode, FLOATS)
+    if isinstance(x_type, TensorType) and x_type.dtype is not None and x_type.dtype not in types:
+        return f"mode '{mode}' of {node.operator} is implemented for {', '.join(sorted(types))}, not for {x_type.dtype}"
     crops = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
     if crops and len(node.inputs) < 4:
         return f"tf_crop_and_resize of {node.operator} is implemented for sizes, not for scales"
@@ -177,7 +180,7 @@ def lay_axes(
 
 
 def _resample(xp: Namespace, x: Array, axes: list[Axis], sampling: Sampling) -> Array:
-    y = x if sampling.mode == "nearest" else widen(x)
+    y = x if sampling.mode == "nearest" else widen(x) if str(x.dtype) in FLOATS else x.astype(np.float64)
     crops = sampling.transformation == "tf_crop_and_resize"
     for axis in axes:
         if axis.scale == 1 and axis.output == axis.size and not crops:
@@ -188,6 +191,9 @@ def _resample(xp: Namespace, x: Array, axes: list[Axis], sampling: Sampling) -> 
         y = _resample_axis(xp, y, axis, sampling)
         if crops:
             y = _fill_outside(xp, y, axis, sampling.extrapolation_value)
+    if y is not x and y.dtype != x.dtype and np.dtype(x.dtype).kind in "iu":
+        # Sums whose exact value is whole may lie below it by their rounding.
+        y = y + xp.sign(y) * 1e-6
     return narrow(y, x.dtype)
 
 
