@@ -277,7 +277,9 @@ def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tu
         name: value for name, value in node.attributes.items() if not isinstance(value, Graph) and name not in record.unread
     }
     if record.counts_outputs:
-        attributes["output_count"] = max((index + 1 for index, name in enumerate(node.outputs) if name), default=0)
+        # An axis is split for all outputs, also for those that nothing reads.
+        requested = [index + 1 for index, name in enumerate(node.outputs) if name or record.outputs is None]
+        attributes["output_count"] = max(requested, default=0)
     if record.prepare is not None:
         attributes = {"prepared": record.prepare(xp, input_types, **attributes)}
     return partial(record.function, xp, **attributes)

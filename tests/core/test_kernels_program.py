@@ -262,3 +262,17 @@ def test_tensor_computed_from_a_shape_lies_on_the_device() -> None:
     (y,) = compile_for_fake(text, copies).run((CARD.from_host(ones(3, 4)),), profile=profile)
     assert CARD.to_host(y).tolist() == [[-1] * 4] * 3
     assert copies == []
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize(("outputs", "part"), [("y, , z", 0), (", y, z", 1), (", , y, z", 2)])
+def test_unread_outputs_count_when_an_axis_is_split(opset: int, outputs: str, part: int) -> None:
+    count = outputs.count(",") + 1
+    attribute = f"<num_outputs = {count}>" if opset == 18 else ""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}]> g (float[n] x) => (float[m] y) {{ {outputs} = Split {attribute} (x) }}'
+    )
+    model.graph.node[0].output[-1] = ""
+    x = np.arange(12, dtype=np.float32)
+    (y,) = compile_program(read_network(model)).run((x,))
+    assert y.tolist() == np.split(x, count)[part].tolist()
