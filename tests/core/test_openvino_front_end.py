@@ -366,6 +366,9 @@ def test_layout_of_a_parameter_is_kept() -> None:
     parameter.set_layout(ov.Layout("CNHW"))
     assert (model.get_parameters()[0].get_layout(), model.inputs[0].layout.empty) == (ov.Layout("CNHW"), False)
     assert ov.get_batch(model) == 3
+    ov.layout_helpers.set_layout(model.outputs[0], "HWNC")
+    assert ov.layout_helpers.get_layout(model.outputs[0]) == ov.Layout("HWNC")
+    assert ov.layout_helpers.get_layout(ov.compile_model(model, "CPU").input()).empty
 
 
 WRONG_STEPS: tuple[tuple[Callable[[Any], Any], str], ...] = (

@@ -6,7 +6,7 @@ network; compiling loads it on a device; a run names, casts and copies its input
 
 from functools import partial
 
-from hetero_core.frontends.openvino import preprocess, properties
+from hetero_core.frontends.openvino import layout_helpers, preprocess, properties
 from hetero_core.frontends.openvino.core import Core, Version, compile_model, convert_model, get_version, save_model
 from hetero_core.frontends.openvino.model import Model, Node, OVAny, get_batch, set_batch
 from hetero_core.frontends.openvino.ports import ConstOutput, Output
@@ -19,7 +19,8 @@ from hetero_core.frontends.replacement import replace_package
 __all__ = [
     "AsyncInferQueue", "CompiledModel", "ConstOutput", "Core", "Dimension", "InferRequest", "Layout", "Model", "Node", "OVAny", "Output",
     "PartialShape", "ProfilingInfo", "Shape", "Tensor", "Type", "Version", "__version__", "compile_model", "convert_model", "get_batch",
-    "get_version", "preprocess", "properties", "replace_openvino", "save_model", "serialize", "set_batch", "tensor_from_file",
+    "get_version", "layout_helpers", "preprocess", "properties", "replace_openvino", "save_model", "serialize", "set_batch",
+    "tensor_from_file",
 ]
 # fmt: on
 PUT_NAMES = tuple(name for name in __all__ if name != "replace_openvino")
