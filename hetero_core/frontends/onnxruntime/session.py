@@ -222,14 +222,17 @@ class InferenceSession:
         self._run_on_network(start, feed)
 
     def run_with_ort_values(
-        self, output_names: Names, input_dict_ort_values: Mapping[str, OrtValue], run_options: RunOptions | None = None
+        self,
+        output_names: Names | Mapping[str, OrtValue],
+        input_dict_ort_values: Mapping[str, OrtValue] | Names,
+        run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Returns the outputs as OrtValues. Raises: as `run`."""
         if isinstance(output_names, Mapping):  # the method of ONNX Runtime's compiled class, `_sess`, has the inputs first
             output_names, input_dict_ort_values = cast(Names, input_dict_ort_values), output_names
         names = self._name_outputs(output_names)
         type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
-        outputs = self.run(names, input_dict_ort_values, run_options)
+        outputs = self.run(names, cast(Feed, input_dict_ort_values), run_options)
         return [OrtValue(value, type_of_name[name]) for name, value in zip(names, outputs, strict=True)]
 
     def io_binding(self) -> IOBinding:
