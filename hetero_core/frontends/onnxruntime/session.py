@@ -222,7 +222,10 @@ class InferenceSession:
         self._run_on_network(start, feed)
 
     def run_with_ort_values(
-        self, output_names: Names, input_dict_ort_values: Mapping[str, OrtValue], run_options: RunOptions | None = None
+        self,
+        output_names: Names | Mapping[str, OrtValue],
+        input_dict_ort_values: Mapping[str, OrtValue] | Names,
+        run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Returns the outputs as OrtValues. Raises: as `run`."""
         given: Any = output_names
@@ -230,7 +233,7 @@ class InferenceSession:
             given, input_dict_ort_values = input_dict_ort_values, given
         names = self._name_outputs(given)
         type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
-        outputs = self.run(names, input_dict_ort_values, run_options)
+        outputs = self.run(names, cast(Feed, input_dict_ort_values), run_options)
         return [OrtValue(value, type_of_name[name]) for name, value in zip(names, outputs, strict=True)]
 
     def io_binding(self) -> IOBinding:
