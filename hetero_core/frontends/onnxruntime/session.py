@@ -228,12 +228,13 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Returns the outputs as OrtValues. Raises: as `run`."""
-        given: Any = output_names
-        if isinstance(given, Mapping):  # the method of ONNX Runtime's compiled class, `_sess`, has the inputs first
-            given, input_dict_ort_values = input_dict_ort_values, given
-        names = self._name_outputs(given)
+        asked: Any = output_names
+        feed: Any = input_dict_ort_values
+        if isinstance(asked, Mapping):  # the method of ONNX Runtime's compiled class, `_sess`, has the inputs first
+            asked, feed = feed, asked
+        names = self._name_outputs(asked)
         type_of_name = {spec.name: spec.type for spec in self._outputs_meta}
-        outputs = self.run(names, cast(Feed, input_dict_ort_values), run_options)
+        outputs = self.run(names, feed, run_options)
         return [OrtValue(value, type_of_name[name]) for name, value in zip(names, outputs, strict=True)]
 
     def io_binding(self) -> IOBinding:
