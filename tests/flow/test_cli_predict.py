@@ -168,7 +168,7 @@ def test_images_are_prepared_and_run_in_batches(capsys: pytest.CaptureFixture[st
     assert (code, [each["file"] for each in answer["bad"]]) == (4, ["5.jpg"])
     assert "expected shape [n,8,9,3], got [1, 4, 3, 3]" in answer["bad"][0]["reason"]
     code, answer = ask(capsys, "image.onnx", "-d", "CPU", "-i", "in", "-o", "out.npz", "--resize", "bilinear")
-    assert (code, answer["batch"], answer["files"]) == (0, 1, 6)
+    assert (code, answer["batch"], answer["files"]) == (0, 8, 6)
     gray = read_results("npz")[1][-1]
     assert gray.tolist() == [gray[0]] * 3
     np.testing.assert_allclose(gray[0], pixels[0, :4, :3, 0].mean(), atol=3)
