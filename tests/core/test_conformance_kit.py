@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import Core, Executable, Network, RunContext
 from hetero_core.conformance import catalogue, check, operators, report
@@ -19,6 +18,7 @@ from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.conformance.samples import FORMS, iterate_samples
 from hetero_core.network.writer import network_to_proto
 from hetero_core.testing.backend_cases import iterate_backend_cases
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 
 def test_each_check_has_a_name_and_a_claim() -> None:

@@ -9,12 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
-import hetero_tests
-
 HEAD = """
 import numpy as np
 from hetero_core.conformance.suite import DeviceConformance
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 
 class Timeless(PlainExecutable):
@@ -43,7 +41,7 @@ def run_pytest(folder: Path, *arguments: str, **bodies: str) -> tuple[int, str]:
         text=True,
         check=False,
         timeout=900,
-        env={**os.environ, "PYTHONPATH": str(Path(hetero_tests.__file__).parents[1])},
+        env=dict(os.environ),
     )
     return ended.returncode, ended.stdout + ended.stderr
 

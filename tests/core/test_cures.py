@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core import Core, Network
 from hetero_core.devices.cures import find_cure
 from hetero_core.devices.query import GENERAL_CURE
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.network.graph import Node
+from hetero_core.testing.plain_device import PlainDevice
 
 TEXT = "g (float[2] x) => (float[2] y) { [first] a = Neg(x) [second] b = Abs(a) [third] y = Relu(b) }"
 X = np.array([1, -2], np.float32)

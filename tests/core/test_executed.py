@@ -10,13 +10,13 @@ import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
 from hetero_tests.fake_runtime import FakeRuntime
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import Core, Executable, Network, RunContext
 from hetero_core.errors import ClosedError, PluginError
 from hetero_core.executed import DOMAIN
 from hetero_core.network.writer import network_to_bytes
 from hetero_core.reports.page import executed_to_html
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 MODEL = onnx.parser.parse_model("""
 <ir_version: 8, opset_import: ["": 17]>

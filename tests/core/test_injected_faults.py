@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import AsyncInferQueue, Core, Network
 from hetero_core.contract import DeviceName, Executable, Payload, QueryResult, RunContext
 from hetero_core.errors import HeteroError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.types import ValueSpec
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 TEXT = "g (float[2] x) => (float[2] y) { a = Neg (x) y = Add (a, a) }"
 X = np.array([1, -2], np.float32)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core.contract import DeviceName
 from hetero_core.core import Core
@@ -18,6 +17,7 @@ from hetero_core.devices.names import (
 )
 from hetero_core.errors import DeviceNameError, DeviceNotFoundError
 from hetero_core.hookspecs import hookimpl
+from hetero_core.testing.plain_device import PlainDevice
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core import Core, DeviceName, Network, hookimpl
 from hetero_core.contract import ConfigKey
+from hetero_core.testing.plain_device import PlainDevice
 
 DEPTHS = 4, 7  # the maximum of a device string is eight levels
 TEXT = "g (float[2] x) => (float[2] y) { y = Neg (x) }"

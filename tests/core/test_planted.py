@@ -30,7 +30,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hetero_template.device import TemplateArray, TemplateDevice
-from hetero_tests.plain_device import KERNELS, PlainDevice, PlainExecutable
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance import contract_resources, contract_runs
@@ -46,6 +45,7 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Node
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.testing.plain_device import KERNELS, PlainDevice, PlainExecutable
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
 ROWS = {
@@ -1054,7 +1054,7 @@ MODULE = '''
 """SHELVED: its blobs hold a key of a table that only this process has."""
 from hetero_core import hookimpl
 from hetero_core.contract import Payload
-from hetero_tests.plain_device import PlainDevice
+from hetero_core.testing.plain_device import PlainDevice
 
 TABLE = {}
 
@@ -1078,7 +1078,7 @@ CACHED = '''
 """CACHED: a table of the process holds each network as it was loaded first, whatever the configuration."""
 from hetero_core import hookimpl
 from hetero_core.contract import ConfigKey
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 TABLE = {}
 

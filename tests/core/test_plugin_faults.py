@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import ConfigKey, Core, Executable, Network, QueryResult, RunContext, hookimpl, hookspecs
 from hetero_core.contract import DeviceName
@@ -21,6 +20,7 @@ from hetero_core.errors import (
     PluginError,
 )
 from hetero_core.runtime.request import InferRequest
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 ADD = "g (float[2] x) => (float[2] y) { y = Add(x, x) }"
 OLD = DeprecationWarning("goes with hetero-core 0.5; implement its successor")

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import ConfigKey, Core, Executable, ExecutableNetwork, Network, hookimpl
 from hetero_core.devices.query import require_all_supported
 from hetero_core.errors import PluginError
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 NEGATE = "g (float[2] x) => (float[2] y) { y = Neg (x) }"
 X = np.array([1, 2], np.float32)

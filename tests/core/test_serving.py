@@ -20,7 +20,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 from hetero_tests.server import RunningServer, run_server, write_model
 
 from hetero_core import Core, ExecutableNetwork, Network
@@ -28,6 +27,7 @@ from hetero_core.cli.main import main
 from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 for _package in ("starlette", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(_package, reason="the extra 'serve' is not installed")

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import hetero_tests
 import onnx.parser
 import pytest
 
@@ -30,8 +29,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
-    paths = [str(folder), str(Path(hetero_tests.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
     modules: list[str] = []
 
     def install(device: str, code: str) -> None:

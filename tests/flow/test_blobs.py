@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core import Core, Network, Payload, hookimpl
 from hetero_core.blobs.container import BlobHeader, read_blob, write_blob
@@ -20,6 +19,7 @@ from hetero_core.contract import DeviceName
 from hetero_core.devices import registry
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
 from hetero_core.network.border import InputInfo
+from hetero_core.testing.plain_device import PlainDevice
 from hetero_core.transforms.editing import edit
 
 TEXT = "g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }"

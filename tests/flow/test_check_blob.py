@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core import Core
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.contract import BlobCheck, DeviceName, Payload
 from hetero_core.errors import BlobDamagedError, BlobError, PluginError
 from hetero_core.hookspecs import hookimpl
+from hetero_core.testing.plain_device import PlainDevice
 
 # Writes the blobs of another machine: each device with another architecture, ORT also with another engine or processor, and CPU with a
 # private folder that is not here.

@@ -22,7 +22,7 @@ from hetero_core.testing.backend_cases import FOLDER_VARIABLE
 HEAD = """
 import ctypes, os, sys, tempfile, threading
 from hetero_core import hookimpl
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 
 class Executable(PlainExecutable):

@@ -18,7 +18,6 @@ from hetero_auto.candidates import find_precision
 from hetero_auto.measuring import Requests, read_choice, write_choice
 from hetero_auto.pool import Member
 from hetero_auto.startup import may_repeat_network
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import Core, ExecutableNetwork, Network, hookimpl
 from hetero_core.composing.runs import is_ready, warm_up
@@ -35,6 +34,7 @@ from hetero_core.errors import (
 )
 from hetero_core.network.graph import Node
 from hetero_core.runtime.queue import AsyncInferQueue
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 LIMIT = 60
 Feed = Callable[[float], dict[str, Any]]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import Core, Network, RunContext, hookimpl
 from hetero_core.contract import Executable, Payload
 from hetero_core.network.graph import Node
 from hetero_core.network.writer import unpack_network
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 LIMIT = 60
 """Seconds after which a missing event fails a test."""

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core import Core, Executable, Network, RunContext, hookimpl
 from hetero_core.contract import DeviceName, Done
 from hetero_core.errors import InferenceError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.types import ValueSpec
+from hetero_core.testing.plain_device import PlainDevice
 
 CHAIN = "chain (float[2] x) => (float[2] y) { a = Neg (x) b = Neg (a) c = Neg (b) y = Neg (c) }"
 BRANCHES = "branches (float[2] x) => (float[2] y) { a = Abs (x) b = Neg (a) c = Neg (a) y = Add (b, c) }"

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import Core, Network, Payload, hookimpl
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.contract import DeviceName, Executable
 from hetero_core.errors import BlobError, BlobMismatchError, DeviceUnavailableError
 from hetero_core.network.writer import unpack_network
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 Change = Callable[[dict[str, Any]], object]
 

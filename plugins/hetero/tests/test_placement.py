@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_hetero.placement import measured, stopwatch
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import Core, Executable, Network
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Node
 from hetero_core.plan import Placement
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 Read = Callable[[str], Network]
 

@@ -16,7 +16,6 @@ from hetero_cpu.device import CpuDevice
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.placement import memory
 from hetero_hetero.placement.memory import read_limits
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core import Core, ExecutableNetwork, Network, hookimpl
 from hetero_core.cli.fit import _fix_limits
@@ -24,6 +23,7 @@ from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import ConfigValueError, DeviceMemoryError
 from hetero_core.network.graph import Node
 from hetero_core.plan import Plan
+from hetero_core.testing.plain_device import PlainDevice
 from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
 
 Read = Callable[[str], Network]

@@ -12,13 +12,13 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_hetero.schedule import Flow, divide_threads, find_concurrent_stages, plan_schedule
-from hetero_tests.plain_device import PlainDevice, PlainExecutable
 
 from hetero_core import Core, Executable, Network, hookimpl
 from hetero_core.contract import CancelToken, DeviceName, Payload
 from hetero_core.errors import ConfigValueError, InferenceError, RequestCancelledError
 from hetero_core.network.graph import Node
 from hetero_core.network.writer import unpack_network
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 BRANCHES = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) c = Neg(a) d = Relu(b) e = Relu(c) y = Add(d, e) }"
 X = np.array([1, -2], np.float32)

@@ -11,7 +11,6 @@ import hetero_template
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_tests.plain_device import PlainDevice
 
 from hetero_core import Core, Executable, Network, QueryResult, hookimpl
 from hetero_core.contract import DeviceName
@@ -28,6 +27,7 @@ from hetero_core.errors import (
 from hetero_core.reports.dot import plan_to_dot
 from hetero_core.reports.fields import plan_to_json
 from hetero_core.reports.text import describe_plan
+from hetero_core.testing.plain_device import PlainDevice
 
 DIAMOND = """g (float[4] x) => (float[4] y) {
     n1 = Relu(x) n2 = Abs(n1) n3 = Neg(n2) n4 = Exp(n2) n5 = Add(n3, n4) n6 = Relu(n5) y = Abs(n6) }"""
