@@ -130,7 +130,9 @@ class OpenvinoExecutable(Executable):
         self._has_one_stream = streams == 1
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
         is_plain = not any(spec.dtype == _CARRIED for spec in self.outputs)
-        self._is_copied = self._has_one_stream and is_all_copied and is_plain
+        runs_in_turn = joins_views(network)
+        self._turn: AbstractContextManager[Any] = Lock() if runs_in_turn else nullcontext()
+        self._is_copied = self._has_one_stream and is_all_copied and is_plain and not runs_in_turn
         limits, _ = settle_limits(network)
         self._limited = [
             (index, spec.name, limits[spec.name])
@@ -143,7 +145,6 @@ class OpenvinoExecutable(Executable):
         self._program: Program | None = None
         self._has_warned = False
         self._lock = Lock()
-        self._turn: AbstractContextManager[Any] = Lock() if joins_views(network) else nullcontext()
         # Last, so that it is released after the compiled model and its requests.
         self._blob = blob
 
