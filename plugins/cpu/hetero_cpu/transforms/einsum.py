@@ -18,22 +18,15 @@ from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.operators import REFUSALS, read_equation
-from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import Dimension, ValueType
+from hetero_core.network.types import Dimension
 from hetero_core.transforms.matching import read_shape
-from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter
+from hetero_core.transforms.rewrite import Replacement
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
 
 
 def express_einsum(network: Network) -> Network:
     """Returns the network with `Einsum` as products; ellipses, diagonals and sums of unknown length stay."""
-    names, types = FreshNames(network), dict[str, ValueType]()
-
-    def express(node: Node) -> Replacement | None:
-        writer = NodeWriter(network, names, types, node.name)
-        return _express(network, node, writer) if node.op_type == "Einsum" and not node.domain else None
-
-    return replace_nodes(network, express)
+    return rewrite_operator(network, "Einsum", _express)
 
 
 def _express(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:

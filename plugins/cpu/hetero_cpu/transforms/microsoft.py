@@ -15,6 +15,7 @@ A node stays if its floats are not float32, or has an input, output or attribute
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 from types import MappingProxyType
@@ -50,7 +51,7 @@ class NodeWriter:
         self._network, self._names, self._types, self._label = network, names, types, label
         self.nodes: list[Node] = []
         self.constants: dict[str, Initializer] = {}
-        self._known = ChainMap(self.constants, dict(network.initializers))
+        self._known = ChainMap(self.constants, network.initializers)  # type: ignore[arg-type]  # the first mapping alone is written
 
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Adds a node with a single output, and returns the output."""
@@ -120,6 +121,18 @@ class NodeWriter:
 
     def _name(self, proposal: str) -> str:
         return self._names.value(f"{self._label}/{proposal}")
+
+
+def rewrite_operator(network: Network, op_type: str, rewrite: Callable[[Network, Node, NodeWriter], Replacement | None]) -> Network:
+    """Returns the network with nodes of an operator of ONNX replaced by what `rewrite` writes; nodes for which it returns None stay."""
+    names, types = FreshNames(network), dict[str, ValueType]()
+
+    def find(node: Node) -> Replacement | None:
+        if node.op_type != op_type or node.domain:
+            return None
+        return rewrite(network, node, NodeWriter(network, names, types, node.name))
+
+    return replace_nodes(network, find)
 
 
 def widen_tables(network: Network, cosines: str, sines: str) -> tuple[Any, Any] | None:

@@ -6,12 +6,11 @@ from math import prod
 
 from hetero_core.kernels.operators.layout import find_sources
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType, sizes_of
+from hetero_core.network.types import TensorType, sizes_of
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
@@ -56,27 +55,25 @@ def _is_idle(network: Network, node: Node) -> bool:
 
 def write_pads(network: Network) -> Network:
     """Returns the network with each Pad that mirrors or repeats as a Gather along each axis that grows."""
-    names, types = FreshNames(network), dict[str, ValueType]()
+    return rewrite_operator(network, "Pad", _write_pad)
 
-    def find(node: Node) -> Replacement | None:
-        mode, sizes = str(node.attributes.get("mode", "constant")), _read_sizes(network, node.inputs[0]) if node.inputs else None
-        if node.op_type != "Pad" or node.domain or node.since_version < 11 or mode == "constant" or sizes is None or 0 in sizes:
-            return None
-        pads = read_integers(network, node.inputs[1])
-        named = read_integers(network, node.inputs[3]) if any(node.inputs[3:4]) else range(len(sizes))
-        if pads is None or named is None or len(pads) != 2 * len(named) or min(pads) < 0:
-            return None
-        counts = {axis % len(sizes): (pads[index], pads[index + len(named)]) for index, axis in enumerate(named)}
-        grown = [axis for axis in sorted(counts) if any(counts[axis])]
-        if any(type(sizes[axis]) is not int for axis in grown):
-            return None
-        writer, value = NodeWriter(network, names, types, node.name), node.inputs[0]
-        for axis in grown:
-            sources = find_sources(sizes[axis], *counts[axis], mode)
-            value = writer.add("Gather", value, writer.add_integers(*sources), axis=axis)
-        return writer.finish_with(node.outputs[0]) if grown else None
 
-    return replace_nodes(network, find)
+def _write_pad(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+    mode, sizes = str(node.attributes.get("mode", "constant")), _read_sizes(network, node.inputs[0]) if node.inputs else None
+    if node.since_version < 11 or mode == "constant" or sizes is None or 0 in sizes:
+        return None
+    pads = read_integers(network, node.inputs[1])
+    named = read_integers(network, node.inputs[3]) if any(node.inputs[3:4]) else range(len(sizes))
+    if pads is None or named is None or len(pads) != 2 * len(named) or min(pads) < 0:
+        return None
+    counts = {axis % len(sizes): (pads[index], pads[index + len(named)]) for index, axis in enumerate(named)}
+    grown = [axis for axis in sorted(counts) if any(counts[axis])]
+    if any(type(sizes[axis]) is not int for axis in grown):
+        return None
+    value = node.inputs[0]
+    for axis in grown:
+        value = writer.add("Gather", value, writer.add_integers(*find_sources(sizes[axis], *counts[axis], mode)), axis=axis)
+    return writer.finish_with(node.outputs[0]) if grown else None
 
 
 def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:

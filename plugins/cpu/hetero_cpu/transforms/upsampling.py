@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import ValueType
 from hetero_core.transforms.matching import read_shape
-from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter
+from hetero_core.transforms.rewrite import Replacement
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
 
 _FARTHEST = np.iinfo(np.int64).max
 
@@ -27,13 +25,7 @@ def convolve_upsampling(network: Network) -> Network:
 
     Along the height the sizes must be known, unless the stride is 1.
     """
-    names, types = FreshNames(network), dict[str, ValueType]()
-
-    def convolve(node: Node) -> Replacement | None:
-        writer = NodeWriter(network, names, types, node.name)
-        return _convolve(network, node, writer) if node.op_type == "ConvTranspose" and not node.domain else None
-
-    return replace_nodes(network, convolve)
+    return rewrite_operator(network, "ConvTranspose", _convolve)
 
 
 def _convolve(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
