@@ -1,6 +1,6 @@
 """PrePostProcessor: conversions of inputs and outputs, which become nodes of the model by `with_inputs` and `with_outputs`.
 
-The steps of an input run in one order: colors, crop, resize, pad, then one mean and one scale, to which several in any order are joined.
+The steps of an input run in one order: colors, crop, resize, pad, mean, scale. Several means and scales, in any order, become one of each.
 A program that asks for another order gets an error, unless it swaps RGB and BGR behind a crop, a resize or a pad, which is the same in
 front of them.
 """

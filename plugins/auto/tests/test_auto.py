@@ -538,7 +538,7 @@ def test_devices_are_compared_on_a_request_of_now(core: Core, add_device: Any, n
 def test_devices_are_compared_on_the_mix_of_sizes(
     core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], expected: str
 ) -> None:
-    """A takes 1 ms for a row and 10 for a hundred, B takes 2 and 5. So B is faster for one request of each, and A for ten and one."""
+    """A takes 1 ms for a row and 10 for a hundred, B takes 2 and 5. B is faster for equal shares, A for ten single rows to one hundred."""
     now = 0.0
 
     def work(device: Any, seconds: dict[float, float]) -> None:

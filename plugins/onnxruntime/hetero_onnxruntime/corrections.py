@@ -457,7 +457,7 @@ def may_have_no_depth(node: Node, graph: Graph, second: int = 1) -> bool:
 
 
 def _part_product(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Puts a Sum between a dequantization and a product whose summed axis may be empty, or whose scales do not follow its outputs.
+    """Puts a Sum between a dequantization and a product with a summed axis that may be empty, or with scales of another axis.
 
     The Sum keeps the engine from fusing them. The fused product returns unwritten memory if the summed axis is empty, and fails with
     scales of other axes or of blocks.

@@ -157,7 +157,7 @@ def _make_weights(sampling: Sampling, scale: float | None, size: int, output: in
     return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[1], np.float32)
 
 
-@lru_cache(8)  # the tables of an axis are made one behind the other
+@lru_cache(8)  # positions and weights of an axis are asked for in turn
 def _find_taps(sampling: Sampling, scale: float | None, size: int, output: int) -> tuple[Array, Array]:
     exact = Fraction(output, size) if scale is None else Fraction(scale)
     if exact == 1 and output == size:

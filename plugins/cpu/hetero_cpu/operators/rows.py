@@ -91,9 +91,9 @@ _MOST_SINGLES = 1 << 10
 
 
 def find_kinds(arrays: Sequence[Array], y: Array) -> list[str] | None:
-    """Returns how operands lie along the fastest axis of a result; None if the elements of one lie apart.
+    """Returns how operands lie along the fastest axis of a result; None for an operand with gaps between its elements.
 
-    A small result of up to three axes is cut into single elements then, which may lie anywhere.
+    A small result of up to three axes may have such operands: each of its elements is a row.
     """
     kinds = [find_kind(array, y) for array in arrays]
     if None in kinds and not is_open(y.size) and y.size <= _MOST_SINGLES and sum(size > 1 for size in y.shape) <= 3:
@@ -113,7 +113,7 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     if strides[-1][0] != y.itemsize or any(
         stride not in (0, array.itemsize) for stride, array in zip(strides[-1], arrays, strict=True)
     ):
-        # A halo lies between the elements of a narrow image of one channel, or those of an operand lie apart: each is a row.
+        # Each element is a row if there are gaps: the halo of a narrow image of one channel, or between the elements of an operand.
         sizes, strides = [*sizes, 1], [*strides, (y.itemsize,) * len(arrays)]
     length, steps = sizes.pop(), strides.pop()
     last = length
