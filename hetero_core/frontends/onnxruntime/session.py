@@ -141,6 +141,9 @@ class InferenceSession:
             return [describe_value(spec, types.get(spec.name)) for spec in specs]
 
         self._inputs_meta, self._outputs_meta = describe(network.inputs), describe(network.outputs)
+        # The names of the inputs if arrays for them need no translation.
+        are_plain = all(spec.dtype not in (None, "string") and spec.shape != () for spec in network.inputs)
+        self._plain_inputs = tuple([spec.name for spec in network.inputs]) if are_plain else ()
         self._overridable_initializers = describe(network.replaceable if proto.ir_version >= 4 else ())
         version = proto.model_version if proto.HasField("model_version") else _NO_VERSION
         descriptions = proto.doc_string, graph.doc_string, version, dict(network.metadata)
@@ -252,13 +255,15 @@ class InferenceSession:
         if self._process != os.getpid():  # a forked child
             self._lock = Lock()  # another thread of the parent may have held it
             self._load()
-        with raise_as_onnxruntime():
+        try:
             try:
                 return run(self.network)
             except InputShapeError:
                 if not self._open_sizes(feed):
                     raise
             return run(self.network)
+        except HeteroError as error:
+            raise convert_error(error) from error
 
     def _open_sizes(self, feed: Mapping[str, Any]) -> bool:
         """Loads the model with nameless sizes if the feed gives two sizes to one name. Says whether it did."""
@@ -287,7 +292,9 @@ class InferenceSession:
 
     def _check_feed(self, feed: Feed) -> dict[str, Any]:
         """Returns the values by name. Raises: ValueError for missing inputs, InvalidArgument for a wrong number of values."""
-        network = self.network
+        network, plain = self.network, self._plain_inputs
+        if type(feed) is dict and len(feed) == len(plain) and all([type(feed.get(name)) is np.ndarray for name in plain]):  # noqa: C419  # a generator takes twice as long
+            return dict(feed)
         with raise_as_onnxruntime():
             named = dict(name_inputs(feed, network.inputs, network=network.name))
         missing = [
