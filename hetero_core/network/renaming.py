@@ -21,7 +21,7 @@ def rename_values(network: Network, names: Mapping[str, str]) -> Network:
         return network
     return replace(
         network,
-        nodes=tuple(_rename_in_node(node, names) for node in network.nodes),
+        nodes=tuple(rename_node(node, names) for node in network.nodes),
         initializers=_rename_keys(network.initializers, names),
         types=_rename_keys(network.types, names),
     )
@@ -31,7 +31,8 @@ def _rename_keys(mapping: Mapping[str, _Kept], names: Mapping[str, str]) -> Mapp
     return MappingProxyType({names.get(key, key): value for key, value in mapping.items()})
 
 
-def _rename_in_node(node: Node, names: Mapping[str, str]) -> Node:
+def rename_node(node: Node, names: Mapping[str, str]) -> Node:
+    """Returns the node with its values, and those that its bodies read of outside, renamed; `names` maps old to new."""
     if not any(value in names for value in (*node.reads, *node.writes)):
         return node
     attributes = {
@@ -54,7 +55,7 @@ def _rename_in_body(body: Graph, names: Mapping[str, str]) -> Graph:
         return body
     return replace(
         body,
-        nodes=tuple(_rename_in_node(node, outer) for node in body.nodes),
+        nodes=tuple(rename_node(node, outer) for node in body.nodes),
         outputs=tuple(replace(spec, name=outer.get(spec.name, spec.name)) for spec in body.outputs),
         types=_rename_keys(body.types, outer),
     )

@@ -202,6 +202,13 @@ def express_einsum(network: Network) -> Network:
     return network if expressed is network else _fold(expressed)
 
 
+def unroll_loops(network: Network) -> Network:
+    """Returns the network with control flow written out where its course is known, and what follows computed."""
+    unrolled = _UNROLL_LOOPS(network)
+    return network if unrolled is network else _fold(unrolled)
+
+
+_UNROLL_LOOPS = OperatorPass(f"{_OWN}.loops", "unroll_loops", "ConcatFromSequence If Loop Scan")
 _EXPRESS_EINSUM = OperatorPass(f"{_OWN}.einsum", "express_einsum", "Einsum")
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
@@ -214,6 +221,7 @@ PASSES = (
         "Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
+    unroll_loops,
     express_einsum,
     OperatorPass(
         f"{_OWN}.microsoft",

@@ -1,0 +1,267 @@
+"""A pass that writes control flow out whose course is known when a network is loaded.
+
+```text
+If, constant condition              ──> the nodes of the branch
+Loop, constant number of trips      ──> the nodes of its body for each trip; scan outputs: Unsqueeze of each trip ── Concat
+Scan, constant length               ──> Gather of each row ── the nodes of its body; scan outputs as above
+list of tensors ── ConcatFromSequence ──> Unsqueeze of each, or nothing ── Concat
+```
+
+What a body computes of constants alone, as a counter and a condition, is computed here. A node of a body that reads the same values in
+each trip is written once. A Loop stays if a condition depends on a run, or if it has more trips or nodes than the limits below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.program import evaluate_node
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.hints import drop_shape
+from hetero_core.network.inference import infer_types
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.renaming import FreshNames, rename_node
+from hetero_core.network.types import TensorType, ValueType, shape_of
+from hetero_core.transforms.constants import RANDOM_OPERATORS, drop_unread, fold_node
+from hetero_core.transforms.copies import eliminate_copies
+
+_MOST_TRIPS = 64
+_MOST_NODES = 2000
+"""Nodes that all bodies of a network may add."""
+_LARGEST_NUMBERS = 1 << 10
+"""Bytes of constants, and of their results, that are computed for each trip: counters, conditions and shapes."""
+
+
+_VERSIONS = {"Concat": 13, "Gather": 13, "Identity": 16, "Unsqueeze": 13}
+
+
+class _DependsOnRunError(Exception):
+    """The course of a node is not known, or its bodies are too long to be written out."""
+
+
+def unroll_loops(network: Network) -> Network:
+    """Returns the network with If, Loop and Scan written out where their course is known, and its types inferred."""
+    unroller = _Unroller(network)
+    for node in network.nodes:
+        unroller.add(node)
+    return unroller.build() if unroller.is_changed else network
+
+
+class _Unroller:
+    """The network as far as it is written out."""
+
+    def __init__(self, network: Network) -> None:
+        self._network, self._names, self._nodes = network, FreshNames(network), list[Node]()
+        self._types, self._constants = dict(network.types), dict(network.initializers)
+        self._lists: dict[str, tuple[str, ...]] = {}
+        """The tensors of sequences whose length is known."""
+        self._count = 0
+        self.is_changed = False
+
+    def build(self) -> Network:
+        """Returns the network that is written out."""
+        types, constants = MappingProxyType(self._types), MappingProxyType(self._constants)
+        network = replace(self._network, nodes=tuple(self._nodes), types=types, initializers=constants)
+        return infer_types(drop_unread(eliminate_copies(network)))
+
+    def add(self, node: Node) -> None:
+        """Adds a node: the nodes of its bodies, its results if they are small constants, or the node."""
+        if not node.domain and (self._write_out(node) or self._join_list(node)):
+            self.is_changed = True
+            return
+        numbers = self._compute(node)
+        if numbers is None:
+            self._nodes.append(node)
+            return
+        self._constants.update(numbers)
+        self._types.update((value, constant.type) for value, constant in numbers.items())
+
+    def _compute(self, node: Node) -> dict[str, Initializer] | None:
+        """Returns the results of a node that reads nothing but small constants."""
+        constants = [self._constants.get(value) for value in node.reads]
+        if node.op_type not in ("Shape", "Size") and (
+            not constants or sum(_LARGEST_NUMBERS if own is None else own.nbytes for own in constants) >= _LARGEST_NUMBERS
+        ):
+            return None
+        return fold_node(node, self._network, self._constants, evaluate_node, type_of=self._types.get, room=_LARGEST_NUMBERS)
+
+    def _write_out(self, node: Node) -> bool:
+        """Adds the nodes of the bodies of a node if its course is known, and says whether it is."""
+        write = {"If": self._write_branch, "Loop": self._write_loop, "Scan": self._write_scan}.get(node.op_type)
+        if write is None:
+            return False
+        length, count = len(self._nodes), self._count
+        try:
+            write(node)
+        except _DependsOnRunError:
+            del self._nodes[length:]
+            self._count = count
+            return False
+        return True
+
+    def _write_branch(self, node: Node) -> None:
+        condition = self._read(node.inputs[0])
+        body = node.bodies["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+        self._name_outputs(node.outputs, _Trips(self, node, body).write(()))
+
+    def _write_loop(self, node: Node) -> None:
+        limit_name, condition, *carried = (*node.inputs, "", "")[: max(len(node.inputs), 2)]
+        limit = int(self._read(limit_name).reshape(-1)[0]) if limit_name else None
+        goes_on = bool(self._read(condition).reshape(-1)[0]) if condition else True
+        trips, columns = _Trips(self, node, node.bodies["body"]), list[tuple[str, ...]]()
+        while goes_on and (limit is None or len(columns) < limit):
+            if len(columns) == _MOST_TRIPS:
+                raise _DependsOnRunError
+            numbers = (self.add_numbers(np.int64(len(columns))), self.add_numbers(np.bool_(True)))
+            next_condition, *results = trips.write((*numbers, *carried))
+            goes_on = bool(self._read(next_condition).reshape(-1)[0])
+            columns.append(tuple(results[len(carried) :]))
+            carried = results[: len(carried)]
+        self._name_outputs(node.outputs, carried)
+        for index, output in enumerate(node.outputs[len(carried) :]):
+            self._stack(output, [column[index] for column in columns], 0)
+
+    def _write_scan(self, node: Node) -> None:
+        if node.since_version < 9:
+            raise _DependsOnRunError
+        count = node.attributes["num_scan_inputs"]
+        states, scanned = list(node.inputs[:-count]), node.inputs[-count:]
+        shapes = [shape_of(self._types.get(value)) for value in scanned]
+        axes = node.attributes.get("scan_input_axes") or (0,) * count
+        lengths = {None if shape is None else shape[axis] for shape, axis in zip(shapes, axes, strict=True)}
+        length = lengths.pop()
+        if lengths or not isinstance(length, int) or not 0 < length <= _MOST_TRIPS:
+            raise _DependsOnRunError
+        backward = node.attributes.get("scan_input_directions") or (0,) * count
+        trips, columns = _Trips(self, node, node.bodies["body"]), list[tuple[str, ...]]()
+        for trip in range(length):
+            rows = [
+                self._insert("Gather", (value, self.add_numbers(np.int64(length - 1 - trip if turns else trip))), axis=axis)
+                for value, axis, turns in zip(scanned, axes, backward, strict=True)
+            ]
+            results = trips.write((*states, *rows))
+            columns.append(results[len(states) :])
+            states = list(results[: len(states)])
+        self._name_outputs(node.outputs, states)
+        outputs = node.outputs[len(states) :]
+        axes = node.attributes.get("scan_output_axes") or (0,) * len(outputs)
+        turned = node.attributes.get("scan_output_directions") or (0,) * len(outputs)
+        for index, output in enumerate(outputs):
+            column = [values[index] for values in columns]
+            self._stack(output, column[::-1] if turned[index] else column, axes[index])
+
+    def _read(self, value: str) -> Any:
+        """Returns the elements of a constant."""
+        constant = self._constants.get(value)
+        if constant is None or constant.nbytes == 0:
+            raise _DependsOnRunError
+        return constant.array
+
+    def add_numbers(self, array: Any) -> str:
+        """Adds a constant, and returns its name."""
+        name = self._names.value(f"{self._network.name}/numbers/{len(self._constants)}")
+        self.add_constant(name, Initializer.of_array(np.asarray(array)))
+        return name
+
+    def add_constant(self, name: str, constant: Initializer) -> None:
+        """Adds a constant of a body under a new name."""
+        self._constants[name], self._types[name] = constant, constant.type
+
+    def _insert(self, op_type: str, inputs: tuple[str, ...], output: str = "", **attributes: Any) -> str:
+        """Adds a node of ONNX, and returns its output, of the element type of the first input."""
+        name = self._names.node(f"{output or inputs[0]}/{op_type}/{len(self._nodes)}")
+        output = output or self._names.value(name)
+        value_type, version = self._types.get(inputs[0]), _VERSIONS[op_type]
+        if value_type is not None and output not in self._types:
+            self._types[output] = drop_shape(value_type)
+        self.add(Node(name, op_type, inputs, (output,), "", version, version, MappingProxyType(attributes)))
+        return output
+
+    def _name_outputs(self, outputs: Sequence[str], values: Sequence[str]) -> None:
+        for output, value in zip(outputs, values, strict=False):
+            if output:
+                self._insert("Identity", (value,), output)
+
+    def _stack(self, output: str, values: Sequence[str], axis: int) -> None:
+        """Adds the values stacked along a new axis."""
+        if not output:
+            return
+        if not values or any(not isinstance(self._types.get(value), TensorType) for value in values):
+            raise _DependsOnRunError
+        axes = self.add_numbers(np.array([axis]))
+        self._insert("Concat", tuple([self._insert("Unsqueeze", (value, axes)) for value in values]), output, axis=axis)
+
+    def name_trip(self, owner: Node, node: Node, trip: int) -> tuple[str, tuple[str, ...]]:
+        """Returns new names for a node of a body and its outputs. Raises: _DependsOnRunError after too many nodes."""
+        self._count += 1
+        if self._count > _MOST_NODES:
+            raise _DependsOnRunError
+        label = f"{owner.name}/{trip}"
+        outputs = tuple([value and self._names.value(f"{label}/{value}") for value in node.outputs])
+        return self._names.node(f"{label}/{node.name}"), outputs
+
+    def note_type(self, value: str, value_type: ValueType | None) -> None:
+        """Notes the type of a value of a body, without sizes, which may change from trip to trip."""
+        if value_type is not None:
+            self._types[value] = drop_shape(value_type)
+
+    def _join_list(self, node: Node) -> bool:
+        """Follows a sequence whose length is known, and says whether nodes were added in place of the node that reads it."""
+        if node.op_type == "SequenceEmpty":
+            self._lists[node.outputs[0]] = ()
+        elif node.op_type == "SequenceConstruct":
+            self._lists[node.outputs[0]] = node.inputs
+        tensors = self._lists.get(node.inputs[0]) if node.inputs else None
+        if tensors is None:
+            return False
+        if node.op_type == "Identity":
+            self._lists[node.outputs[0]] = tensors
+        elif node.op_type == "SequenceInsert" and not any(node.inputs[2:]):
+            self._lists[node.outputs[0]] = (*tensors, node.inputs[1])
+        elif node.op_type == "ConcatFromSequence" and tensors:
+            axis, (output,) = node.attributes["axis"], node.outputs
+            if node.attributes.get("new_axis", 0):
+                self._stack(output, tensors, axis)
+            else:
+                self._insert("Concat", tensors, output, axis=axis)
+            return True
+        return False
+
+
+class _Trips:
+    """The trips through a body. A node that reads the same values in each trip is added once."""
+
+    def __init__(self, unroller: _Unroller, owner: Node, body: Graph) -> None:
+        self._unroller, self._owner, self._body, self._trip = unroller, owner, body, 0
+        self._renamed: dict[str, str] = {}
+        self._added: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+        for name, constant in body.initializers.items():
+            self._renamed[name] = unroller.add_numbers(0)
+            unroller.add_constant(self._renamed[name], constant)
+
+    def write(self, inputs: Sequence[str]) -> tuple[str, ...]:
+        """Adds the nodes of a trip, and returns the values that the body returns."""
+        renamed = {**self._renamed, **dict(zip([spec.name for spec in self._body.inputs], inputs, strict=True))}
+        for node in self._body.nodes:
+            key = node.name, tuple([renamed.get(value, value) for value in node.reads])
+            outputs = self._added.get(key)
+            if outputs is None:
+                outputs = self._add(node, renamed)
+                if node.op_type not in RANDOM_OPERATORS and not node.bodies:
+                    self._added[key] = outputs
+            renamed.update(zip(node.outputs, outputs, strict=True))
+        self._trip += 1
+        return tuple([renamed.get(spec.name, spec.name) for spec in self._body.outputs])
+
+    def _add(self, node: Node, renamed: Mapping[str, str]) -> tuple[str, ...]:
+        name, outputs = self._unroller.name_trip(self._owner, node, self._trip)
+        for value, output in zip(node.outputs, outputs, strict=True):
+            if output:
+                self._unroller.note_type(output, self._body.type_of(value))
+        self._unroller.add(replace(rename_node(node, renamed), name=name, outputs=outputs, origins=self._owner.origins))
+        return outputs
