@@ -14,7 +14,7 @@ from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
 
@@ -296,7 +296,7 @@ def plan_native_reduction(site: Site) -> Recipe | None:
     axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
     if site.group.epilogue or not site.is_float32(value) or (site.has_input(1) and axes is None):
         return None
-    order = (0, 2, 3, 1) if site.is_channels_last(value) else tuple(range(site.prototypes[value].ndim))
+    order = order_axes(site.prototypes[value].ndim, is_channels_last=site.is_channels_last(value))
     x = site.prototypes[value].transpose(order)
     if (
         not x.flags.c_contiguous
@@ -408,8 +408,7 @@ def _plan_rows(
     arrays = [turn(site.prototypes[value]) for value in values]
     x = arrays[0]
     is_last = site.is_channels_last(values[0])
-    order = (0, 2, 3, 1) if is_last else tuple(range(x.ndim))
-    y = lay_empty(x.shape, np.float32, order)
+    y = lay_empty(x.shape, np.float32, order_axes(x.ndim, is_channels_last=is_last))
     if x.size == 0 or y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize):
         return None
     if list_rows(y, arrays, axis) is None:
