@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -98,7 +98,7 @@ def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Cod
 
         def reduce(vector: Number, count: int, mask: Mask | None = None) -> None:
             channel = vector * vector_bytes
-            totals = _reduce_pixels(code, p, x + channel, count, mask, neutral, combine)
+            totals = reduce_pixels(code, p, x + channel, count, mask, neutral, combine)
             for v, total in enumerate(totals):
                 code.store(y + channel, total * factor, v * vector_bytes, mask=mask)
 
@@ -114,9 +114,17 @@ def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Cod
     return code.finish()
 
 
-def _reduce_pixels(
-    code: Code, p: dict[str, Number], x: Number, count: int, mask: Mask | None, neutral: float, combine: Combine
+def reduce_pixels(
+    code: Code,
+    p: Mapping[str, Number],
+    x: Number,
+    count: int,
+    mask: Mask | None,
+    neutral: float,
+    combine: Combine,
+    read: Callable[[Floats, int], Floats] = lambda value, vector: value,
 ) -> list[Floats]:
+    """Returns `count` vectors of channels, from x on, each combined over all pixels of an image; `read` turns an element of a vector."""
     vector_bytes = code.width * FLOAT_BYTES
     totals = [code.variable(code.constant(neutral)) for _ in range(count)]
     even = p["width"] - p["width"] % _PHASES
@@ -128,7 +136,7 @@ def _reduce_pixels(
             start = here.get()
             for phase in range(pixels):
                 for v in range(count):
-                    value = code.load(start + p["x_pixel"] * phase, v * vector_bytes, mask=mask)
+                    value = read(code.load(start + p["x_pixel"] * phase, v * vector_bytes, mask=mask), v)
                     sums[phase][v].set(combine(sums[phase][v].get(), value))
             here.set(start + p["x_pixel"] * pixels)
 

@@ -199,6 +199,26 @@ def resample(size: int, count: int, mode: str) -> Array:
     return matrix
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("channels", [19, 70])
+@pytest.mark.parametrize("sizes", [(3, 5, 4), (5, 7)])
+def test_instance_normalization_channels_last_equals_the_formula(sizes: tuple[int, ...], channels: int, threads: int) -> None:
+    """Of images and of volumes; a mean that is large beside the deviations costs no digits."""
+    ones = (1,) * len(sizes)
+    x, w, b = draw(1, 2, channels, *sizes), draw(2, channels, channels, *ones), draw(3, channels) * 30
+    scale, shift = draw(4, channels), draw(5, channels)
+    nodes = [
+        oh.make_node("Conv", ["x", "w", "b"], ["m"]),
+        oh.make_node("InstanceNormalization", ["m", "scale", "shift"], ["y"], epsilon=0.01),
+    ]
+    axes = tuple(range(2, 2 + len(sizes)))
+    middle = np.einsum("nc...,oc->no...", x.astype(np.float64), w.reshape(channels, channels)) + b.reshape(-1, *ones)
+    deviation = np.sqrt(middle.var(axis=axes, keepdims=True) + 0.01)
+    expected = (middle - middle.mean(axis=axes, keepdims=True)) / deviation * scale.reshape(-1, *ones) + shift.reshape(-1, *ones)
+    model = build(nodes, x.shape, {"w": w, "b": b, "scale": scale, "shift": shift})
+    check(model, x, expected, threads=threads, steps=2, tolerance=2e-5)
+
+
 @pytest.mark.parametrize("factors", [(2, 2, 2), (1, 2, 4), (4, 1, 1)])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_resized_volume_equals_the_formula(mode: str, factors: tuple[int, ...]) -> None:
@@ -267,3 +287,25 @@ def test_open_sizes_of_volumes_equal_the_formula(opened: tuple[bool, ...]) -> No
             expected = np.einsum("ncdhw,coijk->nodihjwk", pooled, v).reshape(batch, 4, *sizes)
             (output,) = loaded.infer({"x": x}).values()
             assert np.abs(output - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", [case for case in CONVOLUTIONS if "auto_pad" not in CONVOLUTIONS[case][2]])
+def test_convolution_of_bytes_equals_exact_integers(case: str, threads: int) -> None:
+    """Pads are zero points, and a run of planes subtracts the sums of the weights that it has read alone."""
+    shape, sizes, attributes = CONVOLUTIONS[case]
+    generator = np.random.default_rng(7)
+    x, w = generator.integers(0, 256, shape).astype(np.uint8), generator.integers(-128, 128, sizes).astype(np.int8)
+    zero = np.array(93, np.uint8)
+    nodes = [
+        oh.make_node("ConvInteger", ["x", "w", "zero"], ["c"], **attributes),
+        oh.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    model = build(nodes, shape, {"w": w, "zero": zero})
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    expected = convolve((x.astype(np.float64) - 93), w, np.zeros(len(w)), attributes)
+    with Core() as core:
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": threads})
+        for _ in range(2):
+            (output,) = loaded.infer({"x": x}).values()
+            np.testing.assert_array_equal(output, expected)
