@@ -1,12 +1,12 @@
-"""Conv of channels-last images with constant weights, as a product over the taps of the kernel.
+"""Conv of channels-last images and volumes with constant weights, as a product over the taps of the kernel.
 
 No windows are copied: a tap is an offset into the image, which has a halo of zeros if the convolution has pads. If the plan gave
-the image no halo, or it is in C order, it is staged into working memory with a halo.
+the image no halo, or it is in C order, it is staged into working memory with a halo. Taps in planes outside of a volume are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -16,6 +16,7 @@ from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups
 from hetero_cpu.operators.images import (
     Convolution,
+    Run,
     Staging,
     bind_staging,
     find_overhang,
@@ -29,7 +30,7 @@ from hetero_cpu.operators.images import (
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
-from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling, pad_vector
+from hetero_cpu.operators.tiling import Chunks, ColumnPacking, choose_chunks, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 from hetero_cpu.transforms.tiles import has_exact_tiles
 
@@ -42,7 +43,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
         return None
-    size = choose_winograd(
+    size = has_planes_alone(convolution) and choose_winograd(
         convolution.windows,
         channels=convolution.channels,
         outputs=convolution.outputs,
@@ -66,9 +67,19 @@ def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
     site, source, halo = convolution.site, convolution.source, find_overhang(convolution.windows, size)
     if has_channel_vectors(site.prototypes[source]) and site.halos.get(source, NO_HALO).covers(halo):
         return None
-    batch, channels, height, width = site.shape(source)
-    shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels)
+    height, width = convolution.windows.sizes
+    shape = (convolution.planes[0], halo.top + height + halo.bottom, halo.left + width + halo.right, convolution.channels)
     return Staging(halo, shape, make_stage(site.prototypes[source]))
+
+
+def has_planes_alone(convolution: Convolution) -> bool:
+    """Says whether each result is made of a single image, or of a single plane of a volume."""
+    return convolution.depths is None or convolution.depths.is_pointwise
+
+
+def _pack_end(begin: int, packing: Callable[[Array], Array], weight: Array) -> Array:
+    """Returns the packed filters of a volume without their first planes."""
+    return packing(weight[:, :, begin:])
 
 
 def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
@@ -82,54 +93,83 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
         and staging is None
     )
-    pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
+    runs = convolution.list_runs()
+    # Planes that are convolved together are lines of their own.
+    is_single = is_flat and len(runs) == len(runs[0].taps) == 1 and runs[0].stride == 1
+    pixels = runs[0].count * height * width if is_single else height * width if is_flat else width
     tiling = choose_tiling(pixels, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
-    chunks = choose_chunks(
-        tiling,
-        lines=lines,
-        depth=channels * prod(windows.kernel),
-        pixel_bytes=channels * 4 * prod(windows.strides),
-        workers=site.workers,
-    )
+    chunks_of_run = [
+        choose_chunks(
+            tiling,
+            lines=1 if is_single else run.count if is_flat else run.count * height,
+            depth=channels * len(run.taps) * prod(windows.kernel),
+            pixel_bytes=channels * 4 * prod(windows.strides),
+            workers=site.workers,
+        )
+        for run in runs
+    ]
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
     if group == 1:
-        weight = convolution.pack_lazily(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
-        units = lines * tiling.tiles
+        purpose: tuple[object, ...] = ("product", tiling.vectors, tiling.width)
+        packing: Callable[[Array], Array] = ColumnPacking(tiling.packing)
+        units = chunks_of_run[0].units
         kernel = make_product(
             ProductShape.of_tiling(
                 tiling, epilogue.activations, adds=bool(added), prefetches=tiling.count_prefetches(units), streams=units == 1
             )
         )
     else:
-        weight = convolution.pack_lazily(
-            ("grouped", group, tiling.vectors, tiling.width), partial(pack_groups, group=group, tiling=tiling.packing)
+        purpose, packing = (
+            ("grouped", group, tiling.vectors, tiling.width),
+            partial(pack_groups, group=group, tiling=tiling.packing),
         )
         kernel = make_grouped_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added)))
     names = PARAMETERS if group == 1 else (*PARAMETERS, *GROUP_PARAMETERS)
+    planes = 1 if convolution.depths is None else convolution.depths.kernel[0]
+    # The taps before a run's are skipped in each block, and the last block may be narrower than the others.
+    begins = {0 if tiling.last_vectors == tiling.vectors else run.taps.start for run in runs}
+    weight_of_begin = {
+        begin: convolution.pack_lazily(
+            (*purpose, begin) if begin else purpose, partial(_pack_end, begin, packing) if begin else packing
+        )
+        for begin in sorted(begins)
+    }
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        calls, image = bind_staging(staging, reads[0], scratch)
-        y = writes[0]
+        calls = []
+        for laid, *others in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
+            staged, image = bind_staging(staging, laid, scratch)
+            calls += staged
+            for run, chunks in zip(runs, chunks_of_run, strict=True):
+                calls.append(bind_run(run, chunks, image, *map(run.find_target, others)))
+        return calls
+
+    def bind_run(run: Run, chunks: Chunks, image: Array, y: Array, addend: Array | None = None) -> NativeCall:
         assert not is_flat or is_even(y)
-        _, _, row, pixel = image.strides
+        plane, _, row, pixel = image.strides
+        x = run.find_source(image)
         top, left = (max(pads[0], 0) for pads in windows.pads)
         # If pixels lie side by side, a row of the kernel is a single tap.
         is_merged = pixel == channels * 4 and windows.dilations[1] == 1
         steps = 1 if is_merged else windows.kernel[1]
         taps, depth = windows.kernel[0] * steps, channels * windows.kernel[1] // steps
-        offsets = lay_offsets(windows, row, pixel, steps)
+        offsets = lay_offsets(windows, row, pixel, steps, [index * run.dilation * plane for index in range(len(run.taps))])
+        begin = run.taps.start if run.taps.start in weight_of_begin else 0
+        weight, vector_bytes = weight_of_begin[begin], tiling.width * 4
+        skipped = (run.taps.start - begin) * taps * depth * tiling.vectors * vector_bytes
+        tap_bytes = (planes - begin) * taps * depth * vector_bytes
         numbers = {
-            "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
-            "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
-            "w": address_of(weight), "block_bytes": depth * taps * tiling.vectors * tiling.width * 4, "bias": address_of(bias),
-            "rows": 1 if is_flat else height, **list_cut(tiling, chunks),
-            **list_strides("y", y), **list_strides("added", reads[1] if added else None),
-            "chunks_of_group": chunks.count, "x_group": channels * 4, "w_group": depth * taps * tiling.padded_outputs * 4,
+            "x": address_of(x) - top * row - left * pixel, "x_image": x.strides[0], "x_row": row * windows.strides[0],
+            "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps * len(run.taps), "depth": depth,
+            "w": address_of(weight) + skipped, "block_bytes": tap_bytes * tiling.vectors, "bias": address_of(bias),
+            "rows": 1 if is_flat else height, **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
+            "chunks_of_group": chunks.count, "x_group": channels * 4,
+            "w_group": (planes - begin) * taps * depth * tiling.padded_outputs * 4,
             "bias_group": tiling.padded_outputs * 4, "y_group": outputs * 4, "added_group": outputs * 4,
         }  # fmt: skip
-        keep = (offsets, weight, bias, image, y, *reads)
-        return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count * group, keep)]
+        keep = (offsets, weight, bias, x, y, addend)
+        return NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count * group, keep)
 
     reaches = () if staging is not None else (find_overhang(windows),)
     return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)

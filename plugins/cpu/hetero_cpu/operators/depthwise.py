@@ -78,26 +78,48 @@ def plan_depthwise(site: Site) -> Recipe | None:
     shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
     if shape is None:
         return None
-    kernel = make_depthwise(shape, epilogue.activations, adds=bool(added))
     weights = convolution.pack_lazily(("native depthwise", width), partial(_pack, width=width)).get()
     # Read as the kernel does, in whole vectors.
-    bias = pad_vector(epilogue.bias, convolution.outputs, weights.shape[0] * width)
-    call = WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, {"weights": weights, "bias": bias})
+    bias, nothing = (pad_vector(vector, convolution.outputs, weights.shape[1] * width) for vector in (epilogue.bias, None))
+    runs = convolution.list_runs()
+    if not all(run.taps for run in runs):
+        return None
+
+    def make_call(tap: int, *, is_first: bool, is_last: bool) -> WindowCall:
+        # The sum of a plane is added to those of the planes before it, which lie in the result.
+        kernel = make_depthwise(shape, epilogue.activations if is_last else (), adds=bool(added) or not is_first)
+        constants = {"weights": weights[tap], "bias": bias if is_first else nothing}
+        return WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, constants)
+
+    calls_of_run = [
+        (run, [make_call(tap, is_first=tap == run.taps[0], is_last=tap == run.taps[-1]) for tap in run.taps]) for run in runs
+    ]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        calls, image = bind_staging(staging, reads[0], scratch)
-        return [*calls, call.bind(image, writes[0], reads[1] if added else None)]
+        calls = []
+        for laid, *others in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
+            staged, image = bind_staging(staging, laid, scratch)
+            calls += staged
+            for run, of_taps in calls_of_run:
+                y, *addend = map(run.find_target, others)
+                for index, call in enumerate(of_taps):
+                    calls.append(call.bind(run.find_source(image, index), y, *([y] if index else addend)))
+        return calls
 
     reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
-    return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)
+    kernels = tuple(dict.fromkeys(call.kernel for _, calls in calls_of_run for call in calls))
+    return join_recipe(convolution, epilogue, staging, bind, kernels, reaches=reaches)
 
 
 def _pack(weight: Array, width: int) -> Array:
-    """Returns (vectors of channels, window, width), zeros for channels that there are not. weight: (channels, 1, height, width)."""
-    channels, taps = weight.shape[0], weight.shape[2] * weight.shape[3]
+    """Returns (planes, vectors of channels, window, width), zeros for channels that there are not.
+
+    weight: (channels, 1, [depth,] height, width), a single plane without depth.
+    """
+    channels, taps = weight.shape[0], prod(weight.shape[-2:])
     vectors = -(-channels // width)
-    filled = np.zeros((vectors * width, taps), np.float32)
-    filled[:channels] = weight.reshape(channels, taps)
-    packed = allocate_floats(filled.size).reshape(vectors, taps, width)
-    packed[...] = filled.reshape(vectors, width, taps).transpose(0, 2, 1)
+    filled = np.zeros((vectors * width, weight[0].size), np.float32)
+    filled[:channels] = weight.reshape(channels, -1)
+    packed = allocate_floats(filled.size).reshape(-1, vectors, taps, width)
+    packed[...] = filled.reshape(vectors, width, -1, taps).transpose(2, 0, 3, 1)
     return packed

@@ -22,7 +22,7 @@ from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
-from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
@@ -144,7 +144,7 @@ def _plan_walk(
     if len(shape) > 32 or 0 in shape or broadcast_shapes(*(array.shape for array in arrays), shape) != shape:
         return None
     is_last = len(values) == 1 and turn is None and site.is_channels_last(values[0]) and site.shape(values[0]) == shape
-    prototype = lay_empty(shape, np.dtype(numpy_dtype(target)), (0, 2, 3, 1) if is_last else tuple(range(len(shape))))
+    prototype = lay_empty(shape, np.dtype(numpy_dtype(target)), order_axes(len(shape), is_channels_last=is_last))
     kinds = find_kinds(arrays, prototype)
     if kinds is None or cut_rows(prototype, arrays) is None:
         return None

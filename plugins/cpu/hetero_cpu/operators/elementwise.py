@@ -18,7 +18,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.groups import Extra, Group
-from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
@@ -448,8 +448,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
         return None
     full = [operand for operand in reader.operands if isinstance(operand, str) and is_same_shape(site.shape(operand), shape)]
     is_last = any(site.is_channels_last(operand) for operand in full)
-    order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
-    prototype = lay_empty(shape, np.float32, order)
+    prototype = lay_empty(shape, np.float32, order_axes(len(shape), is_channels_last=is_last))
     kinds = find_kinds(arrays, prototype)
     # A halo adds no axes to the rows of an image.
     if kinds is None or (len(shape) > 4 and cut_rows(prototype, arrays) is None):

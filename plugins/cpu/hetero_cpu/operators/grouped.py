@@ -38,8 +38,8 @@ def _emit(name: str, width: int, shape: ProductShape) -> Code:
 
 
 def pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
-    """Returns the packed columns of each group, in order. weight: (outputs, channels of a group, height, width)."""
-    split = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).transpose(0, 3, 4, 2, 1)
+    """Returns the packed columns of each group, in order. weight: (outputs, channels of a group, [depth,] height, width)."""
+    split = np.moveaxis(weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]), (2, 1), (-2, -1))
     columns = [pack_columns(part.reshape(-1, part.shape[-1]), tiling) for part in split]
     packed = allocate_floats(sum(part.size for part in columns))
     np.concatenate(columns, out=packed)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +23,45 @@ _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "stride
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring images that are convolved with the same taps: of a volume, planes whose windows have the same planes inside of it.
+
+    Result `target + k`, of `count`, begins at plane `source + k * stride`; `taps` are those of the depth, `dilation` planes apart.
+    `is_whole`: all images, one for each result.
+    """
+
+    target: int
+    count: int
+    source: int
+    stride: int
+    taps: range
+    dilation: int
+    is_whole: bool = False
+
+    def find_source(self, image: Array, tap: int = 0) -> Array:
+        """Returns the planes of a tap, counted from the first of `taps`. image: (planes, channels, height, width)."""
+        return image if self.is_whole else image[self.source + tap * self.dilation :: self.stride][: self.count]
+
+    def find_target(self, image: Array) -> Array:
+        """Returns the images of the results."""
+        return image if self.is_whole else image[self.target : self.target + self.count]
+
+
+@dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution of two spatial axes, without its weights: a recipe must not keep them."""
+    """A convolution of two or three spatial axes, without its weights: a recipe must not keep them.
+
+    A volume is convolved plane by plane, each an image whose filters have further taps in other planes: `windows` are those of the
+    planes, `depths` those along the depth. A volume whose planes are convolved by themselves and lie at equal distances `is_joined`: the
+    planes of the whole batch are images.
+    """
 
     site: Site
     windows: Windows
     outputs: int
     group: int
+    depths: Windows | None = None
+    is_joined: bool = False
 
     @property
     def source(self) -> str:
@@ -36,9 +69,35 @@ class Convolution:
         return self.site.node.inputs[0]
 
     @property
-    def batch(self) -> int:
-        """The number of images."""
-        return self.site.shape(self.source)[0]
+    def planes(self) -> tuple[int, int]:
+        """The images of an array of `list_planes`, and those of its result."""
+        batch, depths = self.site.shape(self.source)[0], self.depths
+        if depths is None:
+            return batch, batch
+        return (batch * depths.sizes[0],) * 2 if self.is_joined else (depths.sizes[0], depths.outputs[0])
+
+    def list_planes(self, array: Array) -> list[Array]:
+        """Returns an array of source or result as images, (planes, channels, height, width): those that are computed together."""
+        if self.depths is None:
+            return [array]
+        return [join_planes(array)] if self.is_joined else [array[index].transpose(1, 0, 2, 3) for index in range(array.shape[0])]
+
+    def list_runs(self) -> list[Run]:
+        """Returns the runs of the images of an array of `list_planes`."""
+        depths = self.depths
+        if depths is None or depths.is_pointwise:
+            return [Run(0, self.planes[1], 0, 1, range(1), 1, is_whole=True)]
+        (size,), (kernel,), (stride,), (dilation,) = depths.sizes, depths.kernel, depths.strides, depths.dilations
+        runs = list[Run]()
+        for target in range(depths.outputs[0]):
+            begin = target * stride - depths.pads[0][0]
+            inside = [tap for tap in range(kernel) if 0 <= begin + tap * dilation < size]
+            taps = range(inside[0], inside[-1] + 1) if inside else range(0)
+            if runs and runs[-1].taps == taps:
+                runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+            else:
+                runs.append(Run(target, 1, begin + taps.start * dilation if inside else 0, stride if inside else 1, taps, dilation))
+        return runs
 
     @property
     def channels(self) -> int:
@@ -47,7 +106,7 @@ class Convolution:
 
     @property
     def weight(self) -> Array:
-        """The weights (outputs, channels / group, height, width), there while the network is planned."""
+        """The weights (outputs, channels / group, [depth,] height, width), there while the network is planned."""
         weight = self.site.constant(1)
         assert weight is not None
         return weight
@@ -58,11 +117,11 @@ class Convolution:
 
 
 def read_convolution(site: Site) -> Convolution | None:
-    """Returns the geometry of a Conv node; None if it is not two-dimensional, not float32, or its weights are computed."""
+    """Returns the geometry of a Conv node; None if it has not two or three dimensions, or is not float32, or its weights are computed."""
     node, weight = site.node, site.constant(1)
     if (
         weight is None
-        or weight.ndim != 4
+        or weight.ndim not in (4, 5)
         or not site.is_float32(node.inputs[0], node.inputs[1])
         or not set(node.attributes) <= _ATTRIBUTES
     ):
@@ -73,19 +132,64 @@ def read_convolution(site: Site) -> Convolution | None:
     shape = site.shape(node.inputs[0])
     group = int(node.attributes.get("group", 1))
     auto_pad = node.attributes.get("auto_pad", "NOTSET")
-    if len(shape) != 4 or auto_pad not in AUTO_PADS or shape[1] != weight.shape[1] * group:
+    if len(shape) != weight.ndim or auto_pad not in AUTO_PADS or shape[1] != weight.shape[1] * group:
         return None
     pads, strides, dilations = (node.attributes.get(name) for name in ("pads", "strides", "dilations"))
     windows = lay_windows(shape[2:], weight.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
     expected = site.types[site.group.outputs[0]].shape
     if expected != (shape[0], weight.shape[0], *windows.outputs) or 0 in expected or weight.shape[0] % group:
         return None
-    return Convolution(site, windows, int(weight.shape[0]), group)
+    convolution = Convolution(site, windows, int(weight.shape[0]), group)
+    if weight.ndim == 4:
+        return convolution
+    depths, windows = pick_axes(windows, slice(0, 1)), pick_axes(windows, slice(1, 3))
+    # In C order the planes of several volumes lie at other distances than those of one.
+    values = (node.inputs[0], *(extra.value for extra in site.group.epilogue if extra.value and extra.value not in site.constants))
+    is_joined = depths.is_pointwise and all(may_join(site.prototypes[value]) for value in values)
+    return replace(convolution, windows=windows, depths=depths, is_joined=is_joined)
+
+
+def pick_axes(windows: Windows, axes: slice) -> Windows:
+    """Returns the windows along some of the spatial axes alone."""
+    return Windows(*(field[axes] for field in _list_fields(windows)))
+
+
+def stack_axes(first: Windows, second: Windows) -> Windows:
+    """Returns the windows along the axes of both."""
+    return Windows(*(own + other for own, other in zip(_list_fields(first), _list_fields(second), strict=True)))
+
+
+def _list_fields(windows: Windows) -> tuple[tuple[Any, ...], ...]:
+    # `astuple` copies, and a size that is a symbol must stay itself.
+    return tuple(getattr(windows, field.name) for field in fields(windows))
+
+
+def join_planes(array: Array) -> Array:
+    """Returns volumes (batch, channels, depth, height, width) as images (batch * depth, channels, height, width); images as they are."""
+    if array.ndim == 4:
+        return array
+    _, channels, _, height, width = array.shape
+    return array.transpose(0, 2, 1, 3, 4).reshape(-1, channels, height, width)
+
+
+def join_rows(array: Array) -> Array:
+    """Returns volumes as images whose rows are those of all planes: (batch, channels, depth * height, width); images as they are."""
+    return array if array.ndim == 4 else array.reshape(*array.shape[:2], -1, array.shape[4])
+
+
+def join_pixels(array: Array) -> Array:
+    """Returns volumes as images whose rows are planes: (batch, channels, depth, height * width)."""
+    return array.reshape(*array.shape[:3], -1)
+
+
+def may_join(array: Array) -> bool:
+    """Says whether volumes lie in memory so that all of their planes are images at equal distances."""
+    return array.ndim == 5 and bool(np.may_share_memory(join_planes(array), array))
 
 
 def has_channel_vectors(array: Array) -> bool:
-    """Says whether the channels of each pixel of (batch, channels, height, width) lie side by side."""
-    return array.ndim == 4 and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
+    """Says whether the channels of each pixel of images or volumes, (batch, channels, ...), lie side by side."""
+    return array.ndim in (4, 5) and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
 
 
 def is_whole(array: Array) -> bool:
@@ -95,18 +199,20 @@ def is_whole(array: Array) -> bool:
 
 
 def is_even(array: Array) -> bool:
-    """Says whether the pixels of all images lie at equal distances."""
+    """Says whether the pixels of all images, or of all volumes, lie at equal distances."""
+    if array.ndim == 5:
+        return may_join(array) and is_even(join_planes(array))
     batch, _, height, width = array.shape
     image, _, row, pixel = array.strides
     return bool((height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel))
 
 
-def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
-    """Returns how far the taps of a window lie behind its first one, in bytes: those of all rows and the first columns of the kernel."""
-    places = np.ndindex(windows.kernel[0], columns)
-    offsets: Array = lay_table(
-        _make_offsets, [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in places]
-    )
+def lay_offsets(windows: Windows, row: int, pixel: int, columns: int, depths: Sequence[int] = (0,)) -> Array:
+    """Returns how far the taps of a window lie behind its first one, in bytes: those of all rows and the first columns of the kernel, in
+    each of the planes that are `depths` behind the first."""
+    down, right = windows.dilations
+    places = list(np.ndindex(windows.kernel[0], columns))
+    offsets: Array = lay_table(_make_offsets, [depth + i * down * row + j * right * pixel for depth in depths for i, j in places])
     return offsets
 
 

@@ -13,7 +13,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
-from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last
+from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last, order_axes
 from hetero_cpu.operators.rows import call_rows, cut_rows, find_kind, find_kinds, merge_axes
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import largest, least
@@ -66,7 +66,7 @@ def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[st
     copies = [plan_copy(y[cut], array, workers=workers) for cut, array in zip(cuts, sources.values(), strict=True)]
     plans = [copy for copy in copies if copy is not None]
     # If the result becomes a piece itself, it may have more axes than rows can have.
-    if len(plans) != len(copies) or y.ndim > 4:
+    if len(plans) != len(copies) or (y.ndim > 4 and not is_channels_last(y)):
         return None
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
@@ -198,10 +198,14 @@ def plan_transpose(site: Site) -> Choice | None:
         return None  # the kernel of the toolkit says what is wrong
     turned = site.prototypes[value].transpose(perm)
     is_for_products = bool(site.readers) and _PRODUCTS.issuperset(site.readers) and value not in site.halos
-    is_in_order = turned.flags.c_contiguous or (is_channels_last(turned) and turned.transpose(0, 2, 3, 1).flags.c_contiguous)
+    is_in_order = turned.flags.c_contiguous or _is_dense_channels_last(turned)
     if value in site.constants or is_for_products or is_in_order:
         return Views(value, (lambda array: array.transpose(perm),))
     return _plan_copy(site, value, lambda array: array.transpose(perm), turned.shape)
+
+
+def _is_dense_channels_last(array: Array) -> bool:
+    return is_channels_last(array) and bool(array.transpose(order_axes(array.ndim, is_channels_last=True)).flags.c_contiguous)
 
 
 def plan_reshape(site: Site) -> Choice | None:

@@ -14,7 +14,7 @@ bfloat16 are filled up themselves, since an infinite number times zero is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -28,6 +28,7 @@ from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
+    Run,
     call_stage,
     emit_stage,
     find_overhang,
@@ -50,7 +51,8 @@ from hetero_cpu.operators.product_kernel import (
     make_product,
 )
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
-from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
+from hetero_cpu.operators.tiling import Chunks, Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
+from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.sizes import is_open
 
 _FEWEST_OUTPUTS = 8
@@ -136,19 +138,23 @@ def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_ima
 @dataclass(frozen=True, slots=True)
 class NarrowPacking:
     """Packs a matrix (depth, outputs), turned if it `is_turned`, or filters (outputs, channels, height, width), each of `taps` parts of the
-    depth filled up to a multiple of `group` bytes: of bytes a row with the sums of the columns, then rows of four bytes for each column."""
+    depth filled up to a multiple of `group` bytes: of bytes a row with the sums of the columns, then rows of four bytes for each column.
+    Of filters of volumes (outputs, channels, depth, height, width) the planes `begin` to `end`."""
 
     tiling: Tiling
     taps: int
     group: int
     are_bytes: bool
     is_turned: bool = False
+    begin: int = 0
+    end: int = 1
 
     def __call__(self, weight: Array) -> Array:
         """Returns the blocks of columns, in order, as float32 with the bits of the narrow numbers."""
         narrow = weight.astype(np.int8) if self.are_bytes else np.ascontiguousarray(weight).view(np.uint16)[..., 1::2]
-        if narrow.ndim == 4:
-            matrix = narrow.transpose(2, 3, 1, 0).reshape(self.taps, -1, len(narrow))
+        if narrow.ndim > 3:
+            filters = narrow[:, :, self.begin : self.end] if narrow.ndim == 5 else narrow
+            matrix = np.moveaxis(filters, (1, 0), (-2, -1)).reshape(self.taps, -1, len(narrow))
         else:
             matrix = (narrow.T if self.is_turned else narrow)[np.newaxis]
         taps, depth, outputs = matrix.shape
@@ -243,23 +249,26 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     convolution = None if kind is None else read_convolution(site)
     if convolution is None or kind is None or convolution.group > 1:
         return None
-    windows, outputs, source = convolution.windows, convolution.outputs, convolution.source
+    windows, outputs = convolution.windows, convolution.outputs
     epilogue = read_native_epilogue(site, site.constant(2), outputs, channel_axis=1)
-    depth = convolution.channels * prod(windows.kernel)
+    runs = convolution.list_runs()
+    depth = convolution.channels * max(len(run.taps) for run in runs) * prod(windows.kernel)
     if (
         epilogue is None
         or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added]))
         or not _are_fit(convolution.weight, kind, depth, outputs)
+        or not all(run.taps for run in runs)
     ):
         return None
-    shape = site.shape(source)
+    shape = (convolution.planes[0], convolution.channels, *windows.sizes)
     is_flat = (
         windows.is_pointwise
         and site.output_halo == NO_HALO
         and find_overhang(windows) == NO_HALO
         and (not epilogue.added or is_even(site.prototypes[epilogue.added]))
     )
-    return _plan(site, kind, epilogue, windows, shape, convolution.weight, is_flat=is_flat, is_matrix=False, is_turned=False)
+    work = _Work(windows, shape, runs, convolution.list_planes, is_flat=is_flat)
+    return _plan(site, kind, epilogue, work, convolution.weight, is_matrix=False, is_turned=False)
 
 
 def plan_narrow_mat_mul(site: Site) -> Recipe | None:
@@ -286,40 +295,70 @@ def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe |
     if not all(site.prototypes[value].flags.c_contiguous for value in (source, epilogue.added) if value):
         return None
     rows = prod(shape[:-1])
-    windows = lay_windows((rows, 1), (1, 1))
-    return _plan(site, kind, epilogue, windows, (1, depth, rows, 1), weight, is_flat=True, is_matrix=True, is_turned=is_turned)
+    run = Run(0, 1, 0, 1, range(1), 1, is_whole=True)
+    work = _Work(lay_windows((rows, 1), (1, 1)), (1, depth, rows, 1), [run], lambda array: [array], is_flat=True)
+    return _plan(site, kind, epilogue, work, weight, is_matrix=True, is_turned=is_turned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The windows over images of `sizes`, (planes, channels, height, width), which `list_planes` cuts out of source and result.
+
+    `is_flat`: all pixels of a plane are a line, and those of all planes if there is a single run of them.
+    """
+
+    windows: Windows
+    sizes: tuple[int, ...]
+    runs: Sequence[Run]
+    list_planes: Callable[[Array], list[Array]]
+    is_flat: bool
 
 
 def _plan(
     site: Site,
     kind: _Kind,
     epilogue: NativeEpilogue,
-    windows: Windows,
-    sizes: tuple[int, ...],
+    work: _Work,
     weight: Array,
     *,
-    is_flat: bool,
     is_matrix: bool,
     is_turned: bool,
 ) -> Recipe:
-    """Returns the recipe of a product over the windows of an image (batch, channels, height, width); `is_flat`: all pixels are a line."""
-    source, (batch, channels, height, width) = site.node.inputs[0], sizes
+    """Returns the recipe of a product over the windows of images."""
+    windows, runs, is_flat = work.windows, work.runs, work.is_flat
+    source, (planes, channels, height, width) = site.node.inputs[0], work.sizes
     outputs = weight.shape[0 if is_turned or not is_matrix else 1]
     halo = find_overhang(windows)
     values = (source, epilogue.added) if epilogue.added else (source,)
     rows, columns = windows.outputs
-    pixels, lines = (batch * rows * columns, 1) if is_flat else (columns, batch * rows)
+    is_single = is_flat and runs[0].is_whole
+    pixels = planes * rows * columns if is_single else rows * columns if is_flat else columns
     cut = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
     tiling, pixel_bytes = cut.tiling, cut.measure_pixel(channels)
-    shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
+    shape = (planes, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
     # Pixels lie side by side, so a row of the kernel is a single tap.
     steps = 1 if windows.dilations[1] == 1 else windows.kernel[1]
     taps = windows.kernel[0] * steps
     groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
-    words = -(-prod(windows.kernel) * pixel_bytes // FLOAT_BYTES)
-    chunks = choose_chunks(tiling, lines=lines, depth=words, pixel_bytes=pixel_bytes * prod(windows.strides), workers=site.workers)
-    packing = NarrowPacking(tiling.packing, taps if cut.has_sums else prod(windows.kernel), cut.group, cut.has_sums, is_turned)
-    packed = site.weights.pack_lazily((weight,), ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors), packing)
+    tap_bytes = prod(windows.kernel) * pixel_bytes
+    parts_of_plane = taps if cut.has_sums else prod(windows.kernel)
+
+    def prepare(run: Run) -> tuple[Run, Chunks, LazyArray]:
+        chunks = choose_chunks(
+            tiling,
+            lines=1 if is_single else run.count if is_flat else run.count * rows,
+            depth=-(-len(run.taps) * tap_bytes // FLOAT_BYTES),
+            pixel_bytes=pixel_bytes * prod(windows.strides),
+            workers=site.workers,
+        )
+        packing = NarrowPacking(
+            tiling.packing, parts_of_plane * len(run.taps), cut.group, cut.has_sums, is_turned, run.taps.start, run.taps.stop
+        )
+        # The sums of weights are those of the run's taps.
+        purpose = ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors, run.taps.start, run.taps.stop)
+        return run, chunks, site.weights.pack_lazily((weight,), purpose, packing)
+
+    prepared = [prepare(run) for run in runs]
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     x = site.prototypes[source]
     stage = _make_stage(kind, of_planes=not is_matrix and x.strides[1] != FLOAT_BYTES and x.shape[1] != 1)
@@ -332,22 +371,33 @@ def _plan(
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x, shift_memory = view(reads[0], (1, height, 1, channels)), reads[-1] if kind.reads else own_shift
-        y, *added = (view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)]))
+        others = (view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)]))
         image = scratch[:nbytes].reshape(shape)
-        staged = call_stage(stage, x, image, halo, shift=shift_memory)
-        image_bytes, row, pixel, _ = image.strides
-        offsets = lay_offsets(windows, row, pixel, steps)
+        calls = []
+        for laid, *results in zip(work.list_planes(x), *map(work.list_planes, others), strict=True):
+            calls.append(call_stage(stage, laid, image, halo, shift=shift_memory))
+            for run, chunks, packed in prepared:
+                call = bind_run(run, chunks, packed, image, shift_memory, *map(run.find_target, results))
+                calls.append(replace(call, keep=(*call.keep, *reads)))
+        return calls
+
+    def bind_run(
+        run: Run, chunks: Chunks, packed: LazyArray, image: Array, shift_memory: Array, y: Array, addend: Array | None = None
+    ) -> NativeCall:
+        plane, row, pixel, _ = image.strides
+        begin = run.find_source(image)
+        offsets = lay_offsets(windows, row, pixel, steps, [index * run.dilation * plane for index in range(len(run.taps))])
         # A window begins at the begin of the pads, which the halo covers.
         top, left = (halo.top - max(windows.pads[0][0], 0), halo.left - max(windows.pads[1][0], 0))
         numbers = {
-            "x": address_of(image) + (top * row + left * pixel), "x_image": image_bytes, "x_row": row * windows.strides[0],
-            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups, "w": address_of(packed),
-            "block_bytes": cut.measure_block(taps, groups), "bias": address_of(bias),
+            "x": address_of(begin) + (top * row + left * pixel), "x_image": begin.strides[0], "x_row": row * windows.strides[0],
+            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps * len(run.taps), "depth": groups, "w": address_of(packed),
+            "block_bytes": cut.measure_block(taps * len(run.taps), groups), "bias": address_of(bias),
             "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
-            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", added[0] if added else None),
+            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
         }  # fmt: skip
-        keep = (offsets, packed, bias, image, y, config, shift_memory, *reads)
-        return [staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)]
+        keep = (offsets, packed, bias, image, y, config, shift_memory, addend)
+        return NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)
 
     return Recipe(
         (*values, *kind.reads),

@@ -10,13 +10,16 @@ from math import inf, prod
 import numpy as np
 
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
-from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, name_fields
+from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.images import join_rows
+from hetero_cpu.operators.pooling import GLOBAL_BLOCK, reduce_pixels
+from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
+from hetero_cpu.symbols.sizes import is_open
 
 _UNROLLED = 4
 
@@ -240,13 +243,17 @@ def plan_native_layer_norm(site: Site) -> Recipe | None:
 
 
 def plan_native_instance_norm(site: Site) -> Recipe | None:
-    """Returns the recipe of a normalization of each channel of each image, in C order. Source: ONNX InstanceNormalization-6."""
+    """Returns the recipe of a normalization of each channel of each image. Source: ONNX InstanceNormalization-6."""
     node = site.node
     value = node.inputs[0]
     shape = site.shape(value)
     if node.since_version < 6 or not site.is_float32(*node.inputs) or len(shape) < 3 or site.group.epilogue:
         return None
-    if not all(site.prototypes[name].flags.c_contiguous for name in node.inputs):
+    if not all(site.prototypes[name].flags.c_contiguous for name in node.inputs[1:]):
+        return None
+    if site.is_channels_last(value):
+        return _plan_pixel_norm(site)
+    if not site.prototypes[value].flags.c_contiguous:
         return None
     batch, channels = shape[:2]
     kernel = make_moments(Moments(has_mean=True, scale="r", shift="r"))
@@ -256,6 +263,83 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
 
     epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=2, overwrites=True)
+
+
+_PIXEL_PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "y", "y_image", "y_row", "y_pixel", "scale", "bias", "epsilon", "height", "width",
+    "blocks", "units", "units_of_chunk", "vectors", "last",
+)  # fmt: skip
+"""Addresses and strides in bytes; `epsilon`: its bits. A unit is a block of channels of an image; `vectors`: full vectors of a pixel;
+`last`: elements after them."""
+
+
+def _plan_pixel_norm(site: Site) -> Recipe | None:
+    """Returns the recipe of a normalization of each channel of images or volumes channels last."""
+    value, width = site.node.inputs[0], find_width()
+    prototype = site.prototypes[value]
+    if not np.may_share_memory(join_rows(prototype), prototype):
+        return None
+    batch, channels = prototype.shape[:2]
+    # A worker has a block of whole lines of the cache, unless there are fewer blocks than workers.
+    is_many = is_open(batch) or batch * channels >= GLOBAL_BLOCK * width * site.workers
+    block = GLOBAL_BLOCK if site.workers == 1 or is_many else 1
+    kernel = Kernel(f"pixel_norm_{block}", partial(_emit_pixel_norm, block=block))
+    epsilon = bits_of(site.node.attributes.get("epsilon", 1e-5))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = join_rows(reads[0]), join_rows(writes[0])
+        blocks = -(-channels // (block * width))
+        units = batch * blocks
+        units_of_chunk = choose_rows_of_chunk(units, 4 * block * width * prod(x.shape[2:]), site.workers)
+        numbers = {
+            **list_strides("x", x), **list_strides("y", y), "scale": address_of(reads[1]), "bias": address_of(reads[2]),
+            "epsilon": epsilon, "height": x.shape[2], "width": x.shape[3], "blocks": blocks, "units": units,
+            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
+        }  # fmt: skip
+        return [NativeCall(kernel, tuple(numbers[key] for key in _PIXEL_PARAMETERS), -(-units // units_of_chunk), (x, y, *reads))]
+
+    return Recipe(tuple(site.node.inputs), bind, is_channels_last=True, kernels=(kernel,))
+
+
+def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
+    """Emits (x - mean) * scale / sqrt(variance + epsilon) + bias; the variance is the mean of squares of x - mean."""
+    code, p, chunk, _ = begin_kernel(name, width, _PIXEL_PARAMETERS)
+    vector_bytes = width * FLOAT_BYTES
+    epsilon = code.spread(code.float_of(p["epsilon"]))
+    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
+        image, begin = unit // p["blocks"], unit % p["blocks"] * block
+        count = code.spread(code.float_from(p["height"] * p["width"]))
+
+        def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
+            channel = vector * vector_bytes  # called inside the loop
+            x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
+            means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, _add)]
+
+            def square(value: Floats, v: int) -> Floats:
+                return (value - means[v]) * (value - means[v])
+
+            squares = reduce_pixels(code, p, x, vectors, mask, 0.0, _add, square)
+            places = [v * vector_bytes for v in range(vectors)]
+            factors = [
+                code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)
+                for place, total in zip(places, squares, strict=True)
+            ]
+            shifts = [code.load(p["bias"] + channel, place, mask=mask) for place in places]
+            with code.loop(0, p["height"]) as row, code.loop(0, p["width"]) as pixel:
+                source, target = (start + row * p[f"{key}_row"] + pixel * p[f"{key}_pixel"] for key, start in (("x", x), ("y", y)))
+                for place, mean, factor, shift in zip(places, means, factors, shifts, strict=True):
+                    centered = code.load(source, place, mask=mask) - mean
+                    code.store(target, code.multiply_add(centered, factor, shift), place, mask=mask)
+
+        with code.either(begin + block <= p["vectors"]) as (full, rest):
+            with full:
+                normalize(begin, block)
+            with rest:
+                with code.loop(begin, p["vectors"]) as vector:
+                    normalize(vector, 1)
+                with code.when(p["last"] > 0):
+                    normalize(p["vectors"], 1, code.mask_first(p["last"]))
+    return code.finish()
 
 
 def _keep_element(code: Code, x: Floats) -> Floats:
@@ -296,7 +380,7 @@ def plan_native_reduction(site: Site) -> Recipe | None:
     axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
     if site.group.epilogue or not site.is_float32(value) or (site.has_input(1) and axes is None):
         return None
-    order = (0, 2, 3, 1) if site.is_channels_last(value) else tuple(range(site.prototypes[value].ndim))
+    order = order_axes(site.prototypes[value].ndim, is_channels_last=site.is_channels_last(value))
     x = site.prototypes[value].transpose(order)
     if (
         not x.flags.c_contiguous
@@ -408,8 +492,7 @@ def _plan_rows(
     arrays = [turn(site.prototypes[value]) for value in values]
     x = arrays[0]
     is_last = site.is_channels_last(values[0])
-    order = (0, 2, 3, 1) if is_last else tuple(range(x.ndim))
-    y = lay_empty(x.shape, np.float32, order)
+    y = lay_empty(x.shape, np.float32, order_axes(x.ndim, is_channels_last=is_last))
     if x.size == 0 or y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize):
         return None
     if list_rows(y, arrays, axis) is None:

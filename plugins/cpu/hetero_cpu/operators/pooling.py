@@ -1,8 +1,8 @@
-"""MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool, and ReduceMean and ReduceMax over the pixels of images, channels last."""
+"""Poolings of images and volumes, channels last: MaxPool, AveragePool, and the mean and the maximum of all pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -11,8 +11,18 @@ from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.images import find_overhang, has_channel_vectors
+from hetero_cpu.operators.images import (
+    find_overhang,
+    has_channel_vectors,
+    join_pixels,
+    join_planes,
+    join_rows,
+    may_join,
+    pick_axes,
+    stack_axes,
+)
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
 from hetero_cpu.operators.windows import (
@@ -88,7 +98,7 @@ def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Cod
 
         def reduce(vector: Number, count: int, mask: Mask | None = None) -> None:
             channel = vector * vector_bytes
-            totals = _reduce_pixels(code, p, x + channel, count, mask, neutral, combine)
+            totals = reduce_pixels(code, p, x + channel, count, mask, neutral, combine)
             for v, total in enumerate(totals):
                 code.store(y + channel, total * factor, v * vector_bytes, mask=mask)
 
@@ -104,9 +114,17 @@ def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Cod
     return code.finish()
 
 
-def _reduce_pixels(
-    code: Code, p: dict[str, Number], x: Number, count: int, mask: Mask | None, neutral: float, combine: Combine
+def reduce_pixels(
+    code: Code,
+    p: Mapping[str, Number],
+    x: Number,
+    count: int,
+    mask: Mask | None,
+    neutral: float,
+    combine: Combine,
+    read: Callable[[Floats, int], Floats] = lambda value, vector: value,
 ) -> list[Floats]:
+    """Returns `count` vectors of channels, from x on, each combined over all pixels of an image; `read` turns an element of a vector."""
     vector_bytes = code.width * FLOAT_BYTES
     totals = [code.variable(code.constant(neutral)) for _ in range(count)]
     even = p["width"] - p["width"] % _PHASES
@@ -118,7 +136,7 @@ def _reduce_pixels(
             start = here.get()
             for phase in range(pixels):
                 for v in range(count):
-                    value = code.load(start + p["x_pixel"] * phase, v * vector_bytes, mask=mask)
+                    value = read(code.load(start + p["x_pixel"] * phase, v * vector_bytes, mask=mask), v)
                     sums[phase][v].set(combine(sums[phase][v].get(), value))
             here.set(start + p["x_pixel"] * pixels)
 
@@ -138,16 +156,16 @@ _ATTRIBUTES = {"auto_pad", "ceil_mode", "count_include_pad", "dilations", "kerne
 def plan_max_pool(site: Site) -> Recipe | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
     windows = _read_windows(site)
-    reading = None if windows is None else _read_pooled(site)
-    if windows is None or reading is None:
-        return None
+    return None if windows is None else _plan_pool(site, windows, _make_max_call)
+
+
+def _make_max_call(site: Site, windows: Windows) -> WindowCall | None:
     # The zeros of a halo are larger than negative elements.
     shape = plan_shape(windows, site.shape(site.node.inputs[0])[1], find_width(), zeros=NO_HALO)
     if shape is None:
         return None
     body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
-    call = WindowCall(make_window_kernel(shape, body), shape, windows, find_width(), -np.inf, site.workers, {})
-    return _make_recipe(site, reading, call)
+    return WindowCall(make_window_kernel(shape, body), shape, windows, find_width(), -np.inf, site.workers, {})
 
 
 def plan_average_pool(site: Site) -> Recipe | None:
@@ -156,12 +174,13 @@ def plan_average_pool(site: Site) -> Recipe | None:
     if windows is None:
         return None
     is_unpadded = not any(end for pad in windows.pads for end in pad)
-    if windows.kernel == windows.sizes and windows.dilations == (1, 1) and is_unpadded:
+    if windows.kernel == windows.sizes and set(windows.dilations) == {1} and is_unpadded:
         return _plan_global(site, GLOBAL_MEAN, divides=True)
+    return _plan_pool(site, windows, _make_average_call)
+
+
+def _make_average_call(site: Site, windows: Windows) -> WindowCall | None:
     source = site.node.inputs[0]
-    reading = _read_pooled(site)
-    if reading is None:
-        return None
     shape = plan_shape(windows, site.shape(source)[1], find_width(), zeros=site.halos.get(source, NO_HALO))
     if shape is None:
         return None
@@ -169,8 +188,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
     constants = {
         f"{name}_counts": _lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))
     }
-    call = WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants)
-    return _make_recipe(site, reading, call)
+    return WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants)
 
 
 def _read_pooled(site: Site) -> ImageReading | None:
@@ -184,7 +202,17 @@ def _read_pooled(site: Site) -> ImageReading | None:
     return None if is_few else reading
 
 
-def _make_recipe(site: Site, reading: ImageReading, call: WindowCall) -> Recipe:
+MakeCall = Callable[[Site, Windows], WindowCall | None]
+
+
+def _plan_pool(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | None:
+    if len(windows.sizes) == 3:
+        return _plan_volume(site, windows, make_call)
+    reading = _read_pooled(site)
+    call = None if reading is None else make_call(site, windows)
+    if reading is None or call is None:
+        return None
+
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         copies, x = reading.bind(reads[0], scratch)
         return [*copies, call.bind(x, writes[0])]
@@ -192,6 +220,40 @@ def _make_recipe(site: Site, reading: ImageReading, call: WindowCall) -> Recipe:
     reaches = () if call.shape.clips else (find_overhang(call.windows),)
     kernels = (call.kernel,) if reading.copy is None else (reading.copy.kernel, call.kernel)
     return Recipe((site.node.inputs[0],), bind, reading.scratch, is_channels_last=True, kernels=kernels, reaches=reaches)
+
+
+def _plan_volume(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | None:
+    """Returns the recipe of a volume: its planes are pooled, then the pixels along the depth, as the height of images of its planes.
+
+    The mean of a window is the mean of the means of its planes: they have the same number of elements.
+    """
+    source = site.node.inputs[0]
+    x = site.prototypes[source]
+    if not has_channel_vectors(x) or not may_join(x):
+        return None
+    batch, channels, depth, *_ = x.shape
+    deep, flat = pick_axes(windows, slice(0, 1)), pick_axes(windows, slice(1, 3))
+    pixels = flat.outputs[0] * flat.outputs[1]
+    line = Windows((pixels,), (1,), (1,), (1,), ((0, 0),), (pixels,))
+    planes, depths = make_call(site, flat), make_call(site, stack_axes(deep, line))
+    if planes is None or depths is None:
+        return None
+    middle = (batch, depth, *flat.outputs, channels)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = reads[0], writes[0]
+        if deep.is_pointwise:
+            return [planes.bind(join_planes(x), join_planes(y))]
+        calls = []
+        if not flat.is_pointwise:
+            pooled = cut_scratch(scratch, [middle])[0].transpose(0, 4, 1, 2, 3)
+            calls.append(planes.bind(join_planes(x), join_planes(pooled)))
+            x = pooled
+        return [*calls, depths.bind(join_pixels(x), join_pixels(y))]
+
+    has_both = not deep.is_pointwise and not flat.is_pointwise
+    kernels = (planes.kernel, depths.kernel)
+    return Recipe((source,), bind, measure_scratch([middle] if has_both else []), is_channels_last=True, kernels=kernels)
 
 
 def plan_global_mean(site: Site) -> Recipe | None:
@@ -206,25 +268,26 @@ def plan_global_max(site: Site) -> Recipe | None:
 
 def _reduces_pixels(site: Site) -> bool:
     node, source = site.node, site.node.inputs[0]
-    if site.group.epilogue or not site.is_float32(source) or len(site.shape(source)) != 4:
+    rank = len(site.shape(source))
+    if site.group.epilogue or not site.is_float32(source) or rank not in (4, 5):
         return False
     if node.op_type.startswith("Global"):
         return not node.attributes
     if not set(node.attributes) <= {"axes", "keepdims", "noop_with_empty_axes"}:
         return False
     axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
-    return axes is not None and sorted(int(axis) % 4 for axis in np.asarray(axes).reshape(-1)) == [2, 3]
+    return axes is not None and sorted(int(axis) % rank for axis in np.asarray(axes).reshape(-1)) == list(range(2, rank))
 
 
 def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
     source, width = site.node.inputs[0], find_width()
     x = site.prototypes[source]
     # In C order each channel is contiguous, which other kernels sum up.
-    if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1:
+    if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1 or not np.may_share_memory(join_rows(x), x):
         return None
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0], writes[0]
+        x, y = join_rows(reads[0]), writes[0]
         batch, channels, height, length = x.shape
         blocks = -(-channels // (GLOBAL_BLOCK * width))
         units = batch * blocks
@@ -248,7 +311,7 @@ def _read_windows(site: Site) -> Windows | None:
     """Returns the windows of a pooling; None if its operands are not float32 images."""
     node = site.node
     source = node.inputs[0]
-    if not site.is_float32(source) or len(site.shape(source)) != 4 or not set(node.attributes) <= _ATTRIBUTES:
+    if not site.is_float32(source) or len(site.shape(source)) not in (4, 5) or not set(node.attributes) <= _ATTRIBUTES:
         return None
     if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS or site.group.epilogue:
         return None

@@ -164,14 +164,19 @@ class Site:
         return position < len(self.node.inputs) and bool(self.node.inputs[position])
 
     def is_channels_last(self, value: str) -> bool:
-        """Says whether a value lies in memory as (batch, height, width, channels)."""
+        """Says whether a value lies in memory with the channels of each pixel side by side."""
         return is_channels_last(self.prototypes[value])
 
 
+def order_axes(rank: int, *, is_channels_last: bool) -> tuple[int, ...]:
+    """Returns the axes of images and volumes channels last, from the slowest to the fastest; in C order those of all others."""
+    return (0, *range(2, rank), 1) if is_channels_last and rank in (4, 5) else tuple(range(rank))
+
+
 def is_channels_last(array: Array) -> bool:
-    """Says whether an array of rank 4 lies in memory with its channels side by side, and not in C order as well."""
-    if array.ndim != 4 or array.size == 0:
+    """Says whether an array of rank 4 or 5 lies in memory with its channels side by side, and not in C order as well."""
+    if array.ndim not in (4, 5) or array.size == 0:
         return False
-    last = array.transpose(0, 2, 3, 1)
-    is_dense = last.strides[3] == array.itemsize or last.shape[3] == 1
-    return is_dense and list(last.strides[:3]) == sorted(last.strides[:3], reverse=True) and not array.flags.c_contiguous
+    *outer, channel = (array.strides[axis] for axis in order_axes(array.ndim, is_channels_last=True))
+    is_dense = channel == array.itemsize or array.shape[1] == 1
+    return is_dense and outer == sorted(outer, reverse=True) and not array.flags.c_contiguous

@@ -1,4 +1,4 @@
-"""Resize and Upsample of channels-last images by machine code: nearest and linear, along height and width."""
+"""Resize and Upsample of channels-last images and volumes by machine code: nearest and linear; of a volume first along the depth."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hetero_core.network.graph import Node
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.images import emit_copy
+from hetero_cpu.operators.images import emit_copy, has_channel_vectors, join_pixels, join_planes, may_join
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
 from hetero_cpu.operators.windows import count_chunks, read_image
@@ -29,27 +30,31 @@ PARAMETERS = (
 Offsets, in bytes, and weights: of each row and each column of y, for each tap."""
 
 
-def _emit(name: str, width: int, taps: int) -> Code:
-    """Emits y[r, c, k] = sum over i, j < taps of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
+def _make_kernel(down: int, right: int) -> Kernel:
+    return Kernel(f"resample_{down}x{right}", lambda name, width: _emit(name, width, down, right))
 
-    With a single tap, elements are copied and weights are not read.
+
+def _emit(name: str, width: int, down: int, right: int) -> Code:
+    """Emits y[r, c, k] = sum over i < down, j < right of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
+
+    The weights of a single tap are not read.
     """
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, place = line // p["rows"], line % p["rows"]
         x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + place * p["y_row"]
-        lines = [x + code.load_number(p["row_offsets"] + place * (8 * taps), 8 * i) for i in range(taps)]
-        downs = [code.load_scalar(p["row_weights"] + place * (FLOAT_BYTES * taps), FLOAT_BYTES * i) for i in range(taps)]
+        lines = [x + code.load_number(p["row_offsets"] + place * (8 * down), 8 * i) for i in range(down)]
+        downs = [code.load_scalar(p["row_weights"] + place * (FLOAT_BYTES * down), FLOAT_BYTES * i) for i in range(down)]
         with code.loop(0, p["pixels"]) as pixel:
             target = y + pixel * p["y_pixel"]
-            columns = [code.load_number(p["column_offsets"] + pixel * (8 * taps), 8 * j) for j in range(taps)]
-            weights = p["column_weights"] + pixel * (FLOAT_BYTES * taps)
-            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(taps)]
+            columns = [code.load_number(p["column_offsets"] + pixel * (8 * right), 8 * j) for j in range(right)]
+            weights = p["column_weights"] + pixel * (FLOAT_BYTES * right)
+            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)]
             sources = [start + column for start in lines for column in columns]
-            if taps == 1:
+            if down == right == 1:
                 emit_copy(code, target, sources[0], p["channels"] * FLOAT_BYTES)
             else:
-                factors = [code.spread(down * right) for down in downs for right in rights]
+                factors = [code.spread(above if right == 1 else above * beside) for above in downs for beside in rights]
                 _emit_sums(code, target, list(zip(sources, factors, strict=True)), p["channels"])
     return code.finish()
 
@@ -73,6 +78,8 @@ _ATTRIBUTES = {
     "keep_aspect_ratio_policy", "mode", "nearest_mode",
 }  # fmt: skip
 _TAPS = {"nearest": 1, "linear": 2}
+Samplings = tuple[Sampling, ...]
+Scales = tuple[float | None, ...]
 
 
 def plan_resize(site: Site) -> Recipe | None:
@@ -82,71 +89,106 @@ def plan_resize(site: Site) -> Recipe | None:
     shape = site.types[node.outputs[0]].shape
     if taps is None or site.group.epilogue or not set(node.attributes) <= _ATTRIBUTES:
         return None
-    if shape is None or len(shape) != 4 or shape[:2] != x.shape[:2] or find_width() == 0 or 0 in (*shape, *x.shape):
+    if (
+        shape is None
+        or len(shape) not in (4, 5)
+        or len(shape) != x.ndim
+        or shape[:2] != x.shape[:2]
+        or find_width() == 0
+        or 0 in (*shape, *x.shape)
+    ):
         return None
     scales = _read_scales(site, shape)
     samplings = _read_samplings(node, scales)
     if scales is None or samplings is None:
         return None
+    if x.ndim == 5:
+        return _plan_volume(site, taps, samplings, scales)
     reading = read_image(x, workers=site.workers)
     if reading is None:
         return None
-    kernel = Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
+    kernel = _make_kernel(taps, taps)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         copies, x = reading.bind(reads[0], scratch)
-        y = writes[0]
-        batch, channels, height, width = y.shape
-        numbers, tables = {}, []
-        for axis, name in ((2, "row"), (3, "column")):
-            purpose = samplings[axis - 2], scales[axis - 2]
-            for part, make in (("offsets", _make_offsets), ("weights", _make_weights)):
-                tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
-                numbers[f"{name}_{part}"] = address_of(tables[-1])
-        lines = batch * height
-        instructions = value_of(y.size) / find_width() * 4 * taps
-        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, site.workers), site.workers)
-        numbers |= {
-            **list_strides("x", x), **list_strides("y", y), "rows": height, "pixels": width, "lines": lines,
-            "lines_of_chunk": lines_of_chunk, "channels": channels,
-        }  # fmt: skip
-        row = tuple(numbers[key] for key in PARAMETERS)
-        return [*copies, NativeCall(kernel, row, -(-lines // lines_of_chunk), (*tables, x, y))]
+        return [*copies, _bind_image(site, kernel, x, writes[0], samplings, scales)]
 
     kernels = (kernel,) if reading.copy is None else (reading.copy.kernel, kernel)
     return Recipe((source,), bind, reading.scratch, is_channels_last=True, kernels=kernels)
 
 
-def _read_scales(site: Site, shape: Sequence[object]) -> tuple[float | None, float | None] | None:
-    """Returns the scales of height and width, None for a quotient of the sizes; None altogether if they are computed."""
+def _plan_volume(site: Site, taps: int, samplings: Samplings, scales: Scales) -> Recipe | None:
+    """Returns the recipe of a volume: its depth is resized as the height of images whose rows are planes, then each plane."""
+    source, shape = site.node.inputs[0], site.output_shape()
+    x = site.prototypes[source]
+    if not has_channel_vectors(x) or not may_join(x):
+        return None
+    batch, channels, depth, *_ = shape
+    middle = (batch, depth, *x.shape[3:], channels)
+    kernels = _make_kernel(taps, 1), _make_kernel(taps, taps)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        (resized,) = cut_scratch(scratch, [middle])
+        deep = resized.transpose(0, 4, 1, 2, 3)
+        along = (samplings[0], Sampling("nearest")), (scales[0], 1.0)
+        return [
+            _bind_image(site, kernels[0], join_pixels(reads[0]), join_pixels(deep), *along),
+            _bind_image(site, kernels[1], join_planes(deep), join_planes(writes[0]), samplings[1:], scales[1:]),
+        ]
+
+    return Recipe((source,), bind, measure_scratch([middle]), is_channels_last=True, kernels=kernels)
+
+
+def _bind_image(site: Site, kernel: Kernel, x: Array, y: Array, samplings: Samplings, scales: Scales) -> NativeCall:
+    batch, channels, height, width = y.shape
+    numbers, tables = {}, []
+    for axis, name in ((2, "row"), (3, "column")):
+        purpose = samplings[axis - 2], scales[axis - 2]
+        for part, make in (("offsets", _make_offsets), ("weights", _make_weights)):
+            tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
+            numbers[f"{name}_{part}"] = address_of(tables[-1])
+    lines = batch * height
+    instructions = value_of(y.size) / find_width() * 4 * _TAPS[samplings[0].mode]
+    lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, site.workers), site.workers)
+    numbers |= {
+        **list_strides("x", x), **list_strides("y", y), "rows": height, "pixels": width, "lines": lines,
+        "lines_of_chunk": lines_of_chunk, "channels": channels,
+    }  # fmt: skip
+    row = tuple(numbers[key] for key in PARAMETERS)
+    return NativeCall(kernel, row, -(-lines // lines_of_chunk), (*tables, x, y))
+
+
+def _read_scales(site: Site, shape: Sequence[object]) -> Scales | None:
+    """Returns the scales of [depth,] height and width, None for a quotient of the sizes; None altogether if they are computed."""
     node, position = site.node, 1 if site.node.op_type == "Upsample" or site.node.since_version < 11 else 2
     if site.has_input(position + 1):
         # Sizes computed from symbols are known by the result's shape.
         is_known = site.constant(position + 1) is not None or any(is_open(size) for size in shape)
         sizes = site.constant(position + 1)
         if is_known and (sizes is None or sizes.size):
-            return (None, None) if node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch" else None
+            return (None,) * (len(shape) - 2) if node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch" else None
     constant = site.constant(position)
     if constant is None:
         return None
-    axes = [int(axis) % 4 for axis in node.attributes.get("axes", range(4))]
+    axes = [int(axis) % len(shape) for axis in node.attributes.get("axes", range(len(shape)))]
     scales = dict(zip(axes, (float(scale) for scale in constant.reshape(-1)), strict=True))
     if any(scales.get(axis, 1.0) != 1 for axis in (0, 1)):
         return None
-    return scales.get(2, 1.0), scales.get(3, 1.0)
+    return tuple(scales.get(axis, 1.0) for axis in range(2, len(shape)))
 
 
-def _read_samplings(node: Node, scales: tuple[float | None, float | None] | None) -> tuple[Sampling, Sampling] | None:
-    """Returns how height and width are sampled; None if the kernel cannot do it."""
+def _read_samplings(node: Node, scales: Scales | None) -> Samplings | None:
+    """Returns how depth, height and width are sampled; None if the kernels cannot do it."""
+    if scales is None:
+        return None
     attributes, mode = node.attributes, node.attributes.get("mode", "nearest")
     if node.op_type == "Upsample" or node.since_version < 11:
-        return None if scales is None else (legacy_sampling(mode),) * 2
+        return (legacy_sampling(mode),) * len(scales)
     transformation = attributes.get("coordinate_transformation_mode", "half_pixel")
     if transformation == "tf_crop_and_resize" or attributes.get("antialias", 0):
         return None
     nearest, excludes = attributes.get("nearest_mode", "round_prefer_floor"), bool(attributes.get("exclude_outside", 0))
-    sampling = Sampling(mode, transformation, nearest, exclude_outside=excludes)
-    return sampling, sampling
+    return (Sampling(mode, transformation, nearest, exclude_outside=excludes),) * len(scales)
 
 
 def _make_offsets(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:

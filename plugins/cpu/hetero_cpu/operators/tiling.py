@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -223,8 +224,8 @@ def unpack_columns(packed: Array, depth: int, outputs: int, columns: int) -> Arr
 
 @dataclass(frozen=True, slots=True)
 class ColumnPacking:
-    """Packs a matrix (depth, outputs), turned if it `is_turned`, or filters (outputs, channels, height, width) with taps and channels
-    as the depth. Nothing is lost: `restore_columns` is the inverse."""
+    """Packs a matrix (depth, outputs), turned if it `is_turned`, or filters (outputs, channels, [depth,] height, width) with taps and
+    channels as the depth. Nothing is lost: `restore_columns` is the inverse."""
 
     tiling: Tiling
     is_turned: bool = False
@@ -236,17 +237,17 @@ class ColumnPacking:
 
     def __call__(self, weight: Array) -> Array:
         """Returns the blocks of columns, in order."""
-        if weight.ndim == 4:
-            return pack_columns(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), self.tiling)
+        if weight.ndim > 3:
+            return pack_columns(np.moveaxis(weight, (1, 0), (-2, -1)).reshape(-1, len(weight)), self.tiling)
         return pack_columns(weight.T if self.is_turned else weight.reshape(len(weight), -1), self.tiling)
 
 
 def restore_columns(packed: Array, shape: tuple[int, ...], *, is_turned: bool, columns: int) -> Array:
     """Returns the weight of this shape that a `ColumnPacking` has packed, as an array in any order."""
-    if len(shape) == 4:
-        outputs, channels, height, width = shape
-        matrix = unpack_columns(packed, height * width * channels, outputs, columns)
-        return matrix.reshape(height, width, channels, outputs).transpose(3, 2, 0, 1)
+    if len(shape) > 3:
+        outputs, channels, *kernel = shape
+        matrix = unpack_columns(packed, prod(kernel) * channels, outputs, columns)
+        return np.moveaxis(matrix.reshape(*kernel, channels, outputs), (-1, -2), (0, 1))
     depth, outputs = shape[::-1] if is_turned else shape
     matrix = unpack_columns(packed, depth, outputs, columns)
     return matrix.T if is_turned else matrix

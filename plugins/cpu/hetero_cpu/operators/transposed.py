@@ -1,16 +1,17 @@
-"""ConvTranspose of channels-last images with adjacent windows: each position of the kernel is a product of its own."""
+"""ConvTranspose of channels-last images and volumes with adjacent windows: each position of the kernel is a product of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product
-from hetero_cpu.operators.images import has_channel_vectors
+from hetero_cpu.operators.images import has_channel_vectors, join_planes, may_join
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
@@ -24,24 +25,33 @@ def plan_transposed_convolution(site: Site) -> Recipe | None:
 
     Source: ONNX ConvTranspose-22.
 
-    y[h * stride + i, w * stride + j] = x[h, w] @ weight[i, j] + bias: no output is made of two inputs.
+    y[h * stride + i, w * stride + j] = x[h, w] @ weight[i, j] + bias: no output is made of two inputs. Of a volume also along the depth.
     """
     node, weight, bias = site.node, site.constant(1), site.constant(2)
     source = node.inputs[0]
-    if weight is None or weight.ndim != 4 or not site.is_float32(source, node.inputs[1]) or not set(node.attributes) <= _ATTRIBUTES:
+    if weight is None or weight.ndim not in (4, 5) or not set(node.attributes) <= _ATTRIBUTES:
+        return None
+    if not site.is_float32(source, node.inputs[1]):
         return None
     if site.has_input(2) and (bias is None or bias.dtype != np.float32):
         return None
     x = site.prototypes[source]
     channels, outputs, *kernel = weight.shape
-    strides = tuple(node.attributes.get("strides", (1, 1)))
-    if site.group.epilogue or not has_channel_vectors(x) or x.shape[1] != channels or strides != tuple(kernel):
+    strides = tuple(node.attributes.get("strides", (1,) * len(kernel)))
+    if (
+        site.group.epilogue
+        or x.ndim != weight.ndim
+        or not has_channel_vectors(x)
+        or x.shape[1] != channels
+        or strides != tuple(kernel)
+    ):
+        return None
+    if x.ndim == 5 and not may_join(x):
         return None
     is_plain = node.attributes.get("group", 1) == 1 and all(dilation == 1 for dilation in node.attributes.get("dilations", ()))
     # The shape tells that pads of another spelling changed nothing.
     is_plain = is_plain and not any((*node.attributes.get("pads", ()), *node.attributes.get("output_padding", ())))
-    batch, _, height, width = x.shape
-    expected = (batch, outputs, height * strides[0], width * strides[1])
+    expected = (x.shape[0], outputs, *(size * stride for size, stride in zip(x.shape[2:], strides, strict=True)))
     if not is_plain or site.types[node.outputs[0]].shape != expected:
         return None
     return _make_recipe(site, weight, bias)
@@ -49,10 +59,10 @@ def plan_transposed_convolution(site: Site) -> Recipe | None:
 
 def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
     source = site.node.inputs[0]
-    channels, outputs, down, right = weight.shape
-    batch, _, height, width = site.shape(source)
+    channels, outputs, *deep, down, right = weight.shape
+    images, _, height, width = join_planes(site.prototypes[source]).shape
     tiling = choose_tiling(width, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
-    chunks = choose_chunks(tiling, lines=batch * height, depth=channels, pixel_bytes=channels * 4, workers=site.workers)
+    chunks = choose_chunks(tiling, lines=images * height, depth=channels, pixel_bytes=channels * 4, workers=site.workers)
     packed = site.weights.pack(
         (weight,), ("transposed", tiling.vectors, tiling.width), partial(_pack_positions, tiling=tiling.packing)
     )
@@ -61,17 +71,19 @@ def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
     offsets = np.zeros(1, np.int64)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0], writes[0]
+        x, y = map(join_planes, (reads[0], writes[0]))
+        planes = prod(deep)
         numbers = {
             **list_strides("x", x), **list_cut(tiling, chunks), "offsets": address_of(offsets), "taps": 1, "depth": channels,
             "block_bytes": channels * tiling.vectors * tiling.width * 4, "bias": address_of(padded), "rows": height,
-            "y_image": y.strides[0], "y_row": y.strides[2] * down, "y_pixel": y.strides[3] * right,
+            "y_image": y.strides[0] * planes, "y_row": y.strides[2] * down, "y_pixel": y.strides[3] * right,
             "chunks_of_group": chunks.count, "w_group": packed.strides[1], "y_group": y.strides[3],
         }  # fmt: skip
         calls = []
-        for i in range(down):
+        for plane, i in np.ndindex(planes, down):
             # The positions of a row of the kernel are the groups.
-            own = numbers | {"w": address_of(packed[i]), "y": address_of(y) + i * y.strides[2]}
+            begin = address_of(y) + plane * y.strides[0] + i * y.strides[2]
+            own = numbers | {"w": address_of(packed[plane * down + i]), "y": begin}
             row = tuple(own.get(key, 0) for key in (*PARAMETERS, *GROUP_PARAMETERS))
             calls.append(NativeCall(kernel, row, chunks.count * right, (offsets, packed, padded, x, y)))
         return calls
@@ -80,9 +92,13 @@ def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
 
 
 def _pack_positions(weight: Array, tiling: Tiling) -> Array:
-    """Returns (height, width, columns): the packed matrix of each position of the kernel. weight: (channels, outputs, height, width)."""
-    channels, _, down, right = weight.shape
-    packed = allocate_floats(down * right * channels * tiling.padded_outputs).reshape(down, right, -1)
-    for i, j in np.ndindex(down, right):
-        packed[i, j] = pack_columns(weight[:, :, i, j], tiling)
+    """Returns (rows, width, columns): the packed matrix of each position of the kernel, the rows of all its planes in order.
+
+    weight: (channels, outputs, [depth,] height, width).
+    """
+    channels, outputs, *_, right = weight.shape
+    rows = weight.reshape(channels, outputs, -1, right)
+    packed = allocate_floats(rows[0, 0].size * channels * tiling.padded_outputs).reshape(rows.shape[2], right, -1)
+    for i, j in np.ndindex(packed.shape[:2]):
+        packed[i, j] = pack_columns(rows[:, :, i, j], tiling)
     return packed

@@ -302,7 +302,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     site, channels, outputs = convolution.site, convolution.channels, convolution.outputs
     height, width = convolution.windows.outputs
     down, right = -(-height // size), -(-width // size)
-    tiles, positions, workers = convolution.batch * down * right, (size + 2) ** 2, site.workers
+    tiles, positions, workers = convolution.planes[1] * down * right, (size + 2) ** 2, site.workers
     most = _TILES_OF_CHUNK * (2 if channels >= _LARGE_CHANNELS else 1)
     rows, count, is_whole = _cut_tiles(tiles, most, workers)
     tiling = choose_tiling(rows, outputs, find_width())
@@ -327,17 +327,19 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     moved_bytes = positions * moved_position
     products_bytes = positions * products_position
     staged_bytes = 0 if staging is None else align(prod(staging.shape) * 4)
-    added = (epilogue.added,) if epilogue.added else ()
     kernels = (make_whole(shape),) if is_whole else (make_input(size), make_output(shape))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        calls, x = bind_staging(staging, reads[0], scratch)
-        y = writes[0]
+        planes = (convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:]))
+        return [call for arrays in zip(*planes, strict=True) for call in bind_images(scratch, *arrays)]
+
+    def bind_images(scratch: Array, laid: Array, y: Array, addend: Array | None = None) -> list[NativeCall]:
+        calls, x = bind_staging(staging, laid, scratch)
         top, left = (max(pads[0], 0) for pads in convolution.windows.pads)
         base = address_of(scratch) + staged_bytes if scratch.size else 0
         numbers = {
             **list_strides("x", x), "x": address_of(x) - top * x.strides[2] - left * x.strides[3],
-            **list_strides("y", y), **list_strides("added", reads[1] if added else None),
+            **list_strides("y", y), **list_strides("added", addend),
             "w": address_of(weight), "bias": address_of(bias), "zeros": address_of(zeros), "offsets": address_of(offsets),
             "moved": base, "moved_worker": moved_bytes, "moved_position": moved_position,
             "products": base + moved_bytes * (workers if is_whole else 1), "products_worker": products_bytes,
@@ -346,7 +348,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
             "height": height, "width": width, "row_tiles": tiling.tiles, "long_tiles": tiling.long_tiles,
         }  # fmt: skip
         row = tuple(numbers.get(key, 0) for key in PARAMETERS)
-        keep = (weight, bias, zeros, offsets, x, y, scratch, *reads)
+        keep = (weight, bias, zeros, offsets, x, y, scratch, laid, addend)
         chunks = (count,) if is_whole else (-(-tiles // _INPUT_TILES), tiling.blocks)
         return calls + [NativeCall(kernel, row, number, keep) for kernel, number in zip(kernels, chunks, strict=True)]
 
@@ -366,8 +368,9 @@ def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
 
 
 def _pack(w: Array, size: int, tiling: Tiling) -> Array:
-    """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column)."""
+    """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column). w: those of planes, or of images."""
     outputs, channels = w.shape[:2]
+    w = w.reshape(outputs, channels, 3, 3)
     positions = (size + 2) ** 2
     columns = tiling.vectors * tiling.width
     packed = allocate_floats(positions * channels * tiling.padded_outputs)

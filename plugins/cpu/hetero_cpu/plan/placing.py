@@ -19,7 +19,7 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.images import find_overhang
-from hetero_cpu.operators.recipe import NO_HALO, Cut, Halo, Join, Recipe, Views, is_channels_last
+from hetero_cpu.operators.recipe import NO_HALO, Cut, Halo, Join, Recipe, Views, is_channels_last, order_axes
 from hetero_cpu.operators.winograd import choose_winograd
 from hetero_cpu.plan.plan import Block, Derived, Piece, keep, take_cut
 from hetero_cpu.symbols.arrays import lay_empty
@@ -54,7 +54,8 @@ def can_stand_for(piece: Array, array: Array) -> bool:
         return True
     if not is_channels_last(array) or piece.strides[1] != array.strides[1]:
         return False
-    return all(piece.strides[axis] * array.strides[3] == array.strides[axis] * piece.strides[3] for axis in (0, 2))
+    outer = (0, *range(2, array.ndim - 1))
+    return all(piece.strides[axis] * array.strides[-1] == array.strides[axis] * piece.strides[-1] for axis in outer)
 
 
 def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, workers: int) -> Recipe:
@@ -215,7 +216,7 @@ class ValuePlacer:
         value_type = self.types[value]
         assert value_type.dtype is not None
         shape = tuple([size for size in value_type.shape or () if isinstance(size, int)])
-        order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
+        order = order_axes(len(shape), is_channels_last=is_channels_last)
         block = Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo if has_halo else NO_HALO)
         self.places[value] = block
         self._root_of_value[value] = value
@@ -308,7 +309,7 @@ class ValuePlacer:
             own_type = self.types.get(value)
             if value in self.constants or not (own_type is output_type or own_type == output_type) or self._is_read_in_place(value):
                 continue
-            if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim == 4:
+            if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim in (4, 5):
                 continue
             halo = self.find_halo(output) if recipe.kernels else NO_HALO
             if self.halos.get(value, NO_HALO) == halo and self._is_read_once(value, recipe) and self._is_dead(value, group):
