@@ -1,7 +1,7 @@
 """Asks an engine about each distinct node once, as a network of that node alone, and caches the answer; for devices that wrap an engine.
 
 An engine's list of operators does not cover attributes, constants and combinations of types, so each node is tried. Two nodes are
-equivalent if their operators, opsets, attributes, types and small constants are equal. Imports neither onnx nor NumPy.
+equivalent if their operators, opsets, attributes, types and small constants are equal. NumPy is not imported.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+from hetero_core.network.writer import network_to_proto
 
 LARGEST_CONSTANT = 1024
 """Bytes; engines look at the values of small constants when they make a kernel, weights are mostly a type to them."""
@@ -90,6 +91,25 @@ class NodeProber:
         if alone:
             answers.update(zip(alone, self._ask(list(alone.values())), strict=True))
         return [answers[name] for name in names]
+
+
+def join_networks(networks: Sequence[Network]) -> bytes:
+    """Returns a model of all networks, side by side and unconnected; names of the network at index i begin with "i/"."""
+    import onnx  # heavy, and loaded already with the network
+
+    joined = onnx.ModelProto()
+    for index, network in enumerate(networks):
+        model = onnx.compose.add_prefix(network_to_proto(network), f"{index}/", inplace=True)
+        if index == 0:
+            joined.CopyFrom(model)
+            continue
+        for field in ("node", "input", "output", "initializer", "value_info"):
+            getattr(joined.graph, field).extend(getattr(model.graph, field))
+        present = {opset.domain for opset in joined.opset_import}
+        joined.opset_import.extend(opset for opset in model.opset_import if opset.domain not in present)
+        joined.ir_version = max(joined.ir_version, model.ir_version)
+    content: bytes = joined.SerializeToString()
+    return content
 
 
 def list_element_types(value_type: ValueType) -> tuple[str | None, ...]:

@@ -120,7 +120,7 @@ def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Ma
 
 @cache
 def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int, int]:
-    meanings = _meanings_of_operator().get((domain, op_type), {})
+    meanings = dict(_iterate_meanings(domain, op_type))
     versions = sorted(meanings)
     if since_version not in meanings:
         return since_version, since_version
@@ -132,15 +132,18 @@ def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int
     return versions[first], versions[last + 1] - 1 if last + 1 < len(versions) else _NO_LIMIT
 
 
-@cache
-def _meanings_of_operator() -> Mapping[tuple[str, str], Mapping[int, object]]:
-    """Returns the schema of each operator and version without element types; a version that deprecates the operator differs, too."""
-    import onnx  # heavy, but already imported if a network exists
+def _iterate_meanings(domain: str, op_type: str) -> Iterator[tuple[int, object]]:
+    """Yields each version of an operator, newest first, with its schema without element types; one that deprecates it differs, too."""
+    from onnx import defs  # heavy, but already imported if a network exists
 
-    meanings: dict[tuple[str, str], dict[int, object]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        meanings.setdefault((schema.domain, schema.name), {})[schema.since_version] = _read_meaning(schema)
-    return meanings
+    version = _NO_LIMIT
+    while version > 0:
+        try:
+            schema = defs.get_schema(op_type, version, domain)
+        except defs.SchemaError:
+            return
+        yield schema.since_version, _read_meaning(schema)
+        version = schema.since_version - 1
 
 
 def _read_meaning(schema: Any) -> object:

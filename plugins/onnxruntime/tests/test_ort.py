@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_onnxruntime.engine import OrtEngine
+from hetero_onnxruntime import probing
+from hetero_onnxruntime.engine import OrtEngine, open_session
 from hetero_tests.engine_blobs import check_engine_blob
 
 from hetero_core import Core, Network
@@ -282,3 +283,23 @@ def test_branch_that_fits_no_fixed_size_is_taken(core: Core, read: Read, is_nest
     np.testing.assert_array_equal(loaded.infer({"c": np.array(True), "x": x})["y"], -x)
     with pytest.raises(InferenceError, match="Squeeze"):
         loaded.infer({"c": np.array(False), "x": x})
+
+
+def test_distinct_nodes_share_a_session_and_a_refused_one_is_found(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bytes] = []
+
+    def count(module: Any, model: bytes, *arguments: Any) -> Any:
+        opened.append(model)
+        return open_session(module, model, *arguments)
+
+    monkeypatch.setattr(probing, "open_session", count)
+    accepted = "a = Abs (x) b = Neg (a) c = Sin (b) d = Cos (c) e = Exp (d) f = Floor (e) y = Sqrt (f)"
+    with Core() as core:
+        assert not core.query_network(read(f"g (float[2] x) => (float[2] y) {{ {accepted} }}"), "ORT").refused
+    assert len(opened) == 1
+    with Core() as core:
+        text = f"g (float[2] x, bfloat16[2] h) => (float[2] y, bfloat16[2] k) {{ {accepted} k = Tanh (h) }}"
+        query = core.query_network(read(text), "ORT")
+    (refusal,) = query.refused.values()
+    assert "no CPUExecutionProvider kernel for Tanh-13 on (bfloat16[2])" in refusal
+    assert len(query.supported) == 7

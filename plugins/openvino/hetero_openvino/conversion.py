@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
-from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
+from hetero_core.network.writer import network_to_bytes, write_network
 from hetero_openvino.corrections import correct_model
 
 _LARGEST_IN_MEMORY = 2**30
@@ -74,25 +74,6 @@ def _read(core: Any, network: Network) -> Any:
         path = os.path.join(folder, "model.onnx")
         write_network(network, path, inline_limit=0)
         return core.read_model(path)
-
-
-def join_networks(networks: Sequence[Network]) -> bytes:
-    """Returns a model of all networks, side by side and unconnected; names of the network at index i begin with "i/"."""
-    import onnx  # heavy, and loaded already with the network
-
-    joined = onnx.ModelProto()
-    for index, network in enumerate(networks):
-        model = onnx.compose.add_prefix(network_to_proto(network), f"{index}/", inplace=True)
-        if index == 0:
-            joined.CopyFrom(model)
-            continue
-        for field in ("node", "input", "output", "initializer", "value_info"):
-            getattr(joined.graph, field).extend(getattr(model.graph, field))
-        present = {opset.domain for opset in joined.opset_import}
-        joined.opset_import.extend(opset for opset in model.opset_import if opset.domain not in present)
-        joined.ir_version = max(joined.ir_version, model.ir_version)
-    content: bytes = joined.SerializeToString()
-    return content
 
 
 def find_type_fault(name: str, network: Network) -> str | None:

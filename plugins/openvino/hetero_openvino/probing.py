@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hetero_core.engines.probing import NodeProber
+from hetero_core.engines.probing import NodeProber, join_networks
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks, read_model
+from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, read_model
 from hetero_openvino.engine import OpenvinoEngine, exact_precision
 
 
