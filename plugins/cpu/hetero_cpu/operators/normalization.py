@@ -14,6 +14,7 @@ from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.images import has_channel_vectors
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
@@ -290,42 +291,58 @@ _REDUCTIONS: Mapping[str, _Reduction] = {
 }
 
 
+_GLOBAL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+
+
 def plan_native_reduction(site: Site) -> Recipe | None:
-    """Returns the recipe of extremes, sums, means and norms over neighbouring axes. Sources: ONNX ReduceL2-18, ReduceMax-20."""
-    node, value = site.node, site.node.inputs[0]
+    """Returns the recipe of extremes, sums, means and norms. Sources: ONNX GlobalAveragePool-22, ReduceL2-18, ReduceMax-20."""
+    node = site.node
+    if node.op_type in _GLOBAL:
+        return plan_reduction(site, _GLOBAL[node.op_type], range(2, len(site.shape(node.inputs[0]))))
     axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
-    if site.group.epilogue or not site.is_float32(value) or (site.has_input(1) and axes is None):
+    numbers = [int(axis) for axis in np.reshape(() if axes is None else axes, -1)]
+    if (site.has_input(1) and axes is None) or (not numbers and node.attributes.get("noop_with_empty_axes", 0)):
         return None
-    order = (0, 2, 3, 1) if site.is_channels_last(value) else tuple(range(site.prototypes[value].ndim))
-    x = site.prototypes[value].transpose(order)
-    if (
-        not x.flags.c_contiguous
-        or x.size == 0
-        or (np.size(() if axes is None else axes) == 0 and node.attributes.get("noop_with_empty_axes", 0))
-    ):
+    return plan_reduction(site, node.op_type, numbers)
+
+
+def plan_reduction(site: Site, operator: str, axes: Sequence[int]) -> Recipe | None:
+    """Returns the recipe of a reduction over neighbouring axes, all without any, or over the pixels of images."""
+    value = site.node.inputs[0]
+    if site.group.epilogue or not site.is_float32(value):
         return None
-    reduced = sorted(order.index(int(axis) % x.ndim) for axis in np.reshape(() if axes is None else axes, -1)) or list(
-        range(x.ndim)
-    )
+    prototype, is_last = site.prototypes[value], site.is_channels_last(value)
+    order = (0, 2, 3, 1) if is_last else tuple(range(prototype.ndim))
+    x = prototype.transpose(order)
+    reduced = sorted(order.index(axis % x.ndim) for axis in axes) or list(range(x.ndim))
     kept = [order[axis] for axis in range(x.ndim) if axis not in reduced]
     first, end = (reduced[0], reduced[-1] + 1) if reduced else (0, 0)
-    if reduced != list(range(first, end)) or kept != sorted(kept):
+    if x.size == 0 or reduced != list(range(first, end)) or kept != sorted(kept):
+        return None
+    # Images may have a halo, or be a part of others.
+    are_pixels = is_last and reduced == [1, 2] and has_channel_vectors(prototype)
+    if not are_pixels and not x.flags.c_contiguous:
         return None
     rows, length, inner = prod(x.shape[:first]), prod(x.shape[first:end]), prod(x.shape[end:])
     if end < x.ndim:
         blocks = -(-inner // _COLUMNS)
         kernel, units_of_chunk = (
-            _make_column_reduction(node.op_type),
+            _make_column_reduction(operator),
             choose_rows_of_chunk(rows * blocks, length * _COLUMNS, site.workers),
         )
 
         def bind_columns(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-            sizes = (length, inner, blocks, rows * blocks, units_of_chunk)
-            numbers = (address_of(reads[0]), address_of(writes[0]), *sizes)
+            (x, y), pixel = (reads[0], writes[0]), inner * FLOAT_BYTES
+            if are_pixels:
+                walk = (*(x.strides[axis] for axis in (0, 2, 3)), *x.shape[2:], y.strides[0])
+            else:
+                walk = (length * pixel, 0, pixel, 1, length, pixel)
+            sizes = (inner, blocks, rows * blocks, units_of_chunk)
+            numbers = (address_of(x), address_of(y), *walk, *sizes)
             return [NativeCall(kernel, numbers, -(-rows * blocks // units_of_chunk), (*reads, *writes))]
 
         return Recipe((value,), bind_columns, kernels=(kernel,))
-    kernel, rows_of_chunk = _make_reduction(node.op_type), choose_rows_of_chunk(rows, length, site.workers)
+    kernel, rows_of_chunk = _make_reduction(operator), choose_rows_of_chunk(rows, length, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         numbers = (address_of(reads[0]), address_of(writes[0]), rows, length, rows_of_chunk)
@@ -354,25 +371,47 @@ def _make_reduction(operator: str) -> Kernel:
     return Kernel(operator.lower(), emit)
 
 
+_COLUMN_PARAMETERS = (
+    "x", "y", "x_row", "x_line", "x_pixel", "lines", "length", "y_row", "inner", "blocks", "units", "units_of_chunk"
+)  # fmt: skip
+"""Addresses, strides in bytes and counts: a row of x is `lines` of `length` pixels, each of `inner` elements."""
+
+
 @cache
 def _make_column_reduction(operator: str) -> Kernel:
-    """Returns the kernel for rows of `inner` elements that are combined with each other: a unit is a block of them."""
+    """Returns the kernel for pixels of `inner` elements that are combined with each other: a unit is a block of them.
+
+    The pixels of a line are combined apart, four by four.
+    """
     own = _REDUCTIONS[operator]
 
     def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "inner", "blocks", "units", "units_of_chunk"))
-        row_bytes = p["inner"] * FLOAT_BYTES
+        code, p, chunk, _ = begin_kernel(name, width, _COLUMN_PARAMETERS)
+        even = p["length"] - p["length"] % _UNROLLED
         with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
             row, first = unit // p["blocks"], unit % p["blocks"] * _COLUMNS
             with code.loop(first, (first + _COLUMNS).at_most(p["inner"]), width) as column:
-                x, mask = p["x"] + row * p["length"] * row_bytes + column * FLOAT_BYTES, code.mask_first(p["inner"] - column)
+                x, mask = p["x"] + row * p["x_row"] + column * FLOAT_BYTES, code.mask_first(p["inner"] - column)
                 total = code.variable(code.constant(own.neutral))
-                with code.loop(0, p["length"]) as position:
-                    total.set(own.combine(total.get(), own.begin(code, code.load(x + position * row_bytes, mask=mask))))
+                with code.loop(0, p["lines"]) as line:
+                    parts = [code.variable(code.constant(own.neutral)) for _ in range(_UNROLLED)]
+
+                    def add(position: Number, count: int) -> None:
+                        here = x + line * p["x_line"] + position * p["x_pixel"]  # called inside the loop
+                        for number, part in enumerate(parts[:count]):  # called inside the loop
+                            pixel = code.load(here + p["x_pixel"] * number, mask=mask)  # called inside the loop
+                            part.set(own.combine(part.get(), own.begin(code, pixel)))
+
+                    with code.loop(0, even, _UNROLLED) as position:
+                        add(position, _UNROLLED)
+                    with code.loop(even, p["length"]) as position:
+                        add(position, 1)
+                    a, b, c, d = (part.get() for part in parts)
+                    total.set(own.combine(total.get(), own.combine(own.combine(a, b), own.combine(c, d))))
                 result = own.finish(code, total.get())
                 if operator == "ReduceMean":
-                    result = result / code.spread(code.float_from(p["length"]))
-                code.store(p["y"] + row * row_bytes + column * FLOAT_BYTES, result, mask=mask)
+                    result = result / code.spread(code.float_from(p["lines"] * p["length"]))
+                code.store(p["y"] + row * p["y_row"] + column * FLOAT_BYTES, result, mask=mask)
         return code.finish()
 
     return Kernel(f"{operator.lower()}_columns", emit)

@@ -1,44 +1,31 @@
-"""MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool, and ReduceMean and ReduceMax over the pixels of images, channels last."""
+"""MaxPool and AveragePool of images, channels last."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
 
 import numpy as np
 
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
-from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.images import find_overhang, has_channel_vectors
+from hetero_cpu.machine.terms import Floats
+from hetero_cpu.operators.images import find_overhang
+from hetero_cpu.operators.normalization import plan_reduction
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
-from hetero_cpu.operators.rows import choose_chunk_size
 from hetero_cpu.operators.windows import (
     ImageReading,
     TileCode,
     WindowBody,
     WindowCall,
     WindowShape,
-    count_chunks,
     make_window_kernel,
     plan_shape,
     read_image,
 )
 from hetero_cpu.symbols.arrays import lay_table
-from hetero_cpu.symbols.sizes import value_of
 
 Combine = Callable[[Floats, Floats], Floats]
-
-# Vectors of channels that are reduced together, so that whole cache lines side by side are read, and pixels that are summed apart.
-GLOBAL_BLOCK, _PHASES = 4, 4
-
-GLOBAL_PARAMETERS = (
-    "x", "x_image", "x_row", "x_pixel", "height", "width", "y", "y_image", "factor", "blocks", "units", "units_of_chunk", "vectors", "last",
-)  # fmt: skip
-"""Numbers of a row, in order; `factor` is its address. A unit is a block of channels of an image; `vectors`: full vectors of a
-pixel; `last`: elements after them."""
 
 
 def emit_maximum(first: Floats, second: Floats) -> Floats:
@@ -72,66 +59,6 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
     return [[pixels[r, t] for t in range(tile.pixels)] for r in range(tile.rows)]
 
 
-GLOBAL_MEAN = Kernel("global_mean", lambda name, width: _emit_global(name, width, 0.0, lambda first, second: first + second))
-"""The kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
-GLOBAL_MAX = Kernel("global_max", lambda name, width: _emit_global(name, width, -inf, emit_maximum))
-"""The kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
-
-
-def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, GLOBAL_PARAMETERS)
-    vector_bytes = width * FLOAT_BYTES
-    factor = code.spread(code.load_scalar(p["factor"]))
-    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-        image, block = unit // p["blocks"], unit % p["blocks"]
-        x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"]
-
-        def reduce(vector: Number, count: int, mask: Mask | None = None) -> None:
-            channel = vector * vector_bytes
-            totals = _reduce_pixels(code, p, x + channel, count, mask, neutral, combine)
-            for v, total in enumerate(totals):
-                code.store(y + channel, total * factor, v * vector_bytes, mask=mask)
-
-        begin = block * GLOBAL_BLOCK
-        with code.either(begin + GLOBAL_BLOCK <= p["vectors"]) as (full, rest):
-            with full:
-                reduce(begin, GLOBAL_BLOCK)
-            with rest:
-                with code.loop(begin, p["vectors"]) as vector:
-                    reduce(vector, 1)
-                with code.when(p["last"] > 0):
-                    reduce(p["vectors"], 1, code.mask_first(p["last"]))
-    return code.finish()
-
-
-def _reduce_pixels(
-    code: Code, p: dict[str, Number], x: Number, count: int, mask: Mask | None, neutral: float, combine: Combine
-) -> list[Floats]:
-    vector_bytes = code.width * FLOAT_BYTES
-    totals = [code.variable(code.constant(neutral)) for _ in range(count)]
-    even = p["width"] - p["width"] % _PHASES
-    with code.loop(0, p["height"]) as line:
-        here = code.variable(x + line * p["x_row"])
-        sums = [[code.variable(code.constant(neutral)) for _ in range(count)] for _ in range(_PHASES)]
-
-        def advance(pixels: int) -> None:
-            start = here.get()
-            for phase in range(pixels):
-                for v in range(count):
-                    value = code.load(start + p["x_pixel"] * phase, v * vector_bytes, mask=mask)
-                    sums[phase][v].set(combine(sums[phase][v].get(), value))
-            here.set(start + p["x_pixel"] * pixels)
-
-        with code.loop(0, even, _PHASES):
-            advance(_PHASES)
-        with code.loop(even, p["width"]):
-            advance(1)
-        for v, total in enumerate(totals):
-            parts = [phase[v].get() for phase in sums]
-            total.set(combine(total.get(), combine(combine(parts[0], parts[1]), combine(parts[2], parts[3]))))
-    return [total.get() for total in totals]
-
-
 _ATTRIBUTES = {"auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "storage_order", "strides"}
 
 
@@ -157,7 +84,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
         return None
     is_unpadded = not any(end for pad in windows.pads for end in pad)
     if windows.kernel == windows.sizes and windows.dilations == (1, 1) and is_unpadded:
-        return _plan_global(site, GLOBAL_MEAN, divides=True)
+        return plan_reduction(site, "ReduceMean", (2, 3))
     source = site.node.inputs[0]
     reading = _read_pooled(site)
     if reading is None:
@@ -192,56 +119,6 @@ def _make_recipe(site: Site, reading: ImageReading, call: WindowCall) -> Recipe:
     reaches = () if call.shape.clips else (find_overhang(call.windows),)
     kernels = (call.kernel,) if reading.copy is None else (reading.copy.kernel, call.kernel)
     return Recipe((site.node.inputs[0],), bind, reading.scratch, is_channels_last=True, kernels=kernels, reaches=reaches)
-
-
-def plan_global_mean(site: Site) -> Recipe | None:
-    """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
-    return _plan_global(site, GLOBAL_MEAN, divides=True) if _reduces_pixels(site) else None
-
-
-def plan_global_max(site: Site) -> Recipe | None:
-    """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
-    return _plan_global(site, GLOBAL_MAX, divides=False) if _reduces_pixels(site) else None
-
-
-def _reduces_pixels(site: Site) -> bool:
-    node, source = site.node, site.node.inputs[0]
-    if site.group.epilogue or not site.is_float32(source) or len(site.shape(source)) != 4:
-        return False
-    if node.op_type.startswith("Global"):
-        return not node.attributes
-    if not set(node.attributes) <= {"axes", "keepdims", "noop_with_empty_axes"}:
-        return False
-    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
-    return axes is not None and sorted(int(axis) % 4 for axis in np.asarray(axes).reshape(-1)) == [2, 3]
-
-
-def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
-    source, width = site.node.inputs[0], find_width()
-    x = site.prototypes[source]
-    # In C order each channel is contiguous, which other kernels sum up.
-    if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1:
-        return None
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0], writes[0]
-        batch, channels, height, length = x.shape
-        blocks = -(-channels // (GLOBAL_BLOCK * width))
-        units = batch * blocks
-        units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
-        factor = lay_table(_make_factor, (height, length) if divides else (1, 1))
-        numbers = {
-            **list_strides("x", x), "height": height, "width": length, "y": address_of(y), "y_image": y.strides[0],
-            "factor": address_of(factor), "blocks": blocks, "units": units, "units_of_chunk": units_of_chunk,
-            "vectors": channels // width, "last": channels % width,
-        }  # fmt: skip
-        return [NativeCall(kernel, tuple(numbers[key] for key in GLOBAL_PARAMETERS), -(-units // units_of_chunk), (factor, x, y))]
-
-    return Recipe((source,), bind, kernels=(kernel,))
-
-
-def _make_factor(height: int, length: int) -> Array:
-    return np.array([1 / (height * length)], np.float32)
 
 
 def _read_windows(site: Site) -> Windows | None:

@@ -127,12 +127,11 @@ def test_max_pool_step_refuses_unsupported_nodes(native: NativeRun, change: str)
 @pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "AveragePool"])
 @pytest.mark.parametrize(("channels", "size"), [(3, (1, 1)), (64, (7, 7)), (150, (5, 9)), (70, (30, 41))])
 def test_reduction_of_whole_images_equals_the_formula(
-    native: NativeRun, monkeypatch: pytest.MonkeyPatch, operator: str, channels: int, size: tuple[int, int]
+    native: NativeRun, operator: str, channels: int, size: tuple[int, int]
 ) -> None:
-    from hetero_cpu.operators import pooling as steps_pooling
-    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators.normalization import plan_native_reduction
+    from hetero_cpu.operators.pooling import plan_average_pool
 
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     x = draw_array(1, 2, channels, *size) + np.float32(0.5)
     images = {"x": Lay(before=3, after=2, halo=Halo(1, 2, 3, 1), gap=1).place(x)[1]}
     constants = {"axes": np.array([-1, 2])}
@@ -144,26 +143,15 @@ def test_reduction_of_whole_images_equals_the_formula(
     node = Node("pool", operator, inputs, ("y",), since_version=20, attributes=attributes)
     shape = (2, channels) if operator.startswith("Reduce") else (2, channels, 1, 1)
     site = native.make_site([node], images, constants, shape, halos={"x": Halo(1, 2, 3, 1)}, workers=64)
-    plans = {"AveragePool": steps_pooling.plan_average_pool}
     is_max = operator.endswith(("MaxPool", "Max"))
-    recipe = plans.get(operator, steps_pooling.plan_global_max if is_max else steps_pooling.plan_global_mean)(site)
+    recipe = (plan_average_pool if operator == "AveragePool" else plan_native_reduction)(site)
     assert recipe is not None
     y = np.full((2, channels + 4), np.nan, np.float32)
     laid = y[:, 1 : 1 + channels].reshape(shape) if operator.startswith("Reduce") else y[:, 1 : 1 + channels, None, None]
-    chunks = native.run(recipe, images, laid)
+    native.run(recipe, images, laid)
     wide = x.astype(np.float64)
     expected = wide.max(axis=(2, 3)) if is_max else wide.mean(axis=(2, 3))
     # Each row is added in four partial sums, then the rows; the rounding error grows with both sizes.
     lost = 0 if is_max else (size[0] + size[1] / 4 + 6) * HALF_ULP * np.abs(wide).mean(axis=(2, 3))
     assert np.all(np.abs(y[:, 1 : 1 + channels] - expected) <= lost)
     assert np.isnan(y[:, [0, -3, -2, -1]]).all()
-    assert chunks == 2 * -(-channels // (4 * native.width))
-
-
-def test_reduction_step_refuses_other_axes(native: NativeRun) -> None:
-    from hetero_cpu.operators.pooling import plan_global_mean
-
-    images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}
-    node = Node("mean", "ReduceMean", ("x", "axes"), ("y",), since_version=18)
-    for axes in ([1], [1, 2, 3], [2]):
-        assert plan_global_mean(native.make_site([node], images, {"axes": np.array(axes)}, (1, 1, 1, 1))) is None
