@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isnan
+from math import isnan, prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from hetero_cpu.machine.calls import Array, NativeCall
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.groups import Extra, Group
+from hetero_cpu.operators.groups import ANCHORS, Extra, Group
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
@@ -253,7 +253,8 @@ class ExpressionReader:
     """The ranks of values, which BatchNormalization asks for."""
     operands: list[str | Array] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
-    _known: dict[str, int] = field(default_factory=dict)
+    known: dict[str, int] = field(default_factory=dict)
+    """The operands and results by the names of their values."""
 
     def read_node(self, node: Node) -> bool:
         """Adds a node; returns whether it could be read."""
@@ -262,14 +263,14 @@ class ExpressionReader:
         if node.op_type == "BatchNormalization":
             return self._read_batch_normalization(node)
         if node.op_type == "MultiplyAdd":
-            self._known[node.outputs[0]] = self._add("MultiplyAdd", tuple(map(self._refer, node.inputs)))
+            self.known[node.outputs[0]] = self._add("MultiplyAdd", tuple(map(self._refer, node.inputs)))
             return True
         if node.op_type in _BINARY and not (node.op_type == "PRelu" and read_activation(node, self.constants)):
             return self._read_binary(node)
         activation = read_activation(node, self.constants)
         if activation is None:
             return False
-        self._known[node.outputs[0]] = self._add(activation.operator, (self._refer(node.inputs[0]),), activation.numbers)
+        self.known[node.outputs[0]] = self._add(activation.operator, (self._refer(node.inputs[0]),), activation.numbers)
         return True
 
     def _read_binary(self, node: Node) -> bool:
@@ -281,7 +282,7 @@ class ExpressionReader:
         result = self._refer(node.inputs[0])
         for value in node.inputs[1:]:
             result = self._add(operator, (result, self._refer(value)))
-        self._known[node.outputs[0]] = result
+        self.known[node.outputs[0]] = result
         return True
 
     def _read_batch_normalization(self, node: Node) -> bool:
@@ -299,7 +300,7 @@ class ExpressionReader:
         packed = self.weights.pack(parameters, ("affine", epsilon), partial(pack_affine, epsilon=epsilon))
         scale, shift = (vector.reshape(-1, *[1] * (rank - 2)) for vector in packed)
         operands = (self._refer(node.inputs[0]), self._refer_constant(scale), self._refer_constant(shift))
-        self._known[node.outputs[0]] = self._add("MultiplyAdd", operands)
+        self.known[node.outputs[0]] = self._add("MultiplyAdd", operands)
         return True
 
     def _add(self, operator: str, operands: tuple[int, ...], numbers: tuple[float, ...] = ()) -> int:
@@ -307,10 +308,10 @@ class ExpressionReader:
         return -len(self.instructions)
 
     def _refer(self, value: str) -> int:
-        if value not in self._known:
-            self._known[value] = len(self.operands)
+        if value not in self.known:
+            self.known[value] = len(self.operands)
             self.operands.append(self.constants.get(value, value))
-        return self._known[value]
+        return self.known[value]
 
     def _refer_constant(self, array: Array) -> int:
         self.operands.append(array)
@@ -356,6 +357,32 @@ def join_chains(
     return tuple([chain.close() for chain in chains if chain is not None])
 
 
+def join_products(groups: Sequence[Group], graph: Graph, takes_expression: Callable[[Node], bool]) -> tuple[Group, ...]:
+    """Returns the groups with the expressions joined to the products of which only they read the result, in an order to run in."""
+    joined: list[Group | None] = []
+    position_of_value: dict[str, int] = {}
+    for group in groups:
+        if group.node.op_type in ANCHORS and takes_expression(group.node):
+            position_of_value[group.outputs[0]] = len(joined)
+        elif group.node.op_type in ELEMENTWISE:
+            inside = set(group.members)
+            positions = [
+                position_of_value[value]
+                for value in group.reads
+                if value in position_of_value
+                and value not in graph.names_of_outputs
+                and all(graph.nodes[index] in inside for index in graph.index_of_consumers[value])
+            ]
+            # Of several products the last takes the expression: the others are computed by then.
+            product = joined[max(positions)] if positions else None
+            if product is not None:
+                joined[max(positions)] = None
+                extras = tuple([Extra(node) for node in group.members])
+                group = Group(product.node, (*product.epilogue, *extras), len(extras))
+        joined.append(group)
+    return tuple([group for group in joined if group is not None])
+
+
 def _find_maker(value: str, chains: Sequence[_Chain | None], position_of_value: Mapping[str, int]) -> _Chain | None:
     """Returns the chain that makes a value; None if it is no expression or was joined to a later chain."""
     position = position_of_value.get(value)
@@ -381,7 +408,11 @@ def _join(
             continue
         if count + len(maker.nodes) > _MOST_NODES or types.get(value) != result_type or value in graph.names_of_outputs:
             continue
-        if not _is_read_inside(value, members, graph) or len(read := _list_operands([maker, *members])) > _MOST_OPERANDS:
+        if not _is_read_inside(value, members, graph):
+            continue
+        read = _list_operands([maker, *members])
+        # A single number is loaded once.
+        if sum([prod(types[operand].shape or ()) != 1 for operand in read]) > _MOST_OPERANDS:
             continue
         operands, members = read, [maker, *members]
         count += len(maker.nodes)

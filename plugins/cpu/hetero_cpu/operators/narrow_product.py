@@ -26,6 +26,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.elementwise import Expression, ExpressionReader
 from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
     call_stage,
@@ -37,7 +38,7 @@ from hetero_cpu.operators.images import (
     lay_offsets,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_gemm, read_native_epilogue
+from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_gemm, read_native_epilogue, read_vector
 from hetero_cpu.operators.product_kernel import (
     NARROW_FIELDS,
     PARAMETERS,
@@ -78,6 +79,39 @@ class _Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class _Epilogue(NativeEpilogue):
+    """An expression of the result may follow: of `vectors`, numbers for each channel, and of `added` if the result has no addend."""
+
+    expression: Expression | None = None
+    vectors: tuple[Array, ...] = ()
+
+
+def _read_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> _Epilogue | None:
+    group, own = site.group, read_native_epilogue(site, bias, outputs, channel_axis=channel_axis)
+    if own is None or not group.chained:
+        return None if own is None else _Epilogue(own.bias, own.added, own.activations)
+    (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
+    shape = site.types[product].shape or ()
+    ranks = {value: len(site.types[value].shape or ()) for node in nodes for value in node.reads if value in site.types}
+    reader = ExpressionReader(site.constants, site.weights, ranks, [product], known={product: 0})
+    if not all(reader.read_node(node) for node in nodes) or site.types[group.outputs[0]] != site.types[product]:
+        return None
+    added, kinds, vectors = own.added, "v", []
+    for operand in reader.operands[1:]:
+        if isinstance(operand, str):
+            if added or not site.is_float32(operand) or site.shape(operand) != shape:
+                return None
+            added, kinds = operand, f"{kinds}v"
+            continue
+        vector = read_vector(operand, shape, outputs, channel_axis)
+        if vector is None:
+            return None
+        vectors.append(vector)
+        kinds += "s" if operand.size == 1 else "c"
+    return _Epilogue(own.bias, added, own.activations, Expression(kinds, tuple(reader.instructions)), tuple(vectors))
+
+
+@dataclass(frozen=True, slots=True)
 class _Cut:
     """How a product is cut: `group` bytes of depth are multiplied at a time."""
 
@@ -100,9 +134,9 @@ class _Cut:
         """Returns the bytes of a block of packed weights, of so many groups of each tap."""
         return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
 
-    def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
-        tiling = self.tiling
-        shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), products=self.products)
+    def make_kernel(self, epilogue: _Epilogue) -> Kernel:
+        tiling, own = self.tiling, {"products": self.products, "expression": epilogue.expression}
+        shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), **own)
         return make_product(replace(shape, has_short_tiles=shape.has_short_tiles and not self.products.startswith("amx")))
 
     def lay_config(self) -> Array:
@@ -244,7 +278,7 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     if convolution is None or kind is None or convolution.group > 1:
         return None
     windows, outputs, source = convolution.windows, convolution.outputs, convolution.source
-    epilogue = read_native_epilogue(site, site.constant(2), outputs, channel_axis=1)
+    epilogue = _read_epilogue(site, site.constant(2), outputs, channel_axis=1)
     depth = convolution.channels * prod(windows.kernel)
     if (
         epilogue is None
@@ -279,7 +313,7 @@ def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe |
     if kind is None or weight is None or weight.ndim != 2 or not site.is_float32(source):
         return None
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
-    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    epilogue = _read_epilogue(site, bias, outputs, channel_axis=-1)
     shape = site.shape(source)
     if epilogue is None or len(shape) < 2 or shape[-1] != depth or 0 in shape or not _are_fit(weight, kind, depth, outputs):
         return None
@@ -293,7 +327,7 @@ def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe |
 def _plan(
     site: Site,
     kind: _Kind,
-    epilogue: NativeEpilogue,
+    epilogue: _Epilogue,
     windows: Windows,
     sizes: tuple[int, ...],
     weight: Array,
@@ -321,6 +355,7 @@ def _plan(
     packing = NarrowPacking(tiling.packing, taps if cut.has_sums else prod(windows.kernel), cut.group, cut.has_sums, is_turned)
     packed = site.weights.pack_lazily((weight,), ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors), packing)
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    vectors = np.concatenate([pad_vector(each, outputs, tiling.padded_outputs) for each in epilogue.vectors] or [bias])
     x = site.prototypes[source]
     stage = _make_stage(kind, of_planes=not is_matrix and x.strides[1] != FLOAT_BYTES and x.shape[1] != 1)
     kernel = cut.make_kernel(epilogue)
@@ -344,9 +379,10 @@ def _plan(
             "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups, "w": address_of(packed),
             "block_bytes": cut.measure_block(taps, groups), "bias": address_of(bias),
             "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
+            "vectors": address_of(vectors), "vector_bytes": bias.nbytes,
             **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", added[0] if added else None),
         }  # fmt: skip
-        keep = (offsets, packed, bias, image, y, config, shift_memory, *reads)
+        keep = (offsets, packed, bias, vectors, image, y, config, shift_memory, *reads)
         return [staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)]
 
     return Recipe(

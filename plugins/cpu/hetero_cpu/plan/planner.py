@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite, isnan, prod
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
+from hetero_cpu.machine.compiler import find_byte_products
 from hetero_cpu.machine.memory import align
-from hetero_cpu.operators.elementwise import join_chains
+from hetero_cpu.operators.elementwise import join_chains, join_products
 from hetero_cpu.operators.groups import Group, form_groups
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
@@ -197,12 +199,20 @@ def build_plan(
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
+    ranges = find_ranges(network)
     groups = join_chains(form_groups(network, types, constants), network, types, constants)
+    groups = join_products(groups, network, partial(_multiplies_bytes, constants=constants, ranges=ranges))
     placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
-    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, find_ranges(network))
+    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, ranges)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
+
+
+def _multiplies_bytes(node: Node, constants: Mapping[str, Array], ranges: Mapping[str, Limits]) -> bool:
+    """Says whether a node may become a product of bytes."""
+    is_whole = ranges.get(node.inputs[0], NO_LIMITS).is_whole and node.inputs[1] in constants
+    return is_whole and node.attributes.get("group", 1) == 1 and bool(find_byte_products())
 
 
 @dataclass(slots=True, eq=False)
@@ -227,8 +237,8 @@ class _Builder:
         """Plans a group: by a step function, or node by node."""
         choice = self._choose(group)
         if group.epilogue and choice is None:
-            for node in group.members:
-                self.add_group(Group(node))
+            for part in group.split():
+                self.add_group(part)
             return
         self.last_read.update(dict.fromkeys(group.reads, self.placer.moment))
         if choice is None:
