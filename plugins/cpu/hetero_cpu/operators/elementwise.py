@@ -47,15 +47,23 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand."""
+    """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand.
+
+    Operands of the kind "b" are bytes, and so is the result if it `is_narrow`.
+    """
 
     kinds: str
     instructions: tuple[Instruction, ...]
+    is_narrow: bool = False
 
     @property
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
-        return f"{self.kinds}_{'_'.join(instruction.name for instruction in self.instructions)}"
+        return f"{self.kinds}_{'_'.join(instruction.name for instruction in self.instructions)}{'_b' * self.is_narrow}"
+
+    def find_other(self) -> int | None:
+        """Returns the place of the first full operand behind the first; None if there is none."""
+        return next((place for place, kind in enumerate(self.kinds) if place and kind in "vb"), None)
 
 
 def _choose_extreme(a: Floats, b: Floats, picked: Floats) -> Floats:
@@ -102,28 +110,46 @@ def _emit_row(
     fixed = {**constants, **of_row}
 
     def compute(start: Number, vectors: int, mask: Mask | None) -> None:
+        places = [start + vector * code.width for vector in range(vectors)]
         loaded = [
             {
-                index: code.load(addresses[index + 1] + start, vector * code.width * FLOAT_BYTES, mask=mask)
+                index: load_operand(code, kind, addresses[index + 1], place, mask)
                 for index, kind in enumerate(expression.kinds)
-                if kind == "v"
+                if kind in "vb"
             }
-            for vector in range(vectors)
+            for place in places
         ]
         results = [emit_expression(code, expression, {**fixed, **operands}) for operands in loaded]
-        for vector, result in enumerate(results):
-            code.store(addresses[0] + start, result, vector * code.width * FLOAT_BYTES, mask=mask)
+        for place, result in zip(places, results, strict=True):
+            store_result(code, expression, addresses[0], place, result, mask)
 
     long = sum(instruction.operator in _LONG for instruction in expression.instructions)
     together = _UNROLLED if long == 0 else _UNROLLED_LONG if long < _UNROLLED else 1
     wide = code.width * together
     unrolled, full = length - length % wide, length - length % code.width
     with code.loop(0, unrolled, wide) as i:
-        compute(i * FLOAT_BYTES, together, None)
+        compute(i, together, None)
     with code.loop(unrolled, full, code.width) as i:
-        compute(i * FLOAT_BYTES, 1, None)
+        compute(i, 1, None)
     with code.when(full < length):
-        compute(full * FLOAT_BYTES, 1, code.mask_first(length - full))
+        compute(full, 1, code.mask_first(length - full))
+
+
+def load_operand(code: Code, kind: str, address: Number, element: Number | int, mask: Mask | None) -> Floats:
+    """Returns a vector of an operand of the kind "v" or "b", from an element on."""
+    if kind == "b":
+        return code.load_bytes(address + element, code.width, mask=mask)
+    return code.load(address + element * FLOAT_BYTES, mask=mask)
+
+
+def store_result(
+    code: Code, expression: Expression, address: Number, element: Number | int, value: Floats, mask: Mask | None
+) -> None:
+    """Writes a vector of the result of an expression, from an element on."""
+    if expression.is_narrow:
+        code.store_bytes(address + element, value, mask=mask)
+    else:
+        code.store(address + element * FLOAT_BYTES, value, mask=mask)
 
 
 def emit_expression(code: Code, expression: Expression, operands: Mapping[int, Floats]) -> Floats:
@@ -255,6 +281,23 @@ class ExpressionReader:
     instructions: list[Instruction] = field(default_factory=list)
     known: dict[str, int] = field(default_factory=dict)
     """The operands and results by the names of their values."""
+    shifts: Mapping[str, float] = field(default_factory=dict)
+    """Those of a `Site`."""
+
+    @classmethod
+    def of_site(cls, site: Site, product: str = "") -> ExpressionReader:
+        """Returns the reader of the expression of a group, or of what is behind its `product`."""
+        values = (value for node in site.group.members for value in node.reads if value in site.types)
+        ranks = {value: len(site.types[value].shape or ()) for value in values}
+        begin: tuple[list[str | Array], dict[str, int]] = ([product], {product: 0}) if product else ([], {})
+        return cls(site.constants, site.weights, ranks, begin[0], known=begin[1], shifts=site.shifts)
+
+    def finish(self, kinds: str, result: str) -> Expression:
+        """Returns the expression of a value, with the kind of each operand so far."""
+        if result not in self.shifts:
+            return Expression(kinds, tuple(self.instructions))
+        self._add("Add", (-len(self.instructions), self._refer_constant(np.array(self.shifts[result], np.float32))))
+        return Expression(f"{kinds}s", tuple(self.instructions), is_narrow=True)
 
     def read_node(self, node: Node) -> bool:
         """Adds a node; returns whether it could be read."""
@@ -311,6 +354,9 @@ class ExpressionReader:
         if value not in self.known:
             self.known[value] = len(self.operands)
             self.operands.append(self.constants.get(value, value))
+            if value in self.shifts:
+                shift = self._refer_constant(np.array(self.shifts[value], np.float32))
+                self.known[value] = self._add("Sub", (self.known[value], shift))
         return self.known[value]
 
     def _refer_constant(self, array: Array) -> int:
@@ -464,29 +510,36 @@ _MOST_OPERANDS_OF_NODE = 64
 
 def plan_native_expression(site: Site) -> Recipe | None:
     """Returns the recipe of a node or a chain of them: the result has the memory layout of an operand of its shape."""
-    ranks = {
-        value: len(site.types[value].shape or ()) for node in site.group.members for value in node.reads if value in site.types
-    }
-    reader = ExpressionReader(site.constants, site.weights, ranks)
+    reader, output = ExpressionReader.of_site(site), site.group.outputs[0]
     if not all(reader.read_node(node) for node in site.group.members):
         return None
+    values = tuple(operand for operand in reader.operands if isinstance(operand, str))
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
     shape = site.output_shape()
     # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
     if len(shape) > 32 or len(arrays) > _MOST_OPERANDS_OF_NODE:
         return None
-    if any(array.dtype != np.float32 for array in arrays) or 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
+    if not all(map(site.holds_numbers, values)) or any(
+        array.dtype != np.float32 for array in reader.operands if not isinstance(array, str)
+    ):
         return None
-    full = [operand for operand in reader.operands if isinstance(operand, str) and is_same_shape(site.shape(operand), shape)]
+    if 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
+        return None
+    full = [value for value in values if is_same_shape(site.shape(value), shape)]
     is_last = any(site.is_channels_last(operand) for operand in full)
     order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
-    prototype = lay_empty(shape, np.float32, order)
+    prototype = lay_empty(shape, np.dtype(np.uint8 if output in site.shifts else np.float32), order)
     kinds = find_kinds(arrays, prototype)
     # A halo adds no axes to the rows of an image.
     if kinds is None or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
         return None
-    kernel = make_elementwise(Expression("".join(kinds), tuple(reader.instructions)))
-    values = tuple(operand for operand in reader.operands if isinstance(operand, str))
+    if any(kind != "v" for kind, array in zip(kinds, arrays, strict=True) if array.dtype != np.float32):
+        return None
+    letters = [
+        "v" if kind == "v" and array.dtype == np.float32 else "b" if kind == "v" else kind
+        for kind, array in zip(kinds, arrays, strict=True)
+    ]
+    kernel = make_elementwise(reader.finish("".join(letters), output))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         y, remaining = writes[0], iter(reads)

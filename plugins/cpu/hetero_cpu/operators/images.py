@@ -57,13 +57,17 @@ class Convolution:
         return self.site.weights.pack_lazily((self.weight,), purpose, make)
 
 
-def read_convolution(site: Site) -> Convolution | None:
-    """Returns the geometry of a Conv node; None if it is not two-dimensional, not float32, or its weights are computed."""
+def read_convolution(site: Site, *, of_bytes: bool = False) -> Convolution | None:
+    """Returns the geometry of a Conv node; None if it is not two-dimensional, its weights are computed, or its image is not float32.
+
+    `of_bytes`: whether the image may be held as bytes.
+    """
     node, weight = site.node, site.constant(1)
     if (
         weight is None
         or weight.ndim != 4
-        or not site.is_float32(node.inputs[0], node.inputs[1])
+        or not site.is_float32(node.inputs[1])
+        or not (site.holds_numbers(node.inputs[0]) if of_bytes else site.is_float32(node.inputs[0]))
         or not set(node.attributes) <= _ATTRIBUTES
     ):
         return None
@@ -83,9 +87,10 @@ def read_convolution(site: Site) -> Convolution | None:
     return Convolution(site, windows, int(weight.shape[0]), group)
 
 
-def has_channel_vectors(array: Array) -> bool:
-    """Says whether the channels of each pixel of (batch, channels, height, width) lie side by side."""
-    return array.ndim == 4 and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
+def has_channel_vectors(array: Array, *, of_bytes: bool = False) -> bool:
+    """Says whether the channels of each pixel of (batch, channels, height, width), of float32 or `of_bytes`, lie side by side."""
+    dtype = np.uint8 if of_bytes else np.float32
+    return array.ndim == 4 and array.dtype == dtype and (array.strides[1] == array.itemsize or array.shape[1] == 1)
 
 
 def is_whole(array: Array) -> bool:

@@ -92,23 +92,23 @@ def _read_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis
         return None if own is None else _Epilogue(own.bias, own.added, own.activations)
     (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
     shape = site.types[product].shape or ()
-    ranks = {value: len(site.types[value].shape or ()) for node in nodes for value in node.reads if value in site.types}
-    reader = ExpressionReader(site.constants, site.weights, ranks, [product], known={product: 0})
-    if not all(reader.read_node(node) for node in nodes) or site.types[group.outputs[0]] != site.types[product]:
+    reader = ExpressionReader.of_site(site, product)
+    if not all(reader.read_node(node) for node in nodes) or site.types[group.outputs[0]].shape != shape:
         return None
-    added, kinds, vectors = own.added, "v", []
+    added, kinds = own.added, "v"
     for operand in reader.operands[1:]:
-        if isinstance(operand, str):
-            if added or not site.is_float32(operand) or site.shape(operand) != shape:
-                return None
-            added, kinds = operand, f"{kinds}v"
-            continue
-        vector = read_vector(operand, shape, outputs, channel_axis)
-        if vector is None:
+        if not isinstance(operand, str):
+            kinds += "s" if operand.size == 1 else "c"
+        elif added or not site.holds_numbers(operand) or site.shape(operand) != shape:
             return None
-        vectors.append(vector)
-        kinds += "s" if operand.size == 1 else "c"
-    return _Epilogue(own.bias, added, own.activations, Expression(kinds, tuple(reader.instructions)), tuple(vectors))
+        else:
+            added, kinds = operand, kinds + ("b" if operand in site.shifts else "v")
+    expression = reader.finish(kinds, group.outputs[0])
+    constants = [operand for operand in reader.operands if not isinstance(operand, str)]
+    vectors = [vector for constant in constants if (vector := read_vector(constant, shape, outputs, channel_axis)) is not None]
+    if len(vectors) < len(constants):
+        return None
+    return _Epilogue(own.bias, added, own.activations, expression, tuple(vectors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +207,7 @@ def _find_kind(site: Site) -> _Kind | None:
     if limits.shift:
         is_there = site.is_float32(limits.shift) and site.prototypes[limits.shift].size == 1
         return _Kind(find_byte_products(), 1, limits.shift) if is_there else None
-    # With a larger shift its product with the sums of weights would not fit into int32.
-    is_fit = limits.has_no_nan and limits.high - limits.low <= 255 and 0 <= limits.high <= 255
-    # A NaN that was quantized is the lowest byte, which may be less than what a Relu leaves: the room is below.
-    return _Kind(find_byte_products(), 1, 255 - limits.high) if is_fit else None
+    return _Kind(find_byte_products(), 1, 255 - limits.high) if limits.is_fit else None
 
 
 def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> bool:
@@ -222,18 +219,32 @@ def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> boo
     return depth <= _LONGEST_DEPTH and is_whole(weight) and bool(weight.min() >= -128 and weight.max() <= 127)
 
 
-def _make_stage(kind: _Kind, *, of_planes: bool) -> Kernel:
-    title = f"stage_{'bytes' if kind.nbytes == 1 else 'halves'}{'_of_planes' * of_planes}"
-    store = _store_bytes if kind.nbytes == 1 else _store_halves
+def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
+    """Returns the kernel that copies rows as narrow numbers; `of_bytes`: they are these already, with the same shift."""
+    title = f"stage_{'bytes' if kind.nbytes == 1 else 'halves'}{'_of_planes' * of_planes}{'_of_bytes' * of_bytes}"
+    store = code_bytes = _store_bytes if kind.nbytes == 1 else _store_halves
+    x_bytes = 1 if of_bytes else FLOAT_BYTES
+    if of_bytes:
+
+        def code_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
+            code.store_bytes(y, values, mask=mask)
 
     def copy_row(code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
         def copy(element: Number, mask: Mask | None) -> None:
-            store(code, p, y + element * kind.nbytes, code.load(x + element * FLOAT_BYTES, mask=mask), mask)
+            source = x + element * x_bytes
+            values = code.load_bytes(source, code.width, mask=mask) if of_bytes else code.load(source, mask=mask)
+            code_bytes(code, p, y + element * kind.nbytes, values, mask)
 
-        code.visit_vectors(count, copy)
+        # Bytes are copied four to a float32.
+        quick = count - count % (FLOAT_BYTES * code.width) if of_bytes else code.number(0)
+        if of_bytes:
+            with code.loop(0, quick, FLOAT_BYTES * code.width) as place:
+                code.store(y + place, code.load(x + place))
+        x, y = x + quick * x_bytes, y + quick * kind.nbytes
+        code.visit_vectors(count - quick, copy)
 
     def copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-        is_dense = p["x_pixel"].equals(p["channels"] * FLOAT_BYTES) & p["y_pixel"].equals(p["channels"] * kind.nbytes)
+        is_dense = p["x_pixel"].equals(p["channels"] * x_bytes) & p["y_pixel"].equals(p["channels"] * kind.nbytes)
         with code.either(is_dense) as (dense, sparse):
             with dense:
                 copy_row(code, p, x, y, p["width"] * p["channels"])
@@ -246,7 +257,9 @@ def _make_stage(kind: _Kind, *, of_planes: bool) -> Kernel:
         with code.loop(0, p["width"]) as pixel:
             source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
             with code.loop(0, p["channels"]) as channel:
-                store(code, p, target + channel * kind.nbytes, code.load_scalar(source + channel * p["x_channel"]), None)
+                place = source + channel * p["x_channel"]
+                values = code.load_bytes(place, 1) if of_bytes else code.load_scalar(place)
+                code_bytes(code, p, target + channel * kind.nbytes, values, None)
             fill_up(code, p, target)
 
     def fill_up(code: Code, p: dict[str, Number], pixel: Number) -> None:
@@ -274,7 +287,7 @@ def _store_halves(code: Code, p: dict[str, Number], y: Number, values: Floats, m
 def plan_narrow_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of one group; None if its numbers are not narrow."""
     kind = _find_kind(site)
-    convolution = None if kind is None else read_convolution(site)
+    convolution = None if kind is None else read_convolution(site, of_bytes=True)
     if convolution is None or kind is None or convolution.group > 1:
         return None
     windows, outputs, source = convolution.windows, convolution.outputs, convolution.source
@@ -282,7 +295,7 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     depth = convolution.channels * prod(windows.kernel)
     if (
         epilogue is None
-        or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added]))
+        or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added], of_bytes=epilogue.added in site.shifts))
         or not _are_fit(convolution.weight, kind, depth, outputs)
     ):
         return None
@@ -310,7 +323,7 @@ def plan_narrow_gemm(site: Site) -> Recipe | None:
 def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
     """Returns the recipe of a matrix product: a convolution of an image with a single column by 1x1 filters."""
     source, kind, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
-    if kind is None or weight is None or weight.ndim != 2 or not site.is_float32(source):
+    if kind is None or weight is None or weight.ndim != 2 or not site.holds_numbers(source):
         return None
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
     epilogue = _read_epilogue(site, bias, outputs, channel_axis=-1)
@@ -357,7 +370,8 @@ def _plan(
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     vectors = np.concatenate([pad_vector(each, outputs, tiling.padded_outputs) for each in epilogue.vectors] or [bias])
     x = site.prototypes[source]
-    stage = _make_stage(kind, of_planes=not is_matrix and x.strides[1] != FLOAT_BYTES and x.shape[1] != 1)
+    of_planes = not is_matrix and x.strides[1] != x.itemsize and x.shape[1] != 1
+    stage = _make_stage(kind, of_planes=of_planes, of_bytes=source in site.shifts)
     kernel = cut.make_kernel(epilogue)
     config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
     x_pixel, nbytes = pixel_bytes * windows.strides[1], prod(shape)

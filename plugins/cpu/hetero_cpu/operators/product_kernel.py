@@ -18,7 +18,7 @@ from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Integers, Mask, Number
-from hetero_cpu.operators.elementwise import Expression, emit_expression
+from hetero_cpu.operators.elementwise import Expression, emit_expression, load_operand, store_result
 from hetero_cpu.operators.tiling import Chunks, Tiling
 
 # A pointer to pixel 0 or 9, plus 0, 1, 2, 4 or 8 times a register with a multiple of the stride: (pointer, multiple, factor).
@@ -81,6 +81,12 @@ class Tile:
     """Those of narrow numbers that it is made of, as `find_byte_products` and `find_half_products` name them; empty for float32."""
     expression: Expression | None = None
     """Of narrow numbers: the result is this of the sum, of vectors, and of what is otherwise added."""
+
+    @property
+    def kind_of_added(self) -> str:
+        """That of an operand of an expression."""
+        place = None if self.expression is None else self.expression.find_other()
+        return "v" if self.expression is None or place is None else self.expression.kinds[place]
 
     @property
     def are_bytes(self) -> bool:
@@ -182,6 +188,7 @@ def _spread_scalar(code: Code, address: Number, offset: int) -> Floats:
     return code.spread(code.load_scalar(address, offset))
 
 
+_PLAIN = Expression("v", ())
 _Evaluate = Callable[[Floats, Floats | None, int], Floats]
 
 
@@ -189,23 +196,24 @@ def _emit_result(
     code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number, evaluate: _Evaluate | None = None
 ) -> None:
     """Writes vector j of a pixel."""
-    place, guard = j * code.width * FLOAT_BYTES, mask if j == tile.vectors - 1 else None
-    other = code.load(added, place, mask=guard) if tile.adds else None
-    if evaluate is None or "v" not in (tile.expression.kinds[1:] if tile.expression else ""):
+    element, guard, expression = j * code.width, mask if j == tile.vectors - 1 else None, tile.expression or _PLAIN
+    other = load_operand(code, tile.kind_of_added, added, element, guard) if tile.adds else None
+    if expression.find_other() is None:
         result, other = result if other is None else result + other, None
     result = emit_activations(code, tile.activations, result)
-    code.store(y, result if evaluate is None else evaluate(result, other, j), place, mask=guard)
+    store_result(code, expression, y, element, result if evaluate is None else evaluate(result, other, j), guard)
 
 
 def _emit_expression(code: Code, tile: Tile) -> _Evaluate | None:
     """Returns the function of a sum, what is added and the number of its vector that is the tile's expression; None without one.
 
-    Of its operands the first is the sum; "v" is what is added, "c" a vector of channels, "s" a number, which fills a vector, too.
+    Of its operands the first is the sum; "v" or "b" is what is added, "c" a vector of channels, "s" a number, which fills a vector, too.
     """
     if tile.expression is None:
         return None
     expression, p = tile.expression, dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
     vectors: dict[int, list[Floats]] = {}
+    place_of_other = expression.find_other() or 0
     for index, kind in enumerate(expression.kinds):
         if kind in "cs":
             begin = p["vectors"] + p["vector_bytes"] * len(vectors)
@@ -215,7 +223,7 @@ def _emit_expression(code: Code, tile: Tile) -> _Evaluate | None:
     def evaluate(result: Floats, other: Floats | None, j: int) -> Floats:
         operands = {index: own[j % len(own)] for index, own in vectors.items()} | {0: result}
         if other is not None:
-            operands[expression.kinds.index("v", 1)] = other
+            operands[place_of_other] = other
         return emit_expression(code, expression, operands)
 
     return evaluate
@@ -317,6 +325,12 @@ class ProductShape:
     expression: Expression | None = None
     """That of a `Tile`."""
 
+    def count_bytes(self) -> tuple[int, int]:
+        """Returns the bytes of an element of the result, and of what is added."""
+        is_narrow = self.expression is not None and self.expression.is_narrow
+        is_added_narrow = self.make_tile(self.pixels, self.vectors).kind_of_added == "b"
+        return 1 if is_narrow else FLOAT_BYTES, 1 if is_added_narrow else FLOAT_BYTES
+
     @classmethod
     def of_tiling(cls, tiling: Tiling, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> ProductShape:
         """Returns the shape of a product that is cut so; `more` are its last fields."""
@@ -362,6 +376,7 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
 
     def walk(piece: Number, block: Number, is_last: bool) -> None:
         block_channels = block * (shape.vectors * width * FLOAT_BYTES)
+        block_of_y, block_of_added = (block * (shape.vectors * width * nbytes) for nbytes in shape.count_bytes())
         vectors = shape.last_vectors if is_last else shape.vectors
         fetched_bytes = p["depth"] * (shape.vectors * width * FLOAT_BYTES) if shape.splits else p["block_bytes"]
         with code.loop(first_unit, last_unit) as unit:
@@ -371,8 +386,8 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
             if shape.has_short_tiles:
                 pixel = pixel - (place - p["long_tiles"]).at_least(0)
             x = p["x"] + image * p["x_image"] + y_row * p["x_row"] + pixel * p["x_pixel"]
-            y = p["y"] + image * p["y_image"] + y_row * p["y_row"] + pixel * p["y_pixel"] + block_channels
-            added = p["added"] + image * p["added_image"] + y_row * p["added_row"] + pixel * p["added_pixel"] + block_channels
+            y = p["y"] + image * p["y_image"] + y_row * p["y_row"] + pixel * p["y_pixel"] + block_of_y
+            added = p["added"] + image * p["added_image"] + y_row * p["added_row"] + pixel * p["added_pixel"] + block_of_added
             arguments = {
                 "x": x, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": p["taps"], "depth": p["depth"],
                 "w": p["w"] + block * p["block_bytes"], "bias": p["bias"] + block_channels, "y": y, "y_pixel": p["y_pixel"],
