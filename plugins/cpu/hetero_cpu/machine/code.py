@@ -264,6 +264,11 @@ class Code:
         whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, value.width))
         self._store_narrow(address, self.builder.convert("trunc", whole, _lanes(ir.I8, value.width)), 1, mask)
 
+    def store_lowest(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
+        """Writes the lowest byte of each float32; masked elements are not written."""
+        bits = self.builder.convert("bitcast", value.value, _lanes(ir.I32, value.width))
+        self._store_narrow(address, self.builder.convert("trunc", bits, _lanes(ir.I8, value.width)), 1, mask)
+
     def load_bytes(self, address: Number, width: int, *, mask: Mask | None = None) -> Floats:
         """Returns `width` bytes of 0 to 255 as float32; masked elements are zeros and are not read."""
         pointer, kind = self._point(address, 0), _lanes(ir.I8, width)

@@ -71,6 +71,15 @@ def _choose_extreme(a: Floats, b: Floats, picked: Floats) -> Floats:
     return b.is_nan().choose(b, picked)
 
 
+# Added to a number of up to 2^22, it rounds it, ties to even, and leaves it in the lowest bits.
+_WHOLE = 1.5 * 2**23
+
+
+def _limit(a: Floats, b: Floats) -> Floats:
+    low = 0.0 - b
+    return (a > low).choose(a, low).at_most(255.0 - b)
+
+
 COMBINERS: Mapping[str, Callable[..., Floats]] = {
     "Add": lambda code, a, b: a + b,
     "Sub": lambda code, a, b: a - b,
@@ -80,6 +89,10 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
     "Min": lambda code, a, b: _choose_extreme(a, b, a.at_most(b)),
     "PRelu": lambda code, a, b: (a < 0.0).choose(a * b, a),
     "MultiplyAdd": lambda code, a, b, c: code.multiply_add(a, b, c),
+    # Of a quantization: limit(round(a)) to -b .. 255 - b, of NaN -b; this as the lowest byte less b; and that of whole numbers.
+    "Limit": lambda code, a, b: (_limit(a, b) + _WHOLE) - _WHOLE,
+    "LimitNarrow": lambda code, a, b: (_limit(a, b) + _WHOLE) + b,
+    "Narrow": lambda code, a, b: (a + b) + _WHOLE,
 }
 """Functions of two or three vectors."""
 
@@ -147,7 +160,7 @@ def store_result(
 ) -> None:
     """Writes a vector of the result of an expression, from an element on."""
     if expression.is_narrow:
-        code.store_bytes(address + element, value, mask=mask)
+        code.store_lowest(address + element, value, mask=mask)
     else:
         code.store(address + element * FLOAT_BYTES, value, mask=mask)
 
@@ -296,7 +309,11 @@ class ExpressionReader:
         """Returns the expression of a value, with the kind of each operand so far."""
         if result not in self.shifts:
             return Expression(kinds, tuple(self.instructions))
-        self._add("Add", (-len(self.instructions), self._refer_constant(np.array(self.shifts[result], np.float32))))
+        last = self.instructions[-1]
+        if last.operator == "Limit":
+            self._add("LimitNarrow", last.operands)
+            return Expression(kinds, tuple(self.instructions), is_narrow=True)
+        self._add("Narrow", (-len(self.instructions), self._refer_constant(np.array(self.shifts[result], np.float32))))
         return Expression(f"{kinds}s", tuple(self.instructions), is_narrow=True)
 
     def read_node(self, node: Node) -> bool:
@@ -347,8 +364,29 @@ class ExpressionReader:
         return True
 
     def _add(self, operator: str, operands: tuple[int, ...], numbers: tuple[float, ...] = ()) -> int:
+        limited = self._find_limited(operands) if operator == "Sub" else None
+        if limited is not None:
+            operator, operands = "Limit", limited
         self.instructions.append(Instruction(operator, operands, numbers))
         return -len(self.instructions)
+
+    def _find_limited(self, operands: tuple[int, ...]) -> tuple[int, int] | None:
+        """Returns x and c if the operands are limit(round(x) + c) to bytes and c, as the pass `compute_integers` writes a quantization."""
+        place, number = operands
+        for operator, numbers in (("Clip", (0.0, 255.0)), ("ThresholdedRelu", (0.0,)), ("Add", ()), ("Round", ())):
+            maker = self.instructions[-1 - place] if place < 0 else None
+            if maker is None or (maker.operator, maker.numbers) != (operator, numbers):
+                return None
+            if operator == "Add" and not (number >= 0 <= maker.operands[1] and self._is_same(number, maker.operands[1])):
+                return None
+            place = maker.operands[0]
+        return place, number
+
+    def _is_same(self, left: int, right: int) -> bool:
+        arrays = [operand for operand in (self.operands[left], self.operands[right]) if not isinstance(operand, str)]
+        return (
+            len(arrays) == 2 and all(array.size == 1 for array in arrays) and bool(arrays[0].reshape(()) == arrays[1].reshape(()))
+        )
 
     def _refer(self, value: str) -> int:
         if value not in self.known:
