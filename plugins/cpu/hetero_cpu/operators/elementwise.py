@@ -17,7 +17,7 @@ from hetero_cpu.machine.calls import Array, NativeCall
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.groups import ANCHORS, Extra, Group
+from hetero_cpu.operators.groups import PRODUCTS, Extra, Group
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
@@ -446,7 +446,7 @@ def join_products(groups: Sequence[Group], graph: Graph, takes_expression: Calla
     joined: list[Group | None] = []
     position_of_value: dict[str, int] = {}
     for group in groups:
-        if group.node.op_type in ANCHORS and takes_expression(group.node):
+        if group.node.op_type in PRODUCTS and takes_expression(group.node):
             position_of_value[group.outputs[0]] = len(joined)
         elif group.node.op_type in ELEMENTWISE:
             inside = set(group.members)

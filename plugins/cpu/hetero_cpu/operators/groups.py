@@ -14,6 +14,8 @@ from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 
 ANCHORS = frozenset({"Conv", "MatMul", "Gemm"})
+PRODUCTS = ANCHORS | {"ConvTranspose"}
+"""The products that may be those of bytes."""
 ADDITIONS = frozenset({"Add", "Sum"})
 ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Swish", "Tanh"})
 

@@ -52,6 +52,7 @@ from hetero_cpu.operators.product_kernel import (
 )
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
 from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
+from hetero_cpu.operators.transposed import is_adjacent
 from hetero_cpu.symbols.sizes import is_open
 
 _FEWEST_OUTPUTS = 8
@@ -177,9 +178,14 @@ class NarrowPacking:
     group: int
     are_bytes: bool
     is_turned: bool = False
+    is_spread: bool = False
+    """Whether the weights are (channels, outputs, height, width): a matrix for each place of the kernel, one after the other."""
 
     def __call__(self, weight: Array) -> Array:
         """Returns the blocks of columns, in order, as float32 with the bits of the narrow numbers."""
+        if self.is_spread:
+            pack = replace(self, is_spread=False)
+            return np.concatenate([pack(weight[:, :, i, j]) for i, j in np.ndindex(weight.shape[2:])])
         narrow = weight.astype(np.int8) if self.are_bytes else np.ascontiguousarray(weight).view(np.uint16)[..., 1::2]
         if narrow.ndim == 4:
             matrix = narrow.transpose(2, 3, 1, 0).reshape(self.taps, -1, len(narrow))
@@ -309,6 +315,21 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     return _plan(site, kind, epilogue, windows, shape, convolution.weight, is_flat=is_flat, is_matrix=False, is_turned=False)
 
 
+def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
+    """Returns the recipe of a ConvTranspose with adjacent windows: each position of the kernel is a product of its own."""
+    kind, weight, bias = _find_kind(site), site.constant(1), site.constant(2)
+    if kind is None or weight is None or not is_adjacent(site, weight) or not site.holds_numbers(site.node.inputs[0]):
+        return None
+    outputs, shape = weight.shape[1], site.shape(site.node.inputs[0])
+    epilogue = _read_epilogue(site, bias, outputs, channel_axis=1)
+    if epilogue is None or epilogue.added or not _are_fit(weight, kind, weight.shape[0], outputs):
+        return None
+    windows = lay_windows(shape[2:], (1, 1))
+    return _plan(
+        site, kind, epilogue, windows, shape, weight, is_flat=False, is_matrix=False, is_turned=False, spread=weight.shape[2:]
+    )
+
+
 def plan_narrow_mat_mul(site: Site) -> Recipe | None:
     """Returns the recipe of x @ w with a constant matrix w; None if its numbers are not narrow."""
     return _plan_matrix(site, None, is_turned=False)
@@ -348,10 +369,15 @@ def _plan(
     is_flat: bool,
     is_matrix: bool,
     is_turned: bool,
+    spread: tuple[int, ...] = (),
 ) -> Recipe:
-    """Returns the recipe of a product over the windows of an image (batch, channels, height, width); `is_flat`: all pixels are a line."""
+    """Returns the recipe of a product over the windows of an image (batch, channels, height, width); `is_flat`: all pixels are a line.
+
+    `spread`: the rows and columns of results that a pixel has, each by a matrix of its own; by default it has one.
+    """
     source, (batch, channels, height, width) = site.node.inputs[0], sizes
-    outputs = weight.shape[0 if is_turned or not is_matrix else 1]
+    outputs = weight.shape[0 if is_turned or not (is_matrix or spread) else 1]
+    down, right = spread or (1, 1)
     halo = find_overhang(windows)
     values = (source, epilogue.added) if epilogue.added else (source,)
     rows, columns = windows.outputs
@@ -365,8 +391,10 @@ def _plan(
     groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
     words = -(-prod(windows.kernel) * pixel_bytes // FLOAT_BYTES)
     chunks = choose_chunks(tiling, lines=lines, depth=words, pixel_bytes=pixel_bytes * prod(windows.strides), workers=site.workers)
-    packing = NarrowPacking(tiling.packing, taps if cut.has_sums else prod(windows.kernel), cut.group, cut.has_sums, is_turned)
-    packed = site.weights.pack_lazily((weight,), ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors), packing)
+    packed_taps = taps if cut.has_sums else prod(windows.kernel)
+    packing = NarrowPacking(tiling.packing, packed_taps, cut.group, cut.has_sums, is_turned, is_spread=bool(spread))
+    purpose = ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors, bool(spread))
+    packed = site.weights.pack_lazily((weight,), purpose, packing)
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     vectors = np.concatenate([pad_vector(each, outputs, tiling.padded_outputs) for each in epilogue.vectors] or [bias])
     x = site.prototypes[source]
@@ -396,8 +424,14 @@ def _plan(
             "vectors": address_of(vectors), "vector_bytes": bias.nbytes,
             **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", added[0] if added else None),
         }  # fmt: skip
+        numbers |= {"y_row": numbers["y_row"] * down, "y_pixel": numbers["y_pixel"] * right}
         keep = (offsets, packed, bias, vectors, image, y, config, shift_memory, *reads)
-        return [staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)]
+        calls = []
+        for index, (i, j) in enumerate(np.ndindex(down, right)):
+            begin = numbers["y"] + i * y.strides[2] + j * y.strides[3]
+            own = numbers | {"y": begin, "w": numbers["w"] + index * (packed.nbytes // (down * right))}
+            calls.append(NativeCall(kernel, tuple(own.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep))
+        return [staged, *calls]
 
     return Recipe(
         (*values, *kind.reads),

@@ -20,6 +20,7 @@ NATIVE_STEPS = (
     ("narrow_product", "plan_narrow_mat_mul", "MatMul chained:MatMul"),
     ("narrow_product", "plan_narrow_gemm", "Gemm chained:Gemm"),
     ("narrow_product", "plan_narrow_convolution", "Conv chained:Conv"),
+    ("narrow_product", "plan_narrow_transposed_convolution", "ConvTranspose chained:ConvTranspose"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
     ("depthwise", "plan_depthwise", "Conv"),
     ("convolution", "plan_product_convolution", "Conv"),

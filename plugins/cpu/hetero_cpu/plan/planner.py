@@ -23,7 +23,7 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.machine.compiler import find_byte_products
 from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import ELEMENTWISE, join_chains, join_products
-from hetero_cpu.operators.groups import ANCHORS, Group, form_groups
+from hetero_cpu.operators.groups import PRODUCTS, Group, form_groups
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
@@ -248,7 +248,7 @@ def _find_shifts(
     others = {*network.names_of_outputs, *refused}
     for group in groups:
         node, output, reads = group.node, group.outputs[0], set(group.reads)
-        is_product = node.op_type in ANCHORS and _multiplies_bytes(node, constants, ranges)
+        is_product = node.op_type in PRODUCTS and _multiplies_bytes(node, constants, ranges)
         if group.chained or node.op_type in ELEMENTWISE:
             same = {value for value in reads if value in types and types[value] == types.get(output)}
             limits = ranges.get(output, NO_LIMITS)
