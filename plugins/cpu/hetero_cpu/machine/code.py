@@ -264,6 +264,23 @@ class Code:
         whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, value.width))
         self._store_narrow(address, self.builder.convert("trunc", whole, _lanes(ir.I8, value.width)), 1, mask)
 
+    def store_lowest(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
+        """Writes the lowest byte of each float32; masked elements are not written."""
+        bits = self.builder.convert("bitcast", value.value, _lanes(ir.I32, value.width))
+        self._store_narrow(address, self.builder.convert("trunc", bits, _lanes(ir.I8, value.width)), 1, mask)
+
+    def load_bytes(self, address: Number, width: int, *, mask: Mask | None = None) -> Floats:
+        """Returns `width` bytes of 0 to 255 as float32; masked elements are zeros and are not read."""
+        pointer, kind = self._point(address, 0), _lanes(ir.I8, width)
+        if mask is None:
+            value = self.builder.load(pointer, kind, 1)
+        else:
+            name = f"llvm.masked.load.v{width}i8.p0"
+            function = self._declare(name, kind, [ir.POINTER, ir.I32, ir.VectorType(ir.I1, width), kind])
+            value = self.builder.call(function, [pointer, ir.write_integer(ir.I32, 1), mask.value, ir.write_integer(kind, 0)])
+        whole = self.builder.convert("zext", value, _lanes(ir.I32, width))
+        return Floats(self, self.builder.convert("sitofp", whole, _lanes(ir.FLOAT, width)))
+
     def _store_narrow(self, address: Number, value: Any, nbytes: int, mask: Mask | None) -> None:
         pointer, kind = self._point(address, 0), value.type
         if mask is None:

@@ -197,8 +197,8 @@ class Builder:
     # Memory.
 
     def reserve(self, kind: Type, count: int = 1) -> Value:
-        """Returns the address of a place on the stack."""
-        return self._give(POINTER, f"alloca {kind.text}" if count == 1 else f"alloca [{count} x {kind.text}]")
+        """Returns the address of a place on the stack; several begin with a cache line."""
+        return self._give(POINTER, f"alloca {kind.text}" if count == 1 else f"alloca [{count} x {kind.text}], align 64")
 
     def load(self, pointer: Value, kind: Type, align: int) -> Value:
         """Returns the value at an address."""

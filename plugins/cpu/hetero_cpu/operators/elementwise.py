@@ -17,7 +17,7 @@ from hetero_cpu.machine.calls import Array, NativeCall
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.groups import Extra, Group
+from hetero_cpu.operators.groups import PRODUCTS, Extra, Group
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
@@ -47,20 +47,37 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand."""
+    """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand.
+
+    Operands of the kind "b" are bytes, and so is the result if it `is_narrow`.
+    """
 
     kinds: str
     instructions: tuple[Instruction, ...]
+    is_narrow: bool = False
 
     @property
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
-        return f"{self.kinds}_{'_'.join(instruction.name for instruction in self.instructions)}"
+        return f"{self.kinds}_{'_'.join(instruction.name for instruction in self.instructions)}{'_b' * self.is_narrow}"
+
+    def find_other(self) -> int | None:
+        """Returns the place of the first full operand behind the first; None if there is none."""
+        return next((place for place, kind in enumerate(self.kinds) if place and kind in "vb"), None)
 
 
 def _choose_extreme(a: Floats, b: Floats, picked: Floats) -> Floats:
     # A NaN of either side stays.
     return b.is_nan().choose(b, picked)
+
+
+# Added to a number of up to 2^22, it rounds it, ties to even, and leaves it in the lowest bits.
+_WHOLE = 1.5 * 2**23
+
+
+def _limit(a: Floats, b: Floats) -> Floats:
+    low = 0.0 - b
+    return (a > low).choose(a, low).at_most(255.0 - b)
 
 
 COMBINERS: Mapping[str, Callable[..., Floats]] = {
@@ -72,6 +89,10 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
     "Min": lambda code, a, b: _choose_extreme(a, b, a.at_most(b)),
     "PRelu": lambda code, a, b: (a < 0.0).choose(a * b, a),
     "MultiplyAdd": lambda code, a, b, c: code.multiply_add(a, b, c),
+    # Of a quantization: limit(round(a)) to -b .. 255 - b, of NaN -b; this as the lowest byte less b; and that of whole numbers.
+    "Limit": lambda code, a, b: (_limit(a, b) + _WHOLE) - _WHOLE,
+    "LimitNarrow": lambda code, a, b: (_limit(a, b) + _WHOLE) + b,
+    "Narrow": lambda code, a, b: (a + b) + _WHOLE,
 }
 """Functions of two or three vectors."""
 
@@ -102,28 +123,46 @@ def _emit_row(
     fixed = {**constants, **of_row}
 
     def compute(start: Number, vectors: int, mask: Mask | None) -> None:
+        places = [start + vector * code.width for vector in range(vectors)]
         loaded = [
             {
-                index: code.load(addresses[index + 1] + start, vector * code.width * FLOAT_BYTES, mask=mask)
+                index: load_operand(code, kind, addresses[index + 1], place, mask)
                 for index, kind in enumerate(expression.kinds)
-                if kind == "v"
+                if kind in "vb"
             }
-            for vector in range(vectors)
+            for place in places
         ]
         results = [emit_expression(code, expression, {**fixed, **operands}) for operands in loaded]
-        for vector, result in enumerate(results):
-            code.store(addresses[0] + start, result, vector * code.width * FLOAT_BYTES, mask=mask)
+        for place, result in zip(places, results, strict=True):
+            store_result(code, expression, addresses[0], place, result, mask)
 
     long = sum(instruction.operator in _LONG for instruction in expression.instructions)
     together = _UNROLLED if long == 0 else _UNROLLED_LONG if long < _UNROLLED else 1
     wide = code.width * together
     unrolled, full = length - length % wide, length - length % code.width
     with code.loop(0, unrolled, wide) as i:
-        compute(i * FLOAT_BYTES, together, None)
+        compute(i, together, None)
     with code.loop(unrolled, full, code.width) as i:
-        compute(i * FLOAT_BYTES, 1, None)
+        compute(i, 1, None)
     with code.when(full < length):
-        compute(full * FLOAT_BYTES, 1, code.mask_first(length - full))
+        compute(full, 1, code.mask_first(length - full))
+
+
+def load_operand(code: Code, kind: str, address: Number, element: Number | int, mask: Mask | None) -> Floats:
+    """Returns a vector of an operand of the kind "v" or "b", from an element on."""
+    if kind == "b":
+        return code.load_bytes(address + element, code.width, mask=mask)
+    return code.load(address + element * FLOAT_BYTES, mask=mask)
+
+
+def store_result(
+    code: Code, expression: Expression, address: Number, element: Number | int, value: Floats, mask: Mask | None
+) -> None:
+    """Writes a vector of the result of an expression, from an element on."""
+    if expression.is_narrow:
+        code.store_lowest(address + element, value, mask=mask)
+    else:
+        code.store(address + element * FLOAT_BYTES, value, mask=mask)
 
 
 def emit_expression(code: Code, expression: Expression, operands: Mapping[int, Floats]) -> Floats:
@@ -253,7 +292,29 @@ class ExpressionReader:
     """The ranks of values, which BatchNormalization asks for."""
     operands: list[str | Array] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
-    _known: dict[str, int] = field(default_factory=dict)
+    known: dict[str, int] = field(default_factory=dict)
+    """The operands and results by the names of their values."""
+    shifts: Mapping[str, float] = field(default_factory=dict)
+    """Those of a `Site`."""
+
+    @classmethod
+    def of_site(cls, site: Site, product: str = "") -> ExpressionReader:
+        """Returns the reader of the expression of a group, or of what is behind its `product`."""
+        values = (value for node in site.group.members for value in node.reads if value in site.types)
+        ranks = {value: len(site.types[value].shape or ()) for value in values}
+        begin: tuple[list[str | Array], dict[str, int]] = ([product], {product: 0}) if product else ([], {})
+        return cls(site.constants, site.weights, ranks, begin[0], known=begin[1], shifts=site.shifts)
+
+    def finish(self, kinds: str, result: str) -> Expression:
+        """Returns the expression of a value, with the kind of each operand so far."""
+        if result not in self.shifts:
+            return Expression(kinds, tuple(self.instructions))
+        last = self.instructions[-1]
+        if last.operator == "Limit":
+            self._add("LimitNarrow", last.operands)
+            return Expression(kinds, tuple(self.instructions), is_narrow=True)
+        self._add("Narrow", (-len(self.instructions), self._refer_constant(np.array(self.shifts[result], np.float32))))
+        return Expression(f"{kinds}s", tuple(self.instructions), is_narrow=True)
 
     def read_node(self, node: Node) -> bool:
         """Adds a node; returns whether it could be read."""
@@ -262,14 +323,14 @@ class ExpressionReader:
         if node.op_type == "BatchNormalization":
             return self._read_batch_normalization(node)
         if node.op_type == "MultiplyAdd":
-            self._known[node.outputs[0]] = self._add("MultiplyAdd", tuple(map(self._refer, node.inputs)))
+            self.known[node.outputs[0]] = self._add("MultiplyAdd", tuple(map(self._refer, node.inputs)))
             return True
         if node.op_type in _BINARY and not (node.op_type == "PRelu" and read_activation(node, self.constants)):
             return self._read_binary(node)
         activation = read_activation(node, self.constants)
         if activation is None:
             return False
-        self._known[node.outputs[0]] = self._add(activation.operator, (self._refer(node.inputs[0]),), activation.numbers)
+        self.known[node.outputs[0]] = self._add(activation.operator, (self._refer(node.inputs[0]),), activation.numbers)
         return True
 
     def _read_binary(self, node: Node) -> bool:
@@ -281,7 +342,7 @@ class ExpressionReader:
         result = self._refer(node.inputs[0])
         for value in node.inputs[1:]:
             result = self._add(operator, (result, self._refer(value)))
-        self._known[node.outputs[0]] = result
+        self.known[node.outputs[0]] = result
         return True
 
     def _read_batch_normalization(self, node: Node) -> bool:
@@ -299,18 +360,42 @@ class ExpressionReader:
         packed = self.weights.pack(parameters, ("affine", epsilon), partial(pack_affine, epsilon=epsilon))
         scale, shift = (vector.reshape(-1, *[1] * (rank - 2)) for vector in packed)
         operands = (self._refer(node.inputs[0]), self._refer_constant(scale), self._refer_constant(shift))
-        self._known[node.outputs[0]] = self._add("MultiplyAdd", operands)
+        self.known[node.outputs[0]] = self._add("MultiplyAdd", operands)
         return True
 
     def _add(self, operator: str, operands: tuple[int, ...], numbers: tuple[float, ...] = ()) -> int:
+        limited = self._find_limited(operands) if operator == "Sub" else None
+        if limited is not None:
+            operator, operands = "Limit", limited
         self.instructions.append(Instruction(operator, operands, numbers))
         return -len(self.instructions)
 
+    def _find_limited(self, operands: tuple[int, ...]) -> tuple[int, int] | None:
+        """Returns x and c if the operands are limit(round(x) + c) to bytes and c, as the pass `compute_integers` writes a quantization."""
+        place, number = operands
+        for operator, numbers in (("Clip", (0.0, 255.0)), ("ThresholdedRelu", (0.0,)), ("Add", ()), ("Round", ())):
+            maker = self.instructions[-1 - place] if place < 0 else None
+            if maker is None or (maker.operator, maker.numbers) != (operator, numbers):
+                return None
+            if operator == "Add" and not (number >= 0 <= maker.operands[1] and self._is_same(number, maker.operands[1])):
+                return None
+            place = maker.operands[0]
+        return place, number
+
+    def _is_same(self, left: int, right: int) -> bool:
+        arrays = [operand for operand in (self.operands[left], self.operands[right]) if not isinstance(operand, str)]
+        return (
+            len(arrays) == 2 and all(array.size == 1 for array in arrays) and bool(arrays[0].reshape(()) == arrays[1].reshape(()))
+        )
+
     def _refer(self, value: str) -> int:
-        if value not in self._known:
-            self._known[value] = len(self.operands)
+        if value not in self.known:
+            self.known[value] = len(self.operands)
             self.operands.append(self.constants.get(value, value))
-        return self._known[value]
+            if value in self.shifts:
+                shift = self._refer_constant(np.array(self.shifts[value], np.float32))
+                self.known[value] = self._add("Sub", (self.known[value], shift))
+        return self.known[value]
 
     def _refer_constant(self, array: Array) -> int:
         self.operands.append(array)
@@ -356,6 +441,32 @@ def join_chains(
     return tuple([chain.close() for chain in chains if chain is not None])
 
 
+def join_products(groups: Sequence[Group], graph: Graph, takes_expression: Callable[[Node], bool]) -> tuple[Group, ...]:
+    """Returns the groups with the expressions joined to the products of which only they read the result, in an order to run in."""
+    joined: list[Group | None] = []
+    position_of_value: dict[str, int] = {}
+    for group in groups:
+        if group.node.op_type in PRODUCTS and takes_expression(group.node):
+            position_of_value[group.outputs[0]] = len(joined)
+        elif group.node.op_type in ELEMENTWISE:
+            inside = set(group.members)
+            positions = [
+                position_of_value[value]
+                for value in group.reads
+                if value in position_of_value
+                and value not in graph.names_of_outputs
+                and all(graph.nodes[index] in inside for index in graph.index_of_consumers[value])
+            ]
+            # Of several products the last takes the expression: the others are computed by then.
+            product = joined[max(positions)] if positions else None
+            if product is not None:
+                joined[max(positions)] = None
+                extras = tuple([Extra(node) for node in group.members])
+                group = Group(product.node, (*product.epilogue, *extras), len(extras))
+        joined.append(group)
+    return tuple([group for group in joined if group is not None])
+
+
 def _find_maker(value: str, chains: Sequence[_Chain | None], position_of_value: Mapping[str, int]) -> _Chain | None:
     """Returns the chain that makes a value; None if it is no expression or was joined to a later chain."""
     position = position_of_value.get(value)
@@ -381,7 +492,11 @@ def _join(
             continue
         if count + len(maker.nodes) > _MOST_NODES or types.get(value) != result_type or value in graph.names_of_outputs:
             continue
-        if not _is_read_inside(value, members, graph) or len(read := _list_operands([maker, *members])) > _MOST_OPERANDS:
+        if not _is_read_inside(value, members, graph):
+            continue
+        read = _list_operands([maker, *members])
+        # A single number is loaded once.
+        if sum([any(size != 1 for size in types[operand].shape or ()) for operand in read]) > _MOST_OPERANDS:
             continue
         operands, members = read, [maker, *members]
         count += len(maker.nodes)
@@ -433,28 +548,36 @@ _MOST_OPERANDS_OF_NODE = 64
 
 def plan_native_expression(site: Site) -> Recipe | None:
     """Returns the recipe of a node or a chain of them: the result has the memory layout of an operand of its shape."""
-    ranks = {
-        value: len(site.types[value].shape or ()) for node in site.group.members for value in node.reads if value in site.types
-    }
-    reader = ExpressionReader(site.constants, site.weights, ranks)
+    reader, output = ExpressionReader.of_site(site), site.group.outputs[0]
     if not all(reader.read_node(node) for node in site.group.members):
         return None
+    values = tuple(operand for operand in reader.operands if isinstance(operand, str))
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
     shape = site.output_shape()
     # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
     if len(shape) > 32 or len(arrays) > _MOST_OPERANDS_OF_NODE:
         return None
-    if any(array.dtype != np.float32 for array in arrays) or 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
+    if not all(map(site.holds_numbers, values)) or any(
+        array.dtype != np.float32 for array in reader.operands if not isinstance(array, str)
+    ):
         return None
-    full = [operand for operand in reader.operands if isinstance(operand, str) and is_same_shape(site.shape(operand), shape)]
+    if 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
+        return None
+    full = [value for value in values if is_same_shape(site.shape(value), shape)]
     is_last = any(site.is_channels_last(operand) for operand in full)
-    prototype = lay_empty(shape, np.float32, order_axes(len(shape), is_channels_last=is_last))
+    order = order_axes(len(shape), is_channels_last=is_last)
+    prototype = lay_empty(shape, np.dtype(np.uint8 if output in site.shifts else np.float32), order)
     kinds = find_kinds(arrays, prototype)
     # A halo adds no axes to the rows of an image.
     if kinds is None or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
         return None
-    kernel = make_elementwise(Expression("".join(kinds), tuple(reader.instructions)))
-    values = tuple(operand for operand in reader.operands if isinstance(operand, str))
+    if any(kind != "v" for kind, array in zip(kinds, arrays, strict=True) if array.dtype != np.float32):
+        return None
+    letters = [
+        "v" if kind == "v" and array.dtype == np.float32 else "b" if kind == "v" else kind
+        for kind, array in zip(kinds, arrays, strict=True)
+    ]
+    kernel = make_elementwise(reader.finish("".join(letters), output))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         y, remaining = writes[0], iter(reads)

@@ -1,7 +1,7 @@
 """Groups: a node with its epilogue, computed by a single step.
 
-A product (Conv, MatMul, Gemm) takes along the additions and the activation that are the only readers of its result. A group takes the
-place of its last node, so everything that it reads is there.
+A product (Conv, MatMul, Gemm) takes along the additions and the activation that are the only readers of its result, and a product of
+bytes the whole expression behind it. A group takes the place of its last node, so everything that it reads is there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 
 ANCHORS = frozenset({"Conv", "MatMul", "Gemm"})
+PRODUCTS = ANCHORS | {"ConvTranspose"}
+"""The products that may be those of bytes."""
 ADDITIONS = frozenset({"Add", "Sum"})
 ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Swish", "Tanh"})
 
@@ -28,10 +30,26 @@ class Extra:
 
 @dataclass(frozen=True)
 class Group:
-    """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has."""
+    """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has.
+
+    The last `chained` nodes of the epilogue are an expression, as a chain behind a product has it.
+    """
 
     node: Node
     epilogue: tuple[Extra, ...] = ()
+    chained: int = 0
+
+    @property
+    def product(self) -> Group:
+        """The group without the expression."""
+        return Group(self.node, self.epilogue[: -self.chained]) if self.chained else self
+
+    def split(self) -> tuple[Group, ...]:
+        """Returns smaller groups that compute the same: the product and its expression, or all nodes."""
+        if not self.chained:
+            return tuple([Group(node) for node in self.members])
+        first, *others = self.epilogue[-self.chained :]
+        return self.product, Group(first.node, tuple(others))
 
     @cached_property
     def members(self) -> tuple[Node, ...]:

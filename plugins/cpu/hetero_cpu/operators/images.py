@@ -116,13 +116,17 @@ class Convolution:
         return self.site.weights.pack_lazily((self.weight,), purpose, make)
 
 
-def read_convolution(site: Site) -> Convolution | None:
-    """Returns the geometry of a Conv node; None if it has not two or three dimensions, or is not float32, or its weights are computed."""
+def read_convolution(site: Site, *, of_bytes: bool = False) -> Convolution | None:
+    """Returns the geometry of a Conv node; None if it has not two or three dimensions, its weights are computed, or it is not float32.
+
+    `of_bytes`: whether the image may be held as bytes.
+    """
     node, weight = site.node, site.constant(1)
     if (
         weight is None
         or weight.ndim not in (4, 5)
-        or not site.is_float32(node.inputs[0], node.inputs[1])
+        or not site.is_float32(node.inputs[1])
+        or not (site.holds_numbers(node.inputs[0]) if of_bytes else site.is_float32(node.inputs[0]))
         or not set(node.attributes) <= _ATTRIBUTES
     ):
         return None
@@ -187,9 +191,10 @@ def may_join(array: Array) -> bool:
     return array.ndim == 5 and bool(np.may_share_memory(join_planes(array), array))
 
 
-def has_channel_vectors(array: Array) -> bool:
-    """Says whether the channels of each pixel of images or volumes, (batch, channels, ...), lie side by side."""
-    return array.ndim in (4, 5) and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
+def has_channel_vectors(array: Array, *, of_bytes: bool = False) -> bool:
+    """Says whether the channels of each pixel of images or volumes, of float32 or `of_bytes`, lie side by side."""
+    dtype = np.uint8 if of_bytes else np.float32
+    return array.ndim in (4, 5) and array.dtype == dtype and (array.strides[1] == array.itemsize or array.shape[1] == 1)
 
 
 def is_whole(array: Array) -> bool:

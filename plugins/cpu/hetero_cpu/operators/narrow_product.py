@@ -26,6 +26,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.elementwise import Expression, ExpressionReader
 from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
     Run,
@@ -38,7 +39,7 @@ from hetero_cpu.operators.images import (
     lay_offsets,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_gemm, read_native_epilogue
+from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_gemm, read_native_epilogue, read_vector
 from hetero_cpu.operators.product_kernel import (
     NARROW_FIELDS,
     PARAMETERS,
@@ -52,6 +53,7 @@ from hetero_cpu.operators.product_kernel import (
 )
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
 from hetero_cpu.operators.tiling import Chunks, Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
+from hetero_cpu.operators.transposed import is_adjacent
 from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.sizes import is_open
 
@@ -80,6 +82,39 @@ class _Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class _Epilogue(NativeEpilogue):
+    """An expression of the result may follow: of `vectors`, numbers for each channel, and of `added` if the result has no addend."""
+
+    expression: Expression | None = None
+    vectors: tuple[Array, ...] = ()
+
+
+def _read_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> _Epilogue | None:
+    group, own = site.group, read_native_epilogue(site, bias, outputs, channel_axis=channel_axis)
+    if own is None or not group.chained:
+        return None if own is None else _Epilogue(own.bias, own.added, own.activations)
+    (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
+    shape = site.types[product].shape or ()
+    reader = ExpressionReader.of_site(site, product)
+    if not all(reader.read_node(node) for node in nodes) or site.types[group.outputs[0]].shape != shape:
+        return None
+    added, kinds = own.added, "v"
+    for operand in reader.operands[1:]:
+        if not isinstance(operand, str):
+            kinds += "s" if operand.size == 1 else "c"
+        elif added or not site.holds_numbers(operand) or site.shape(operand) != shape:
+            return None
+        else:
+            added, kinds = operand, kinds + ("b" if operand in site.shifts else "v")
+    expression = reader.finish(kinds, group.outputs[0])
+    constants = [operand for operand in reader.operands if not isinstance(operand, str)]
+    vectors = [vector for constant in constants if (vector := read_vector(constant, shape, outputs, channel_axis)) is not None]
+    if len(vectors) < len(constants):
+        return None
+    return _Epilogue(own.bias, added, own.activations, expression, tuple(vectors))
+
+
+@dataclass(frozen=True, slots=True)
 class _Cut:
     """How a product is cut: `group` bytes of depth are multiplied at a time."""
 
@@ -102,9 +137,9 @@ class _Cut:
         """Returns the bytes of a block of packed weights, of so many groups of each tap."""
         return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
 
-    def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
-        tiling = self.tiling
-        shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), products=self.products)
+    def make_kernel(self, epilogue: _Epilogue) -> Kernel:
+        tiling, own = self.tiling, {"products": self.products, "expression": epilogue.expression}
+        shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), **own)
         return make_product(replace(shape, has_short_tiles=shape.has_short_tiles and not self.products.startswith("amx")))
 
     def lay_config(self) -> Array:
@@ -148,9 +183,14 @@ class NarrowPacking:
     is_turned: bool = False
     begin: int = 0
     end: int = 1
+    is_spread: bool = False
+    """Whether the weights are (channels, outputs, height, width): a matrix for each place of the kernel, one after the other."""
 
     def __call__(self, weight: Array) -> Array:
         """Returns the blocks of columns, in order, as float32 with the bits of the narrow numbers."""
+        if self.is_spread:
+            pack = replace(self, is_spread=False)
+            return np.concatenate([pack(weight[:, :, i, j]) for i, j in np.ndindex(weight.shape[2:])])
         narrow = weight.astype(np.int8) if self.are_bytes else np.ascontiguousarray(weight).view(np.uint16)[..., 1::2]
         if narrow.ndim > 3:
             filters = narrow[:, :, self.begin : self.end] if narrow.ndim == 5 else narrow
@@ -179,10 +219,7 @@ def _find_kind(site: Site) -> _Kind | None:
     if limits.shift:
         is_there = site.is_float32(limits.shift) and site.prototypes[limits.shift].size == 1
         return _Kind(find_byte_products(), 1, limits.shift) if is_there else None
-    # With a larger shift its product with the sums of weights would not fit into int32.
-    is_fit = limits.has_no_nan and limits.high - limits.low <= 255 and 0 <= limits.high <= 255
-    # A NaN that was quantized is the lowest byte, which may be less than what a Relu leaves: the room is below.
-    return _Kind(find_byte_products(), 1, 255 - limits.high) if is_fit else None
+    return _Kind(find_byte_products(), 1, 255 - limits.high) if limits.is_fit else None
 
 
 def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> bool:
@@ -194,18 +231,32 @@ def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> boo
     return depth <= _LONGEST_DEPTH and is_whole(weight) and bool(weight.min() >= -128 and weight.max() <= 127)
 
 
-def _make_stage(kind: _Kind, *, of_planes: bool) -> Kernel:
-    title = f"stage_{'bytes' if kind.nbytes == 1 else 'halves'}{'_of_planes' * of_planes}"
-    store = _store_bytes if kind.nbytes == 1 else _store_halves
+def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
+    """Returns the kernel that copies rows as narrow numbers; `of_bytes`: they are these already, with the same shift."""
+    title = f"stage_{'bytes' if kind.nbytes == 1 else 'halves'}{'_of_planes' * of_planes}{'_of_bytes' * of_bytes}"
+    store = code_bytes = _store_bytes if kind.nbytes == 1 else _store_halves
+    x_bytes = 1 if of_bytes else FLOAT_BYTES
+    if of_bytes:
+
+        def code_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
+            code.store_bytes(y, values, mask=mask)
 
     def copy_row(code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
         def copy(element: Number, mask: Mask | None) -> None:
-            store(code, p, y + element * kind.nbytes, code.load(x + element * FLOAT_BYTES, mask=mask), mask)
+            source = x + element * x_bytes
+            values = code.load_bytes(source, code.width, mask=mask) if of_bytes else code.load(source, mask=mask)
+            code_bytes(code, p, y + element * kind.nbytes, values, mask)
 
-        code.visit_vectors(count, copy)
+        # Bytes are copied four to a float32.
+        quick = count - count % (FLOAT_BYTES * code.width) if of_bytes else code.number(0)
+        if of_bytes:
+            with code.loop(0, quick, FLOAT_BYTES * code.width) as place:
+                code.store(y + place, code.load(x + place))
+        x, y = x + quick * x_bytes, y + quick * kind.nbytes
+        code.visit_vectors(count - quick, copy)
 
     def copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-        is_dense = p["x_pixel"].equals(p["channels"] * FLOAT_BYTES) & p["y_pixel"].equals(p["channels"] * kind.nbytes)
+        is_dense = p["x_pixel"].equals(p["channels"] * x_bytes) & p["y_pixel"].equals(p["channels"] * kind.nbytes)
         with code.either(is_dense) as (dense, sparse):
             with dense:
                 copy_row(code, p, x, y, p["width"] * p["channels"])
@@ -218,7 +269,9 @@ def _make_stage(kind: _Kind, *, of_planes: bool) -> Kernel:
         with code.loop(0, p["width"]) as pixel:
             source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
             with code.loop(0, p["channels"]) as channel:
-                store(code, p, target + channel * kind.nbytes, code.load_scalar(source + channel * p["x_channel"]), None)
+                place = source + channel * p["x_channel"]
+                values = code.load_bytes(place, 1) if of_bytes else code.load_scalar(place)
+                code_bytes(code, p, target + channel * kind.nbytes, values, None)
             fill_up(code, p, target)
 
     def fill_up(code: Code, p: dict[str, Number], pixel: Number) -> None:
@@ -246,16 +299,16 @@ def _store_halves(code: Code, p: dict[str, Number], y: Number, values: Floats, m
 def plan_narrow_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of one group; None if its numbers are not narrow."""
     kind = _find_kind(site)
-    convolution = None if kind is None else read_convolution(site)
+    convolution = None if kind is None else read_convolution(site, of_bytes=True)
     if convolution is None or kind is None or convolution.group > 1:
         return None
     windows, outputs = convolution.windows, convolution.outputs
-    epilogue = read_native_epilogue(site, site.constant(2), outputs, channel_axis=1)
+    epilogue = _read_epilogue(site, site.constant(2), outputs, channel_axis=1)
     runs = convolution.list_runs()
     depth = convolution.channels * max(len(run.taps) for run in runs) * prod(windows.kernel)
     if (
         epilogue is None
-        or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added]))
+        or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added], of_bytes=epilogue.added in site.shifts))
         or not _are_fit(convolution.weight, kind, depth, outputs)
         or not all(run.taps for run in runs)
     ):
@@ -269,6 +322,22 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     )
     work = _Work(windows, shape, runs, convolution.list_planes, is_flat=is_flat)
     return _plan(site, kind, epilogue, work, convolution.weight, is_matrix=False, is_turned=False)
+
+
+def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
+    """Returns the recipe of a ConvTranspose with adjacent windows: each position of the kernel is a product of its own."""
+    kind, weight, bias = _find_kind(site), site.constant(1), site.constant(2)
+    if kind is None or weight is None or weight.ndim != 4 or not is_adjacent(site, weight):
+        return None
+    if not site.holds_numbers(site.node.inputs[0]):
+        return None
+    outputs, shape = weight.shape[1], site.shape(site.node.inputs[0])
+    epilogue = _read_epilogue(site, bias, outputs, channel_axis=1)
+    if epilogue is None or epilogue.added or not _are_fit(weight, kind, weight.shape[0], outputs):
+        return None
+    run = Run(0, shape[0], 0, 1, range(1), 1, is_whole=True)
+    work = _Work(lay_windows(shape[2:], (1, 1)), shape, [run], lambda array: [array], is_flat=False)
+    return _plan(site, kind, epilogue, work, weight, is_matrix=False, is_turned=False, spread=weight.shape[2:])
 
 
 def plan_narrow_mat_mul(site: Site) -> Recipe | None:
@@ -285,10 +354,10 @@ def plan_narrow_gemm(site: Site) -> Recipe | None:
 def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
     """Returns the recipe of a matrix product: a convolution of an image with a single column by 1x1 filters."""
     source, kind, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
-    if kind is None or weight is None or weight.ndim != 2 or not site.is_float32(source):
+    if kind is None or weight is None or weight.ndim != 2 or not site.holds_numbers(source):
         return None
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
-    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    epilogue = _read_epilogue(site, bias, outputs, channel_axis=-1)
     shape = site.shape(source)
     if epilogue is None or len(shape) < 2 or shape[-1] != depth or 0 in shape or not _are_fit(weight, kind, depth, outputs):
         return None
@@ -317,17 +386,22 @@ class _Work:
 def _plan(
     site: Site,
     kind: _Kind,
-    epilogue: NativeEpilogue,
+    epilogue: _Epilogue,
     work: _Work,
     weight: Array,
     *,
     is_matrix: bool,
     is_turned: bool,
+    spread: tuple[int, ...] = (),
 ) -> Recipe:
-    """Returns the recipe of a product over the windows of images."""
+    """Returns the recipe of a product over the windows of images.
+
+    `spread`: the rows and columns of results that a pixel has, each by a matrix of its own; by default it has one.
+    """
     windows, runs, is_flat = work.windows, work.runs, work.is_flat
     source, (planes, channels, height, width) = site.node.inputs[0], work.sizes
-    outputs = weight.shape[0 if is_turned or not is_matrix else 1]
+    outputs = weight.shape[0 if is_turned or not (is_matrix or spread) else 1]
+    down, right = spread or (1, 1)
     halo = find_overhang(windows)
     values = (source, epilogue.added) if epilogue.added else (source,)
     rows, columns = windows.outputs
@@ -351,17 +425,19 @@ def _plan(
             pixel_bytes=pixel_bytes * prod(windows.strides),
             workers=site.workers,
         )
-        packing = NarrowPacking(
-            tiling.packing, parts_of_plane * len(run.taps), cut.group, cut.has_sums, is_turned, run.taps.start, run.taps.stop
-        )
+        begin, end = run.taps.start, run.taps.stop
+        parts = parts_of_plane * len(run.taps)
+        packing = NarrowPacking(tiling.packing, parts, cut.group, cut.has_sums, is_turned, begin, end, is_spread=bool(spread))
         # The sums of weights are those of the run's taps.
-        purpose = ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors, run.taps.start, run.taps.stop)
+        purpose = ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors, begin, end, bool(spread))
         return run, chunks, site.weights.pack_lazily((weight,), purpose, packing)
 
     prepared = [prepare(run) for run in runs]
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    vectors = np.concatenate([pad_vector(each, outputs, tiling.padded_outputs) for each in epilogue.vectors] or [bias])
     x = site.prototypes[source]
-    stage = _make_stage(kind, of_planes=not is_matrix and x.strides[1] != FLOAT_BYTES and x.shape[1] != 1)
+    of_planes = not is_matrix and x.strides[1] != x.itemsize and x.shape[1] != 1
+    stage = _make_stage(kind, of_planes=of_planes, of_bytes=source in site.shifts)
     kernel = cut.make_kernel(epilogue)
     config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
     x_pixel, nbytes = pixel_bytes * windows.strides[1], prod(shape)
@@ -377,12 +453,22 @@ def _plan(
         for laid, *results in zip(work.list_planes(x), *map(work.list_planes, others), strict=True):
             calls.append(call_stage(stage, laid, image, halo, shift=shift_memory))
             for run, chunks, packed in prepared:
-                call = bind_run(run, chunks, packed, image, shift_memory, *map(run.find_target, results))
-                calls.append(replace(call, keep=(*call.keep, *reads)))
+                own = list(map(run.find_target, results))
+                for index, (i, j) in enumerate(np.ndindex(down, right)):
+                    places = [each[:, :, i::down, j::right] for each in own]
+                    call = bind_run(run, chunks, packed, index, image, shift_memory, *places)
+                    calls.append(replace(call, keep=(*call.keep, *reads)))
         return calls
 
     def bind_run(
-        run: Run, chunks: Chunks, packed: LazyArray, image: Array, shift_memory: Array, y: Array, addend: Array | None = None
+        run: Run,
+        chunks: Chunks,
+        packed: LazyArray,
+        matrix: int,
+        image: Array,
+        shift_memory: Array,
+        y: Array,
+        addend: Array | None = None,
     ) -> NativeCall:
         plane, row, pixel, _ = image.strides
         begin = run.find_source(image)
@@ -391,12 +477,14 @@ def _plan(
         top, left = (halo.top - max(windows.pads[0][0], 0), halo.left - max(windows.pads[1][0], 0))
         numbers = {
             "x": address_of(begin) + (top * row + left * pixel), "x_image": begin.strides[0], "x_row": row * windows.strides[0],
-            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps * len(run.taps), "depth": groups, "w": address_of(packed),
+            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps * len(run.taps), "depth": groups,
+            "w": address_of(packed) + matrix * (packed.nbytes // (down * right)),
             "block_bytes": cut.measure_block(taps * len(run.taps), groups), "bias": address_of(bias),
             "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
+            "vectors": address_of(vectors), "vector_bytes": bias.nbytes,
             **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
         }  # fmt: skip
-        keep = (offsets, packed, bias, image, y, config, shift_memory, addend)
+        keep = (offsets, packed, bias, vectors, image, y, config, shift_memory, addend)
         return NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)
 
     return Recipe(

@@ -36,14 +36,14 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
     """Returns the epilogue of a product with `outputs` channels; None if the kernel cannot compute it."""
     added, activations = "", []
     shape = site.types[site.group.outputs[0]].shape
-    for extra in site.group.epilogue:
+    for extra in site.group.product.epilogue:
         if not extra.value:
             activation = read_activation(extra.node, site.constants)
             if activation is None:
                 return None
             activations.append(activation)
             continue
-        vector = _read_vector(site, extra.value, shape or (), outputs, channel_axis)
+        vector = read_vector(site.constants.get(extra.value), shape or (), outputs, channel_axis)
         if vector is not None and not added:
             bias = vector if bias is None else bias.reshape(-1) + vector
         elif not added and site.is_float32(extra.value) and site.shape(extra.value) == shape and extra.value not in site.constants:
@@ -83,9 +83,8 @@ def join_recipe(
     )
 
 
-def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
-    """Returns a constant that adds a number to each channel, None for any other value."""
-    constant = site.constants.get(value)
+def read_vector(constant: Array | None, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
+    """Returns the number of each channel that a constant broadcasts to, None for any other value."""
     if constant is None or constant.dtype != np.float32 or constant.ndim > len(shape):
         return None
     sizes = (1,) * (len(shape) - constant.ndim) + constant.shape

@@ -18,6 +18,7 @@ from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Integers, Mask, Number
+from hetero_cpu.operators.elementwise import Expression, emit_expression, load_operand, store_result
 from hetero_cpu.operators.tiling import Chunks, Tiling
 
 # A pointer to pixel 0 or 9, plus 0, 1, 2, 4 or 8 times a register with a multiple of the stride: (pointer, multiple, factor).
@@ -78,6 +79,14 @@ class Tile:
     """Whether it prefetches its own weights: if no other tile uses them, it waits for them."""
     products: str = ""
     """Those of narrow numbers that it is made of, as `find_byte_products` and `find_half_products` name them; empty for float32."""
+    expression: Expression | None = None
+    """Of narrow numbers: the result is this of the sum, of vectors, and of what is otherwise added."""
+
+    @property
+    def kind_of_added(self) -> str:
+        """That of an operand of an expression."""
+        place = None if self.expression is None else self.expression.find_other()
+        return "v" if self.expression is None or place is None else self.expression.kinds[place]
 
     @property
     def are_bytes(self) -> bool:
@@ -89,15 +98,16 @@ class Tile:
         """The kernel's name, which no kernel of other parameters has."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
         flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds + "r" * self.streams
+        activations += f"_{self.expression.name}" if self.expression else ""
         return f"{self.products}{self.pixels}x{self.vectors}{flags}{activations}"
 
 
 TILE_PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_pixel", "added", "added_pixel", "last", "ahead")
 """Addresses, strides in bytes and counts; `last` is the number of elements of the last vector, `ahead` the address that is prefetched."""
-NARROW_PARAMETERS = (*TILE_PARAMETERS, "shift", "count")
+NARROW_PARAMETERS = (*TILE_PARAMETERS, "shift", "count", "vectors", "vector_bytes")
 """Those of a tile of narrow numbers: `count` is the pixels that are there for AMX. `depth` counts groups of 64 bytes with AMX, else of 4.
 Of bytes, `shift` is the address of the float32 that was added to every element, and the sums of the weights of each channel stand before
-these."""
+these. `vectors` of channels that an expression reads lie at distances of `vector_bytes`."""
 
 
 def _emit_tile(code: Code, *, tile: Tile) -> None:
@@ -155,11 +165,22 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             advance(1)
     finish = _emit_float_conversion(code, tile) if tile.are_bytes else None
     mask = code.mask_first(last) if tile.is_masked else None
+    memory = code.reserve(tile.pixels * step // 8) if tile.expression else None
     for m in range(tile.pixels):
         for j in range(tile.vectors):
             total = sums[m][j].get()
             result = total if finish is None else finish(total, j)
-            _emit_result(code, tile, result, j, mask, y + y_pixel * m, added + added_pixel * m)
+            if memory is None:
+                _emit_result(code, tile, result, j, mask, y + y_pixel * m, added + added_pixel * m)
+            else:
+                code.store(memory, result, m * step + j * vector_bytes)
+    if memory is not None:
+        # A loop: an expression for each pixel would be long to compile.
+        evaluate = _emit_expression(code, tile)
+        with code.loop(0, tile.pixels) as pixel:
+            for j in range(tile.vectors):
+                result = code.load(memory + pixel * step, j * vector_bytes)
+                _emit_result(code, tile, result, j, mask, y + y_pixel * pixel, added + added_pixel * pixel, evaluate)
     code.finish()
 
 
@@ -167,12 +188,45 @@ def _spread_scalar(code: Code, address: Number, offset: int) -> Floats:
     return code.spread(code.load_scalar(address, offset))
 
 
-def _emit_result(code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number) -> None:
+_PLAIN = Expression("v", ())
+_Evaluate = Callable[[Floats, Floats | None, int], Floats]
+
+
+def _emit_result(
+    code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number, evaluate: _Evaluate | None = None
+) -> None:
     """Writes vector j of a pixel."""
-    place, guard = j * code.width * FLOAT_BYTES, mask if j == tile.vectors - 1 else None
-    if tile.adds:
-        result = result + code.load(added, place, mask=guard)
-    code.store(y, emit_activations(code, tile.activations, result), place, mask=guard)
+    element, guard, expression = j * code.width, mask if j == tile.vectors - 1 else None, tile.expression or _PLAIN
+    other = load_operand(code, tile.kind_of_added, added, element, guard) if tile.adds else None
+    if expression.find_other() is None:
+        result, other = result if other is None else result + other, None
+    result = emit_activations(code, tile.activations, result)
+    store_result(code, expression, y, element, result if evaluate is None else evaluate(result, other, j), guard)
+
+
+def _emit_expression(code: Code, tile: Tile) -> _Evaluate | None:
+    """Returns the function of a sum, what is added and the number of its vector that is the tile's expression; None without one.
+
+    Of its operands the first is the sum; "v" or "b" is what is added, "c" a vector of channels, "s" a number, which fills a vector, too.
+    """
+    if tile.expression is None:
+        return None
+    expression, p = tile.expression, dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
+    vectors: dict[int, list[Floats]] = {}
+    place_of_other = expression.find_other() or 0
+    for index, kind in enumerate(expression.kinds):
+        if kind in "cs":
+            begin = p["vectors"] + p["vector_bytes"] * len(vectors)
+            places = [j * code.width * FLOAT_BYTES for j in range(tile.vectors if kind == "c" else 1)]
+            vectors[index] = [code.load(begin, place) for place in places]
+
+    def evaluate(result: Floats, other: Floats | None, j: int) -> Floats:
+        operands = {index: own[j % len(own)] for index, own in vectors.items()} | {0: result}
+        if other is not None:
+            operands[place_of_other] = other
+        return emit_expression(code, expression, operands)
+
+    return evaluate
 
 
 def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], Floats]:
@@ -220,13 +274,13 @@ def _emit_matrix_tile(code: Code, tile: Tile) -> None:
         convert = _emit_float_conversion(code, tile)
     else:
         biases = [code.load(p["bias"], j * TILE_BYTES) for j in range(tile.vectors)]
-    mask = code.mask_first(p["last"]) if tile.is_masked else None
+    mask, evaluate = code.mask_first(p["last"]) if tile.is_masked else None, _emit_expression(code, tile)
     with code.loop(0, p["count"]) as m:
         row = memory + m * step
         for j in range(tile.vectors):
             place = j * TILE_BYTES
             result = convert(code.load_integers(row, place), j) if tile.are_bytes else code.load(row, place) + biases[j]
-            _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m)
+            _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m, evaluate)
     code.finish()
 
 
@@ -246,7 +300,7 @@ PARAMETERS = (
 `rows` of an image; `tiles` of a row, the first `long_tiles` of them of full size; `last`: elements of the last vector."""
 PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
 """Further fields if sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for a block."""
-NARROW_FIELDS = ("shift", "line", "config")
+NARROW_FIELDS = ("shift", "line", "config", "vectors", "vector_bytes")
 """Further fields of narrow numbers: see NARROW_PARAMETERS; the pixels of a line; the address of the shapes of AMX's tiles."""
 
 
@@ -268,6 +322,14 @@ class ProductShape:
     """Whether a block of weights is used by a single tile."""
     products: str = ""
     """Those of narrow numbers that it is made of, as of a `Tile`."""
+    expression: Expression | None = None
+    """That of a `Tile`."""
+
+    def count_bytes(self) -> tuple[int, int]:
+        """Returns the bytes of an element of the result, and of what is added."""
+        is_narrow = self.expression is not None and self.expression.is_narrow
+        is_added_narrow = self.make_tile(self.pixels, self.vectors).kind_of_added == "b"
+        return 1 if is_narrow else FLOAT_BYTES, 1 if is_added_narrow else FLOAT_BYTES
 
     @classmethod
     def of_tiling(cls, tiling: Tiling, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> ProductShape:
@@ -279,7 +341,7 @@ class ProductShape:
         """Returns a tile of the product; `changed` are fields in which it differs."""
         fields = {
             "prefetches": self.prefetches, "is_masked": self.is_masked, "adds": self.adds, "activations": self.activations,
-            "streams": self.streams, "products": self.products,
+            "streams": self.streams, "products": self.products, "expression": self.expression,
         }  # fmt: skip
         return Tile(pixels, vectors, **{**fields, **changed})
 
@@ -314,6 +376,7 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
 
     def walk(piece: Number, block: Number, is_last: bool) -> None:
         block_channels = block * (shape.vectors * width * FLOAT_BYTES)
+        block_of_y, block_of_added = (block * (shape.vectors * width * nbytes) for nbytes in shape.count_bytes())
         vectors = shape.last_vectors if is_last else shape.vectors
         fetched_bytes = p["depth"] * (shape.vectors * width * FLOAT_BYTES) if shape.splits else p["block_bytes"]
         with code.loop(first_unit, last_unit) as unit:
@@ -323,8 +386,8 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
             if shape.has_short_tiles:
                 pixel = pixel - (place - p["long_tiles"]).at_least(0)
             x = p["x"] + image * p["x_image"] + y_row * p["x_row"] + pixel * p["x_pixel"]
-            y = p["y"] + image * p["y_image"] + y_row * p["y_row"] + pixel * p["y_pixel"] + block_channels
-            added = p["added"] + image * p["added_image"] + y_row * p["added_row"] + pixel * p["added_pixel"] + block_channels
+            y = p["y"] + image * p["y_image"] + y_row * p["y_row"] + pixel * p["y_pixel"] + block_of_y
+            added = p["added"] + image * p["added_image"] + y_row * p["added_row"] + pixel * p["added_pixel"] + block_of_added
             arguments = {
                 "x": x, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": p["taps"], "depth": p["depth"],
                 "w": p["w"] + block * p["block_bytes"], "bias": p["bias"] + block_channels, "y": y, "y_pixel": p["y_pixel"],
@@ -334,6 +397,7 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
 
             if shape.products:
                 arguments |= {"shift": p["shift"], "count": (p["line"] - pixel).at_most(shape.pixels)}
+                arguments |= {"vectors": p["vectors"] + block_channels, "vector_bytes": p["vector_bytes"]}
             if shape.splits:
                 arguments = _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
 

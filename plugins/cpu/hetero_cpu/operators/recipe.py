@@ -68,6 +68,16 @@ class Limits:
     shift: str = ""
     is_bfloat16: bool = False
 
+    @property
+    def is_fit(self) -> bool:
+        """Says whether all are whole numbers that with 255 - `high` added are bytes.
+
+        A NaN that was quantized is the lowest byte, which may be less than what a Relu leaves: the room is below. With a larger number
+        its product with the sums of weights would not fit into int32.
+        """
+        is_bounded = self.is_whole and self.has_no_nan and self.high - self.low <= 255 and 0 <= self.high <= 255
+        return is_bounded and not self.shift
+
 
 NO_LIMITS = Limits()
 
@@ -135,6 +145,8 @@ class Site:
     """The threads that machine code may be run by."""
     ranges: Mapping[str, Limits] = field(default_factory=dict)
     """Those of values that have limits."""
+    shifts: Mapping[str, float] = field(default_factory=dict)
+    """Of whole float32 that are held as bytes: what these are larger by."""
 
     @property
     def node(self) -> Node:
@@ -153,6 +165,10 @@ class Site:
     def is_float32(self, *values: str) -> bool:
         """Says whether these values are in the plan and float32."""
         return all(value in self.prototypes and self.prototypes[value].dtype == np.float32 for value in values)
+
+    def holds_numbers(self, value: str) -> bool:
+        """Says whether a value is in the plan and float32, or held as bytes."""
+        return value in self.shifts or self.is_float32(value)
 
     def constant(self, position: int) -> Array | None:
         """Returns the constant that the node reads at a position; None if the input is absent or computed."""

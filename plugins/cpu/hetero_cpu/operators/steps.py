@@ -17,9 +17,10 @@ ALL = "all"
 NATIVE_STEPS = (
     ("attention", "plan_native_attention", "Attention"),
     ("blocks", "plan_block_product", "com.microsoft:MatMulNBits"),
-    ("narrow_product", "plan_narrow_mat_mul", "MatMul"),
-    ("narrow_product", "plan_narrow_gemm", "Gemm"),
-    ("narrow_product", "plan_narrow_convolution", "Conv"),
+    ("narrow_product", "plan_narrow_mat_mul", "MatMul chained:MatMul"),
+    ("narrow_product", "plan_narrow_gemm", "Gemm chained:Gemm"),
+    ("narrow_product", "plan_narrow_convolution", "Conv chained:Conv"),
+    ("narrow_product", "plan_narrow_transposed_convolution", "ConvTranspose chained:ConvTranspose"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
     ("depthwise", "plan_depthwise", "Conv"),
     ("convolution", "plan_product_convolution", "Conv"),
@@ -68,7 +69,7 @@ NATIVE_STEPS = (
     ("scores", "plan_coupling", "CouplePairs"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
-those of another domain are written `domain:operator`.
+those of another domain are written `domain:operator`, and a product with an expression behind it `chained:operator`.
 
 A network imports the modules that it needs.
 """
@@ -88,6 +89,7 @@ def choose_step(site: Site) -> Choice | None:
     """Returns the choice of the first step function that takes the group; None leaves it to the toolkit."""
     is_standard = site.node.domain in STANDARD_DOMAINS
     operator = site.node.op_type if is_standard else f"{site.node.domain}:{site.node.op_type}"
+    operator = f"chained:{operator}" if site.group.chained else operator
     try:
         choices = (function(site) for function in list_native_steps(operator))
         return next((choice for choice in choices if choice is not None), None)

@@ -29,32 +29,27 @@ def plan_transposed_convolution(site: Site) -> Recipe | None:
     """
     node, weight, bias = site.node, site.constant(1), site.constant(2)
     source = node.inputs[0]
-    if weight is None or weight.ndim not in (4, 5) or not set(node.attributes) <= _ATTRIBUTES:
+    if weight is None or site.group.epilogue or not is_adjacent(site, weight) or not site.is_float32(source):
         return None
-    if not site.is_float32(source, node.inputs[1]):
-        return None
+    return _make_recipe(site, weight, bias) if has_channel_vectors(site.prototypes[source]) else None
+
+
+def is_adjacent(site: Site, weight: Array) -> bool:
+    """Says whether a ConvTranspose has a single group, constants of float32, no pads, and strides equal to its kernel."""
+    node, bias, x = site.node, site.constant(2), site.prototypes[site.node.inputs[0]]
+    if weight.ndim not in (4, 5) or not site.is_float32(node.inputs[1]) or not set(node.attributes) <= _ATTRIBUTES:
+        return False
     if site.has_input(2) and (bias is None or bias.dtype != np.float32):
-        return None
-    x = site.prototypes[source]
+        return False
     channels, outputs, *kernel = weight.shape
     strides = tuple(node.attributes.get("strides", (1,) * len(kernel)))
-    if (
-        site.group.epilogue
-        or x.ndim != weight.ndim
-        or not has_channel_vectors(x)
-        or x.shape[1] != channels
-        or strides != tuple(kernel)
-    ):
-        return None
-    if x.ndim == 5 and not may_join(x):
-        return None
+    if x.ndim != weight.ndim or x.shape[1] != channels or strides != tuple(kernel) or (x.ndim == 5 and not may_join(x)):
+        return False
     is_plain = node.attributes.get("group", 1) == 1 and all(dilation == 1 for dilation in node.attributes.get("dilations", ()))
     # The shape tells that pads of another spelling changed nothing.
     is_plain = is_plain and not any((*node.attributes.get("pads", ()), *node.attributes.get("output_padding", ())))
     expected = (x.shape[0], outputs, *(size * stride for size, stride in zip(x.shape[2:], strides, strict=True)))
-    if not is_plain or site.types[node.outputs[0]].shape != expected:
-        return None
-    return _make_recipe(site, weight, bias)
+    return is_plain and site.types[node.outputs[0]].shape == expected
 
 
 def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite, isnan, prod
 from typing import Any, NamedTuple
 
@@ -19,9 +20,10 @@ from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
+from hetero_cpu.machine.compiler import find_byte_products
 from hetero_cpu.machine.memory import align
-from hetero_cpu.operators.elementwise import join_chains
-from hetero_cpu.operators.groups import Group, form_groups
+from hetero_cpu.operators.elementwise import ELEMENTWISE, join_chains, join_products
+from hetero_cpu.operators.groups import PRODUCTS, Group, form_groups
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
@@ -194,15 +196,77 @@ def build_plan(
     `scope`: that of the symbols, if some sizes are symbols.
     """
     types = list_static_types(network)
-    constants = {name: initializer.array for name, initializer in network.initializers.items()}
     weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
+    ranges, refused = find_ranges(network), frozenset[str]()
+    while True:
+        constants = {name: initializer.array for name, initializer in network.initializers.items()}
+        builder = _plan_groups(network, types, constants, ranges, refused, weights, extensions, workers, scope)
+        if not builder.refused:
+            return builder.finish()
+        # A step reads or writes as float32 what was to be bytes.
+        refused |= builder.refused
+
+
+def _plan_groups(
+    network: Network,
+    types: Mapping[str, TensorType],
+    constants: dict[str, Array],
+    ranges: Mapping[str, Limits],
+    refused: Collection[str],
+    weights: PackedWeights,
+    extensions: Mapping[tuple[str, str], Any],
+    workers: int,
+    scope: Scope | None,
+) -> _Builder:
+    """`refused`: values that are not held as bytes."""
     groups = join_chains(form_groups(network, types, constants), network, types, constants)
+    groups = join_products(groups, network, partial(_multiplies_bytes, constants=constants, ranges=ranges))
+    shifts = _find_shifts(groups, network, types, constants, ranges, refused)
+    types = {**types, **{value: replace(types[value], dtype="uint8") for value in shifts}}
     placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
-    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, find_ranges(network))
+    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, ranges, shifts)
     for group in groups:
         builder.add_group(group)
-    return builder.finish()
+    return builder
+
+
+def _find_shifts(
+    groups: Sequence[Group],
+    network: Network,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Array],
+    ranges: Mapping[str, Limits],
+    refused: Collection[str],
+) -> dict[str, float]:
+    """Returns the values that are held as bytes, and what these are larger by.
+
+    An expression makes them, a product of bytes reads them, and besides only such products and expressions.
+    """
+    made: dict[str, float] = {}
+    sources: set[str] = set()
+    others = {*network.names_of_outputs, *refused}
+    for group in groups:
+        node, output, reads = group.node, group.outputs[0], set(group.reads)
+        is_product = node.op_type in PRODUCTS and _multiplies_bytes(node, constants, ranges)
+        if group.chained or node.op_type in ELEMENTWISE:
+            same = {value for value in reads if value in types and types[value] == types.get(output)}
+            limits = ranges.get(output, NO_LIMITS)
+            if types[output].dtype == "float32" and limits.is_fit:
+                made[output] = 255 - limits.high
+        else:
+            same = set()
+        if is_product:
+            sources.add(node.inputs[0])
+            same = (same | {node.inputs[0]}).difference(node.inputs[1:], group.product.reads[1:])
+        others |= reads - same
+    return {value: shift for value, shift in made.items() if value in sources and value not in others}
+
+
+def _multiplies_bytes(node: Node, constants: Mapping[str, Array], ranges: Mapping[str, Limits]) -> bool:
+    """Says whether a node may become a product of bytes."""
+    is_whole = ranges.get(node.inputs[0], NO_LIMITS).is_whole and node.inputs[1] in constants
+    return is_whole and node.attributes.get("group", 1) == 1 and bool(find_byte_products())
 
 
 @dataclass(slots=True, eq=False)
@@ -218,6 +282,8 @@ class _Builder:
     scope: Scope | None
     placer: ValuePlacer
     ranges: Mapping[str, Limits]
+    shifts: Mapping[str, float]
+    refused: set[str] = field(default_factory=set)  # the values held as bytes that a step does not read or write so
     steps: list[PlannedStep] = field(default_factory=list)
     last_read: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
@@ -227,9 +293,11 @@ class _Builder:
         """Plans a group: by a step function, or node by node."""
         choice = self._choose(group)
         if group.epilogue and choice is None:
-            for node in group.members:
-                self.add_group(Group(node))
+            for part in group.split():
+                self.add_group(part)
             return
+        if choice is None:
+            self.refused.update({*group.reads, *group.outputs} & self.shifts.keys())
         self.last_read.update(dict.fromkeys(group.reads, self.placer.moment))
         if choice is None:
             self._add_foreign(group.node)
@@ -270,6 +338,7 @@ class _Builder:
             self.placer.find_halo(group.outputs[0]),
             self.workers,
             self.ranges,
+            self.shifts,
         )
         return choose_step(site)
 
