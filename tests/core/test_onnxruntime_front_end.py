@@ -131,6 +131,12 @@ def test_outputs_are_chosen_by_names_or_positions() -> None:
         session.run(["w"], {"x": x})
 
 
+def test_index_outside_its_axis_is_an_invalid_argument() -> None:
+    session = open_session("g (float[3] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }")
+    with pytest.raises(EXCEPTIONS["InvalidArgument"], match="index 7 is out of bounds for axis 0 with size 3"):
+        session.run(None, {"x": np.ones(3, np.float32), "i": np.array([7])})
+
+
 @pytest.mark.parametrize("value", [X.tolist(), X.astype(">f4"), np.asfortranarray(X), ort.OrtValue.ortvalue_from_numpy(X)])
 def test_lists_foreign_arrays_and_values_are_inputs(value: Any) -> None:
     assert open_session().run([], {"X": value})[0].tolist() == Y.tolist()

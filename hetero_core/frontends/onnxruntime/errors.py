@@ -95,5 +95,6 @@ def raise_as_onnxruntime() -> Iterator[None]:
 
 def convert_error(error: HeteroError) -> Exception:
     """Returns ONNX Runtime's exception for an error of hetero."""
-    name = next((name for classes, name in _NAME_OF_ERROR if isinstance(error, classes)), "RuntimeException")
+    otherwise = "InvalidArgument" if isinstance(error.__cause__, IndexError) else "RuntimeException"
+    name = next((name for classes, name in _NAME_OF_ERROR if isinstance(error, classes)), otherwise)
     return make_error(name, str(error))

@@ -208,6 +208,14 @@ _FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError)
 """Errors after which no other device is tried."""
 
 
+def ends_request(error: BaseException) -> bool:
+    """True if no other device is tried after an error: the request was ended, or an index in its values lies outside its axis.
+
+    An engine that does not check indices would return a number for it.
+    """
+    return isinstance(error, _FINAL) or not isinstance(error, Exception) or isinstance(error.__cause__, IndexError)
+
+
 class Pool:
     """Gives requests to members. Safe for threads."""
 
@@ -304,7 +312,7 @@ class Pool:
         """Frees the member of a request that it has run; True if another member gets the request now, False if the request has ended."""
         member = ticket.member
         assert member is not None, "a request leaves the member that it was granted"
-        is_final = error is None or isinstance(error, _FINAL) or not isinstance(error, Exception) or ticket.context.token.is_set
+        is_final = error is None or ends_request(error) or ticket.context.token.is_set
         with self._lock:
             member.note(perf_counter() - ticket.granted, succeeded=error is None)
             if error is None:

@@ -42,7 +42,7 @@ from hetero_auto.measuring import (
     make_inputs,
     write_choice,
 )
-from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool
+from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool, ends_request
 from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
@@ -50,11 +50,8 @@ from hetero_core.devices.threads import HINT_KEY
 from hetero_core.devices.watch import OutOfTimeError
 from hetero_core.errors import (
     ClosedError,
-    DeadlineExceededError,
     DeviceTimeoutError,
     HeteroError,
-    MemoryLimitError,
-    RequestCancelledError,
 )
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
@@ -382,7 +379,7 @@ class AutoExecutable(PoolExecutable):
 
     def take_back(self, error: BaseException) -> bool:
         """True if the pool repeats a run that has failed: on the same device, then on the next devices."""
-        if isinstance(error, RequestCancelledError | DeadlineExceededError | MemoryLimitError):
+        if ends_request(error):
             return False
         if not isinstance(error, ClosedError) and (self.source is None or not self.source.config[RUNTIME_KEY]):
             return False

@@ -464,6 +464,25 @@ def test_last_error_is_raised_if_no_device_can_load(core: Core, add_device: Any,
             core.load_network(network, "AUTO:A,B", config)
 
 
+def test_wrong_index_is_the_callers_error_and_no_other_device_is_asked(
+    core: Core, add_device: Any, network: Network, feed: Feed
+) -> None:
+    """An engine that does not check indices returns numbers for it."""
+    first, second = add_device("A"), add_device("B")
+
+    def look_up() -> object:
+        return [3][first.runs[-1] > 5]
+
+    first.work = look_up
+    loaded = core.load_network(network, "AUTO:A,B", AT_ONCE)
+    for _ in range(4):
+        assert loaded.infer(feed(1))["y"].tolist() == [3]
+        with pytest.raises(InferenceError, match="IndexError: list index out of range"):
+            loaded.infer(feed(7))
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+    assert second.loads == 0
+
+
 def test_next_device_takes_over_if_a_run_fails(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:

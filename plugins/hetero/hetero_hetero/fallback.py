@@ -125,7 +125,7 @@ class GuardedExecutable(Executable):
 
     def _take_over(self, inputs: tuple[Array, ...], context: RunContext, error: Exception) -> tuple[Array, ...] | None:
         """Returns the outputs that the substitute computes; None if there is no substitute, or if it fails, too (the error notes this)."""
-        if isinstance(error, _FINAL) or context.cancelled():
+        if isinstance(error, (*_FINAL, IndexError)) or context.cancelled():  # not every engine checks an index of the caller
             return None
         began, reason = perf_counter(), _describe(error)
         try:

@@ -82,6 +82,18 @@ def split(operators: str, *devices: str) -> dict[str, Any]:
     return {**NEXT, "DEVICE_PROPERTIES": {device: {"TEMPLATE_REFUSED_OPERATORS": operators} for device in devices}}
 
 
+def test_wrong_index_is_the_callers_error_and_no_other_device_is_asked(
+    core: Core, read: Callable[..., Network], add_fragile: Callable[[str], FragileDevice]
+) -> None:
+    """An engine that does not check indices returns numbers for it."""
+    first, second = add_fragile("A"), add_fragile("B")
+    loaded = core.load_network(read(SANDWICH), "HETERO:A,B", NEXT)
+    first.error = IndexError("index 7 is out of bounds")
+    with pytest.raises(InferenceError, match="index 7 is out of bounds"):
+        loaded.infer({"x": X})
+    assert second.runs == []
+
+
 def test_part_of_a_failed_device_moves_to_the_next_device(
     core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,12 +153,12 @@ def test_strict_failure_stays_an_error_of_the_run(
 
 
 def test_fault_of_the_inputs_is_raised_and_moves_nothing(core: Core, read: Callable[..., Network]) -> None:
-    network = read("g (float[4] x, int64[1] i) => (float[1] y) { [pick] y = Gather (x, i) }")
+    network = read("g (float[4] x, int64[1] sizes) => (float[n] y) { [shape] y = Reshape (x, sizes) }")
     loaded = core.load_network(network, "HETERO:TEMPLATE,CPU", NEXT)
     with pytest.raises(InferenceError, match="CPU was given the part and failed, too: "):
-        loaded.infer({"x": X, "i": np.array([9])})
+        loaded.infer({"x": X, "sizes": np.array([3])})
     assert loaded.get_metric("EXECUTION_DEVICES") == ("TEMPLATE",)
-    assert loaded.infer({"x": X, "i": np.array([2])})["y"].tolist() == [2]
+    assert loaded.infer({"x": X, "sizes": np.array([4])})["y"].tolist() == X.tolist()
 
 
 def test_pinned_part_stays_and_the_error_says_so(core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any]) -> None:

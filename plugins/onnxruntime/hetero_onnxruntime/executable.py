@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -29,6 +30,7 @@ from hetero_core.profile import Profile
 from hetero_onnxruntime.compiled import list_optimized
 from hetero_onnxruntime.corrections import MANY, has_open_sum
 from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, find_turn
+from hetero_onnxruntime.probing import shorten_message
 from hetero_onnxruntime.session import Loaded, Settings, build_session
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,9 @@ logger = logging.getLogger(__name__)
 _PLAIN = frozenset(
     {"float32", "float64", "float16", "bool", "string", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
+
+_WRONG_INDEX = re.compile(r"out of data bounds|Out of range value in index|invalid ind(ex|ice) found")
+"""The engine's words about an index outside its axis."""
 
 
 class Bindings:
@@ -102,7 +107,12 @@ class OrtExecutable(Executable):
         if self._may_be_large and any(getattr(value, "size", 0) >= MANY for value in inputs):
             self._require_loaded()
             return self._wide.run(inputs, context)
-        return self._run(inputs, context)
+        try:
+            return self._run(inputs, context)
+        except Exception as error:
+            if _WRONG_INDEX.search(str(error)):
+                raise IndexError(shorten_message(str(error))) from error
+            raise
 
     def _run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         if context.profile is not None:

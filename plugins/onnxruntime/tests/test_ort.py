@@ -303,3 +303,19 @@ def test_distinct_nodes_share_a_session_and_a_refused_one_is_found(read: Read, m
     (refusal,) = query.refused.values()
     assert "no CPUExecutionProvider kernel for Tanh-13 on (bfloat16[2])" in refusal
     assert len(query.supported) == 7
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "y = Gather <axis = 0> (x, i)",
+        "j = Unsqueeze (i, axes) y = GatherND (x, j)",
+        "y = GatherElements <axis = 0> (x, i)",
+        "y = ScatterElements <axis = 0> (x, i, x)",
+    ],
+)
+def test_index_outside_its_axis_is_an_index_error(core: Core, read: Read, call: str) -> None:
+    loaded = core.load_network(read(f"g (float[3] x, int64[3] i) => (float[3] y) <int64[1] axes = {{1}}> {{ {call} }}"), "ORT")
+    with pytest.raises(InferenceError, match="ind(ex|ices|ice)") as caught:
+        loaded.infer({"x": np.ones(3, np.float32), "i": np.array([0, 1, 7])})
+    assert isinstance(caught.value.__cause__, IndexError)
