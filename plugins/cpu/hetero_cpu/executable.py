@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from hetero_cpu.plan.plan import ExecutionPlan
     from hetero_cpu.run.plans import Planning
     from hetero_cpu.source import NetworkSource
-    from hetero_cpu.stored.classes import StoredClasses
     from hetero_cpu.symbols.evaluation import Products
     from hetero_cpu.transforms.group_attention import EvenRows
 
@@ -52,9 +51,6 @@ logger = logging.getLogger(__name__)
 
 MOST_PLANS = 16
 GROUP_ATTENTION = "GroupQueryAttention"
-_MANY_CONSTANTS = 1 << 24
-"""Bytes of constants from which on a load reads the plans of earlier processes: a run would wait 2 ms for each megabyte, which is read
-and packed. Loads of smaller networks are to be short."""
 _MOST_FOUND = 256
 """Input shapes whose plan is noted."""
 _MOST_FAILURES = 3
@@ -72,9 +68,9 @@ FoundPlan = tuple["PlanInUse", "Products"]
 
 
 class Plans:
-    """The plans of one network, the newest last. Used under the lock of the network, except for plans on disk."""
+    """The plans of one network, the newest last. Used under the lock of the network."""
 
-    __slots__ = ("_inputs", "_verifies", "appended", "count", "failures", "plans", "stored")
+    __slots__ = ("_inputs", "_verifies", "appended", "count", "failures", "plans")
 
     def __init__(self, inputs: tuple[ValueSpec, ...], *, verifies: bool) -> None:
         self.plans: list[PlanInUse] = []
@@ -84,25 +80,7 @@ class Plans:
         """The number of classes that could not be made."""
         self.appended: frozenset[str] = frozenset()
         """Outputs that only the next run reads, to which a run may append in place."""
-        self.stored: StoredClasses | None = None
-        """The plans of earlier processes; None if no plans are stored for this network."""
         self._inputs, self._verifies = inputs, verifies
-
-    def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
-        """Has plans read from earlier processes, and stored for later ones; those of a network with many constants are read at once."""
-        from hetero_cpu.stored.classes import StoredClasses  # machine code
-
-        self.stored = StoredClasses(source, weights, workers)
-        # A blob that brings a plan need not be read.
-        is_read = source.plan is None
-        if is_read and sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
-            for plan in self.stored.open_all():
-                self.add(plan)
-
-    def store(self, plan: PlanInUse, signature: Signature) -> None:
-        """Stores the plan of a class that was made for input shapes, if plans are stored."""
-        if self.stored is not None and not plan.opened.sizes.is_single:
-            self.stored.keep(plan, signature)
 
     def find(self, signature: Signature) -> FoundPlan | None:
         """Returns the newest plan for input shapes."""
@@ -184,8 +162,6 @@ class CpuExecutable(Executable):
         self._is_closed, self._is_ordered, self._has_failed = False, False, False
         self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
         self._plans = Plans(self.inputs, verifies=verifies)
-        if signature is None and kernels != NUMPY and not is_once:
-            self._plans.keep_on_disk(self._planned, self.native_weights, workers)
         # Plans by input shapes, with the numbers that follow from the shapes; the newest shapes last.
         self._found: dict[Signature, FoundPlan] = {}
         self._program: Program | None = None
@@ -303,14 +279,6 @@ class CpuExecutable(Executable):
                     self._found.clear()
                 self._found[signature] = found
                 return found
-        stored = None if self._plans.stored is None else self._plans.stored.find(signature)
-        if stored is None:
-            return self._make_plan(signature)
-        self._let_go(self.transformed)
-        return self._add_plan(stored, signature)
-
-    def _make_plan(self, signature: Signature) -> FoundPlan | None:
-        """Returns a new plan for input shapes; None as `_find_plan` does."""
         if self._is_ordered or self._has_failed:
             return self._await_plan(signature)
         # Planning open sizes takes as long as the toolkit takes to answer.
@@ -322,7 +290,6 @@ class CpuExecutable(Executable):
         if plan is None:
             self._order(signature)
             return None
-        self._plans.store(plan, signature)
         self._let_go(self.transformed)
         return self._add_plan(plan, signature)
 
@@ -465,7 +432,6 @@ class CpuExecutable(Executable):
             self._is_packing = False
             self._turn.notify_all()
         if plan is not None:
-            self._plans.store(plan, signature)
             self._let_go(self.transformed)
 
     def export(self) -> Payload:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.executable import Plans
 from hetero_cpu.operators.groups import Extra, Group
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.operators.weights import PackedWeights
@@ -58,12 +57,6 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
         return run_open(instance, products, inputs, *rest)
 
     monkeypatch.setattr(Instance, "run", run_verified)
-
-
-@pytest.fixture(autouse=True)
-def fresh_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns off stored plans of classes: a stored plan has no symbols, so `verified_plans` could not check it."""
-    monkeypatch.setattr(Plans, "keep_on_disk", lambda *_, **__: None)
 
 
 @dataclass(frozen=True, slots=True)

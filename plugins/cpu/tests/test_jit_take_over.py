@@ -95,9 +95,10 @@ def test_machine_code_takes_over_and_serves_the_next_process(
     assert cold["ready"][-1]
     assert cold["steps"][-1] > 0
     assert max(cold["differences"]) < 1e-5
+    # The kernels are there; the plan is made again.
     warm = start(tmp_path)
-    assert warm["ready"] == [True] * len(warm["ready"])
-    assert warm["steps"][0] == cold["steps"][-1]
+    assert warm["ready"][-1]
+    assert warm["steps"][-1] == cold["steps"][-1]
     assert warm["differences"][-1] == cold["differences"][-1]
     assert not warm["llvm"]
 

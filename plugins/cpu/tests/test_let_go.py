@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +19,6 @@ from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import strip_network
 from hetero_cpu.source import load_source
-from hetero_cpu.stored.plans import Memories, WrittenPlan, open_memories
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_onnxruntime
@@ -198,20 +196,6 @@ def test_packed_weight_is_made_again_for_a_further_plan() -> None:
     first = packed.serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2)
     assert set(weights.list_alive()) == set(SHAPES) - {"w0"}
     assert packed.serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2) is first
-
-
-def test_plan_of_packed_weights_is_written_and_opened_without_another_copy() -> None:
-    weights = Weights(CONVOLUTIONS, SHAPES)
-    constants, packed = weights.network.initializers, PackedWeights()
-    served = packed.serve(constants)
-    doubled = [served.pack((constants[name].array,), ("doubled",), partial(np.multiply, 2)) for name in LARGE]
-    made = {name: len(arrays) for name, arrays in weights.made.items()}
-    memories = Memories(constants, packed)
-    assert [memories.locate(array) is not None for array in doubled] == [True] * len(LARGE)
-    no_form: Any = None
-    find_memory = open_memories(WrittenPlan(no_form, (), memories.describe(), b""), constants, packed, 1)
-    assert all(find_memory(place) is array for place, array in enumerate(doubled))
-    assert {name: len(arrays) for name, arrays in weights.made.items()} == made
 
 
 def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,20 +181,6 @@ _NETWORKS = {
     "searched": _make_searched,
 }
 # Runs feeds through the network of each folder: the first feeds, or the rest.
-_PROCESS = """
-import sys
-from pathlib import Path
-import numpy as np
-from hetero_core import Core
-with Core() as core:
-    for folder in map(Path, sys.argv[2:]):
-        network = core.load_network(folder / "model.onnx", "CPU", {"CPU_KERNELS": "JIT"})
-        for path in sorted(folder.glob("[0-9].npz")):
-            if (path.stem == "0") == (sys.argv[1] == "first"):
-                np.savez(path.with_suffix(".out"), **network.infer(dict(np.load(path))))
-        print(network.get_metric("CPU_PLANS")[0])
-print("planned" if "hetero_cpu.plan.tabulating" in sys.modules else "read")
-"""
 
 
 def _require_right(model: onnx.ModelProto, feeds: Feeds, answers: Mapping[str, Any]) -> None:
@@ -217,25 +200,3 @@ def test_one_plan_is_right_for_all_sizes(name: str, threads: int) -> None:
             _require_right(model, feeds, network.infer(dict(feeds)))
         plans: tuple[int, int] = network.get_metric("CPU_PLANS")
     assert plans[0] == 1
-
-
-def test_plans_with_a_node_of_the_toolkit_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    names = ("chosen mask", "computed pads")
-    for name in names:
-        model, drawn = _NETWORKS[name]()
-        (tmp_path / name).mkdir()
-        onnx.save(model, tmp_path / name / "model.onnx")
-        for place, feeds in enumerate(drawn):
-            np.savez(tmp_path / name / f"{place}.npz", **feeds)
-
-    def run(part: str) -> list[str]:
-        command = [sys.executable, "-c", _PROCESS, part, *(str(tmp_path / name) for name in names)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout.split()
-
-    assert run("first") == ["1", "1", "planned"]
-    assert run("others") == ["1", "1", "read"]
-    for name in names:
-        model, drawn = _NETWORKS[name]()
-        for place, feeds in enumerate(drawn[1:], 1):
-            _require_right(model, feeds, dict(np.load(tmp_path / name / f"{place}.out.npz")))

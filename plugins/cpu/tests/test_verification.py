@@ -64,8 +64,8 @@ def check(answer: Any, inputs: dict[str, Any]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_stored_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Turns off stored plans."""
+def empty_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Begins with an empty private store."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 

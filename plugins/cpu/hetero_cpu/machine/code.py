@@ -331,11 +331,6 @@ class Code:
             rounded = self.builder.convert("trunc", chosen, _lanes(ir.I16, width))
         self._store_narrow(address, rounded, HALF_BYTES, mask)
 
-    def store_far(self, address: Number, value: Floats, offset: int = 0) -> None:
-        """Writes a vector into memory past the caches, at a multiple of its own size: nothing there is read before it is written."""
-        align = value.value.type.count * FLOAT_BYTES
-        self.builder.store(value.value, self._point(address, offset), align, is_far=True)
-
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, or for all, if there are fewer."""
         limit = self.builder.spread(self.number(count).value, self.width)

@@ -87,8 +87,7 @@ class Module:
 
     def __str__(self) -> str:
         functions = [str(function) for function in self.globals.values()]
-        # The only metadata node: memory past the caches.
-        return "\n".join([f'; ModuleID = "{self.name}"', *functions, "!0 = !{i32 1}", ""])
+        return "\n".join([f'; ModuleID = "{self.name}"', *functions, ""])
 
 
 class BasicBlock:
@@ -204,10 +203,9 @@ class Builder:
         """Returns the value at an address."""
         return self._give(kind, f"load {kind.text}, ptr {pointer.text}, align {align}")
 
-    def store(self, value: Value, pointer: Value, align: int, *, is_far: bool = False) -> None:
-        """Writes to an address; with `is_far` past the caches."""
-        far = ", !nontemporal !0" if is_far else ""
-        self._write(f"store {value.type.text} {value.text}, ptr {pointer.text}, align {align}{far}")
+    def store(self, value: Value, pointer: Value, align: int) -> None:
+        """Writes to an address."""
+        self._write(f"store {value.type.text} {value.text}, ptr {pointer.text}, align {align}")
 
     def get(self, place: Value, kind: Type) -> Value:
         """Returns the value of a place on the stack."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
@@ -13,7 +13,7 @@ from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
-from hetero_cpu.machine.terms import Floats, Number
+from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.batched import StridedTile, call_strided_tile, emit_turned_panel
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
@@ -21,44 +21,10 @@ from hetero_cpu.operators.rows import cut_products
 from hetero_cpu.symbols.arrays import broadcast, lay_empty
 from hetero_cpu.symbols.sizes import is_open, pays
 
-_VECTORS = 4
-_AHEAD_BYTES = 1024
-_CACHE_LINE = 64
-
-
-def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nbytes: Number) -> None:
-    """Copies so many bytes, of whole vectors, to a place that is read next, and to a place that is not read soon."""
-
-    def store(position: Number, vector: Floats, offset: int = 0) -> None:
-        code.store(near + position, vector, offset)
-        code.store(far + position, vector, offset)
-
-    def store_past_caches(position: Number, vector: Floats, offset: int = 0) -> None:
-        code.store(near + position, vector, offset)
-        code.store_far(far + position, vector, offset)
-
-    is_aligned = (far % (code.width * FLOAT_BYTES)).equals(0)
-    code.emit_either(is_aligned, lambda write: _emit_vectors(code, source, nbytes, write), store_past_caches, store)
-
-
-def _emit_vectors(code: Code, source: Number, nbytes: Number, store: Callable[..., None]) -> None:
-    """Has `store(position, vector, offset)` write all vectors."""
-    step = code.width * FLOAT_BYTES
-    long = nbytes - nbytes % (_VECTORS * step)
-    with code.loop(0, long, _VECTORS * step) as position:
-        for line in range(0, _VECTORS * step, _CACHE_LINE):
-            code.prefetch(source + position, line + _AHEAD_BYTES)
-        vectors = [code.load(source + position, number * step) for number in range(_VECTORS)]
-        for number, vector in enumerate(vectors):
-            store(position, vector, number * step)
-    with code.loop(long, nbytes, step) as position:
-        store(position, code.load(source + position))
-
-
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
     "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
-    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near", "last_rows",
+    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "last_rows",
 )  # fmt: skip
 CACHE_PARAMETERS = (
     *(
@@ -75,7 +41,7 @@ CACHE_PARAMETERS = (
 `past_k_bytes` and `past_v_bytes` are those of a head. If the past keys lie in their places already, they have no rows to be copied.
 """
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
-queries of one head; `scores`, `masks`, `edges` and `near` begin there in the working memory of a worker."""
+queries of one head; `scores`, `masks` and `edges` begin there in the working memory of a worker."""
 
 _LOWEST = float(np.finfo(np.float32).min)
 # Keys of a tile beside one or two vectors of queries, by the elements of a vector.
@@ -101,8 +67,6 @@ class AttentionShape:
     mask: str
     appends: bool = False
     """Whether keys and values are copied together from the past ones and the new ones, by the unit that reads them."""
-    is_far: bool = False
-    """Whether they are so many that they go past the caches, and are read in working memory."""
     may_be_few: bool = False
     """Whether a call may have fewer keys than a tile: these are computed singly."""
 
@@ -173,21 +137,14 @@ class _Emitter:
         self._emit_values(places, rows, vectors)
 
     def _emit_append(self, places: dict[str, Number], key: str) -> None:
-        """Writes all keys or values of the head, and has them read from near memory."""
-        code, p = self._code, self._p
-        target, near = places[key], self._panel + p["near"]
-        if self._shape.is_far:
-            places[key] = p[f"past_{key}_rows"].equals(0).choose(target, near)
+        """Writes all keys or values of the head."""
+        code, p, target = self._code, self._p, places[key]
         for source in (f"past_{key}", f"new_{key}"):
             row_bytes = p[f"{source}_row_bytes"]
             with code.loop(0, p[f"{source}_rows"]) as row:
-                offset, source_row = row * row_bytes, places[source] + row * p[f"{source}_step"]
-                if self._shape.is_far:
-                    emit_forked_stream(code, near + offset, target + offset, source_row, row_bytes)
-                else:
-                    emit_copy(code, target + offset, source_row, row_bytes)
+                emit_copy(code, target + row * row_bytes, places[source] + row * p[f"{source}_step"], row_bytes)
             if source.startswith("past"):
-                target, near = target + p[f"{source}_bytes"], near + p[f"{source}_bytes"]
+                target = target + p[f"{source}_bytes"]
 
     def _emit_scores(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
         """Writes scale * k q^T + mask turned, and the largest of each query."""
@@ -349,8 +306,6 @@ def find_cache_numbers(kernel: str) -> tuple[dict[str, int], ...]:
 
 
 _ATTRIBUTES = {"is_causal", "kv_num_heads", "q_num_heads", "scale"}
-# Keys and values of this size would leave no room in the second cache of most processors.
-_FAR_BYTES = 1 << 20
 
 
 def plan_native_attention(site: Site) -> Recipe | None:
@@ -386,16 +341,14 @@ def plan_native_attention(site: Site) -> Recipe | None:
         # If several units read a head, no unit could say when its keys are there.
         if not shape.is_one_block:
             return None
-        is_far = pays(batch * heads * keys * (size + value_size) * FLOAT_BYTES, _FAR_BYTES)
-        shape = replace(shape, appends=True, is_far=is_far and size % find_width() == value_size % find_width() == 0)
+        shape = replace(shape, appends=True)
     kernel = Kernel(f"attention_{name_fields(shape)}", lambda name, width: _emit(name, width, shape))
     row_bytes = shape.vectors * find_width() * FLOAT_BYTES
     scores = align(size * row_bytes)
     masks = scores + align(keys * row_bytes)
     edges = masks + (align(keys * row_bytes) if kind == "vectors" else 0)
     # A line between workers, so that no worker waits for the writes of its neighbour.
-    near = edges + align(row_bytes)
-    worker_bytes = near + (align(keys * max(size, value_size) * FLOAT_BYTES) if shape.is_far else 0) + 128
+    worker_bytes = edges + align(row_bytes) + 128
     blocks = -(-queries // (shape.vectors * find_width()))
     units = batch * heads * blocks
     # Vectors of queries are computed whole.
@@ -413,7 +366,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         numbers = {
             "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
             "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
-            "scores": scores, "masks": masks, "edges": edges, "near": near,
+            "scores": scores, "masks": masks, "edges": edges,
             "last_rows": queries - (blocks - 1) * shape.vectors * find_width(),
         }  # fmt: skip
         for key, array in arrays.items():

@@ -81,7 +81,7 @@ def allocate_floats(count: int) -> Array:
 class LazyArray:
     """An array that is made when it is first asked for, read-only. Safe for threads."""
 
-    __slots__ = ("__weakref__", "_array", "_lock", "_memory", "_releases", "make", "purpose", "sources")
+    __slots__ = ("__weakref__", "_array", "_lock", "_memory", "_releases", "make", "sources")
 
     def __init__(
         self,
@@ -90,12 +90,8 @@ class LazyArray:
         *,
         memory: WeightMemory,
         releases: bool,
-        purpose: tuple[object, ...] = (),
     ) -> None:
-        """`purpose` names the packed form; `memory` has room for it; `releases`: when it is made, only constants
-        remain among the sources.
-        """
-        self.purpose = purpose
+        """`memory` has room for the packed form; `releases`: when it is made, only constants remain among the sources."""
         self.sources, self.make, self._memory, self._releases = sources, make, memory, releases
         self._array: Array | None = None
         self._lock = threading.Lock()
@@ -191,14 +187,14 @@ class PackedWeights:
         sources = tuple(map(self._find_owner, constants))
         if self._releases and not all(isinstance(source, Initializer) for source in sources):
             # Views, as of a matrix that is turned: freed with their bases, so that nothing may find them by their id.
-            unshared = LazyArray(sources, make, memory=self._memory, releases=True, purpose=purpose)
+            unshared = LazyArray(sources, make, memory=self._memory, releases=True)
             self._arrays[("unshared", id(unshared))] = unshared
             return unshared
         key = (*map(id, sources), *purpose)
         lazy = self._arrays.get(key)
         if lazy is not None:
             return lazy
-        promise = LazyArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
+        promise = LazyArray(sources, make, memory=self._memory, releases=self._releases)
         return self._arrays.setdefault(key, promise)
 
     def _find_owner(self, array: Array | Initializer) -> Array | Initializer:

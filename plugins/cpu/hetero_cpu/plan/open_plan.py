@@ -66,13 +66,12 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class ShapeConstants:
-    """Constants that follow from sizes: their names, the nodes and the program that compute them, and the values that it reads.
+    """Constants that follow from sizes: their names, the program that computes them, and the values that it reads.
 
     `elements`: the shapes of values whose elements are numbers of the plan.
     """
 
     names: tuple[str, ...]
-    nodes: tuple[str, ...]
     reads: tuple[str, ...]
     elements: Mapping[str, tuple[int, ...]]
     program: Program | None

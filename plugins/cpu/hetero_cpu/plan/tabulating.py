@@ -65,9 +65,9 @@ def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, constant_names: Sequ
     origin = _bind_plan(plan, opened.scope)
     needed = {value for step in origin.steps if step.foreign for value in step.foreign.reads} | set(plan.places)
     names = tuple(name for name in constant_names if name in needed)
-    program, nodes, reads = compile_shape_constants(names, opened.shapes)
+    program, reads = compile_shape_constants(names, opened.shapes)
     elements = {name: opened.shapes.elements[name] for name in {*reads, *names} & set(opened.shapes.elements)}
-    shape_constants = ShapeConstants(names, nodes, reads, {name: tuple(own.shape) for name, own in elements.items()}, program)
+    shape_constants = ShapeConstants(names, reads, {name: tuple(own.shape) for name, own in elements.items()}, program)
     inputs = tuple(value for value in plan.inputs if value not in constant_names)
     numbers = [number for own in elements.values() for number in own.reshape(-1)]
     shapes = tuple(spec.shape for spec in opened.network.inputs)
@@ -76,7 +76,7 @@ def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, constant_names: Sequ
 
 def tabulate_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
     """Returns the plan of a set of input shapes, as the plan of a class without symbols."""
-    return _tabulate(plan, _bind_plan(plan, Scope()), plan.inputs, signature, {}, ShapeConstants((), (), (), {}, None), ())
+    return _tabulate(plan, _bind_plan(plan, Scope()), plan.inputs, signature, {}, ShapeConstants((), (), {}, None), ())
 
 
 def _tabulate(

@@ -1,8 +1,7 @@
 """Plans of machine code written down and read again, without symbols and addresses.
 
-A plan is pickled, except four things. An array that is part of a constant or of packed weights is a place in one of the plan's
-memories; an address among the numbers of calls is a memory and a distance; a kernel is its name; a node of the toolkit is that of the
-network, which is compiled again. The plan of one set of sizes is that of a class without symbols, and is read without a network.
+A plan of one set of sizes is pickled, except three things. An array that is part of a constant or of packed weights is a place in one of
+the plan's memories; an address among the numbers of calls is a memory and a distance; a kernel is its name. It is read without a network.
 
 Pickled plans lie in the private store alone, as machine code does, and never in a blob. Their names hold the digest of the code
 that wrote them, so that they have the expected form when they are read.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
@@ -20,16 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType
 from hetero_cpu.machine.calls import Address, NativeCall
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.memory import allocate_arena
 from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.weights import LazyArray, PackedWeights
 from hetero_cpu.plan.open_plan import NumberForm, OpenPlan, OpenStep, ShapeConstants
-from hetero_cpu.plan.plan import ExecutionPlan, External, Foreign, PlannedStep
+from hetero_cpu.plan.plan import ExecutionPlan, External, PlannedStep
 from hetero_cpu.symbols.evaluation import Table
 from hetero_cpu.symbols.size_class import ClassForm, SizeClass
 from hetero_cpu.symbols.sizes import Size, value_of
@@ -65,7 +62,6 @@ class Memories:
 
     def __init__(self, constants: Mapping[str, Initializer], weights: PackedWeights) -> None:
         self.owners: list[str | LazyArray | Array] = []
-        self._name_of_constant = {id(constant): name for name, constant in constants.items()}
         self._place_of_owner: dict[Any, int] = {}
         spans: list[tuple[int, int, Any]] = [(*byte_bounds(lazy.get()), lazy) for lazy in weights.list_made()]
         # Behind packed weights, so that a weight without packing is the constant itself. A plan holds the constants that it reads: to
@@ -106,57 +102,6 @@ class Memories:
             self._place_of_owner[key] = len(self.owners)
             self.owners.append(owner)
         return self._place_of_owner[key]
-
-    def describe(self) -> tuple[Any, ...]:
-        """Returns the description of each memory, for `open_memories`."""
-        described: list[Any] = []
-        while len(described) < len(self.owners):
-            # Sources of packed weights may be further owners.
-            described.append(self._describe(self.owners[len(described)]))
-        return tuple(described)
-
-    def _describe(self, owner: Any) -> Any:
-        if isinstance(owner, str):
-            return owner
-        if isinstance(owner, LazyArray):
-            return _dump(([self._describe_source(source) for source in owner.sources], owner.purpose, owner.make), self)
-        return np.frombuffer(owner.tobytes(), np.uint8)
-
-    def _describe_source(self, source: Array | Initializer) -> str | Array:
-        if not isinstance(source, Initializer):
-            return source
-        name = self._name_of_constant.get(id(source))
-        return source.array if name is None else name
-
-
-def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], weights: PackedWeights, workers: int) -> FindMemory:
-    """Returns the memories of a plan for a network with the same constants; weights are packed by up to `workers` threads."""
-    opened: dict[int, Array | LazyArray] = {}
-
-    def open_memory(place: int) -> Array | LazyArray:
-        if place not in opened:
-            described = written.memories[place]
-            if isinstance(described, str):
-                opened[place] = constants[described].array
-            elif isinstance(described, bytes):
-                sources, purpose, make = _load(described, find)
-                own = [constants[source] if isinstance(source, str) else source for source in sources]
-                opened[place] = weights.pack_lazily(tuple(own), purpose, make)
-            else:
-                opened[place] = memory = allocate_arena(described.size)
-                memory[...] = described
-        return opened[place]
-
-    def find(place: int) -> Array:
-        memory = open_memory(place)
-        return memory.get() if isinstance(memory, LazyArray) else memory
-
-    for place in range(len(written.memories)):
-        open_memory(place)
-    if workers > 1:
-        # Reading packs the weights in order.
-        weights.pack_all(workers)
-    return find
 
 
 class _Pickler(pickle.Pickler):
@@ -204,16 +149,19 @@ def _load(content: bytes, find_memory: FindMemory) -> Any:
     return _Unpickler(content, find_memory).load()
 
 
-def write_plan(plan: OpenPlan, memories: Memories, network: Network | None = None) -> WrittenPlan:
-    """Returns a plan that was made here, with nodes of the toolkit if they are of `network`. `memories` is left to the caller.
+def write_plan(plan: OpenPlan, memories: Memories) -> WrittenPlan:
+    """Returns a plan of machine code that was made here for one set of sizes. `memories` is left to the caller.
 
     Raises: NotStorableError.
     """
-    origin, shape_constants, own = plan.origin, plan.shape_constants, plan.plan
-    if origin is None or origin.scope.has_far_constants:
+    origin, own = plan.origin, plan.plan
+    if origin is None:
         raise NotStorableError("an address that is not known")
-    if network is None and shape_constants.nodes:
-        raise NotStorableError("constants that nodes compute")
+    if plan.shape_constants.names:
+        raise NotStorableError("constants that follow from sizes")
+    foreign = next((step.node.label for step in plan.steps if step.foreign is not None), None)
+    if foreign is not None:
+        raise NotStorableError(f"{foreign}, which the toolkit computes")
     numbers = plan.numbers
     addresses = _list_addresses(origin.calls, memories)
     table = numbers.table.constants.copy()
@@ -226,7 +174,6 @@ def write_plan(plan: OpenPlan, memories: Memories, network: Network | None = Non
             planned.work.reads,
             planned.writes,
             {value: tuple(map(value_of, strides)) for value, strides in planned.strides.items()},
-            None if step.foreign is None else _write_foreign(step.foreign, network),
         )
         for step, planned in zip(plan.steps, own.steps, strict=True)
     ]
@@ -236,9 +183,8 @@ def write_plan(plan: OpenPlan, memories: Memories, network: Network | None = Non
         "calls": [(call.kernel.name, len(call.numbers)) for call in origin.calls],
         "steps": steps,
         "tables": plan.tables,
-        "shape_constants": (shape_constants.names, shape_constants.nodes, shape_constants.reads, dict(shape_constants.elements)),
         "constants": dict(plan.constants),
-        "inputs": plan.inputs[: len(plan.inputs) - len(shape_constants.names)],
+        "inputs": plan.inputs,
         "outputs": own.outputs,
         "external": (own.external.inputs, dict(own.external.outputs)),
         "arena_bytes": value_of(own.arena_bytes),
@@ -269,32 +215,7 @@ def _find_span(kept: Any) -> tuple[int, int] | None:
     return begin, begin + kept.nbytes
 
 
-def _write_foreign(work: Foreign, network: Network | None) -> tuple[Any, ...]:
-    """Returns a node of the toolkit, which the network has but for the names that it reads: these, its constants and the other types."""
-    from hetero_core.kernels.registry import find_kernel  # the toolkit
-
-    (step,) = work.program.steps
-    node = step.node
-    index = network.index_of_producer.get(node.writes[0]) if node.writes and network is not None else None
-    is_own = index is not None and network is not None and _is_like(node, network.nodes[index])
-    if not is_own or node.bodies or find_kernel(node) is None:
-        raise NotStorableError(f"{node.label} is the toolkit's, and not the network's own")
-    specs = (*work.program.inputs, *work.program.outputs)
-    if any(not isinstance(spec.type, TensorType) or spec.type.dtype is None for spec in specs):
-        raise NotStorableError(f"{node.label} has values of unknown types")
-    computed = {spec.name for spec in work.program.inputs}
-    names = zip(node.inputs, step.sources, strict=True)
-    constants = {name: np.asarray(work.program.values[slot]) for name, slot in names if name and name not in computed}
-    return node.name, node.inputs, {spec.name: spec.dtype for spec in specs}, constants, work.placed
-
-
-def _is_like(node: Node, other: Node) -> bool:
-    """Says whether two nodes differ at most in the names of their inputs, which passes may change."""
-    fields = [(own.name, own.op_type, own.domain, own.since_version, own.outputs, own.attributes.keys()) for own in (node, other)]
-    return fields[0] == fields[1] and all(value is other.attributes[key] for key, value in node.attributes.items())
-
-
-def read_plan(written: WrittenPlan, find_memory: FindMemory, network: Network | None = None) -> OpenPlan:
+def read_plan(written: WrittenPlan, find_memory: FindMemory) -> OpenPlan:
     """Returns a plan that was written down, its kernels named and its memories as `find_memory` has them."""
     body = _load(written.body, find_memory)
     numbers: NumberForm = body["numbers"]
@@ -303,57 +224,21 @@ def read_plan(written: WrittenPlan, find_memory: FindMemory, network: Network | 
         numbers.table.constants[row] = memories[place].__array_interface__["data"][0] + distance
     steps: list[OpenStep] = []
     planned: list[PlannedStep] = []
-    for named, actions, kernels, reads, writes, strides, foreign in body["steps"]:
-        if foreign is None:
-            name, op_type, domain, opset, since_version, origins = named
-            node = Node(name, op_type, (), (), domain=domain, opset=opset, since_version=since_version, origins=origins)
-            steps.append(OpenStep(node, actions))
-            recipe = Recipe(reads, _refuse, kernels=tuple(Kernel(kernel, None) for kernel in kernels))
-            planned.append(PlannedStep(node, recipe, writes, strides=strides))
-        else:
-            node, work = _read_foreign(foreign, network)
-            steps.append(OpenStep(node, (), work, writes))
-            planned.append(PlannedStep(node, work, writes, strides=strides))
-    shape_constants = _read_shape_constants(body["shape_constants"], network)
+    for named, actions, kernels, reads, writes, strides in body["steps"]:
+        name, op_type, domain, opset, since_version, origins = named
+        node = Node(name, op_type, (), (), domain=domain, opset=opset, since_version=since_version, origins=origins)
+        steps.append(OpenStep(node, actions))
+        recipe = Recipe(reads, _refuse, kernels=tuple(Kernel(kernel, None) for kernel in kernels))
+        planned.append(PlannedStep(node, recipe, writes, strides=strides))
     inputs, external = body["inputs"], External(*body["external"])
-    plan = ExecutionPlan(
-        tuple(planned), {}, {}, {}, (*inputs, *shape_constants.names), body["outputs"], body["arena_bytes"], external
-    )
+    plan = ExecutionPlan(tuple(planned), {}, {}, {}, inputs, body["outputs"], body["arena_bytes"], external)
     native = [NativeCall(Kernel(name, None), (0,) * count, 0) for name, count in body["calls"]]
     if native:
         native[0] = replace(native[0], keep=tuple(memories.values()))
     return OpenPlan(
-        plan, SizeClass(written.form), numbers, shape_constants,
+        plan, SizeClass(written.form), numbers, ShapeConstants((), (), {}, None),
         inputs=inputs, calls=native, steps=steps, tables=body["tables"], constants=body["constants"],
     )  # fmt: skip
-
-
-def _read_foreign(fields: Sequence[Any], network: Network | None) -> tuple[Node, Foreign]:
-    from hetero_core.kernels.program import compile_node  # the toolkit
-
-    name, inputs, dtypes, constants, placed = fields
-    assert network is not None, "a plan with nodes of the toolkit is read for its network"
-    node = replace(next(node for node in network.nodes if node.name == name), inputs=inputs)
-    own = {constant: Initializer.of_array(array) for constant, array in constants.items()}
-    types = {value: TensorType(dtype, None) for value, dtype in dtypes.items()}
-    types |= {constant: initializer.type for constant, initializer in own.items()}
-    program = compile_node(node, types, own)
-    return node, Foreign(program, tuple(spec.name for spec in program.inputs), placed)
-
-
-def _read_shape_constants(fields: Sequence[Any], network: Network | None) -> ShapeConstants:
-    names, nodes, reads, shapes = fields
-    program = None
-    if nodes:
-        from hetero_cpu.symbols.network import compile_constant_nodes  # inference with symbols
-
-        assert network is not None, "a plan with constants that nodes compute is read for its network"
-        node_of_name = {node.name: node for node in network.nodes}
-        computed = [name for name in names if name not in shapes]
-        program = compile_constant_nodes(
-            network, [node_of_name[name] for name in nodes], {name: shapes[name] for name in reads}, computed
-        )
-    return ShapeConstants(names, nodes, reads, shapes, program)
 
 
 def _refuse(*_: Any) -> Any:

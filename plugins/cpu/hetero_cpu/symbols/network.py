@@ -350,37 +350,25 @@ def expose_shape_constants(network: Network) -> tuple[Network, tuple[str, ...]]:
     return exposed, shape_constants
 
 
-def compile_shape_constants(
-    names: Sequence[str], open_shapes: OpenShapes
-) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
-    """Returns the program of shape constants, its nodes by name, and the values that it reads, with symbols as elements."""
-    needed, nodes = set(names), []
-    for node in reversed(open_shapes.network.nodes):
+def compile_shape_constants(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...]]:
+    """Returns the program of shape constants, and the values that it reads, with symbols as elements."""
+    network, needed, nodes = open_shapes.network, set(names), []
+    for node in reversed(network.nodes):
         if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
             continue
         nodes.append(node)
         needed.update(node.reads)
-    reads = sorted(value for value in needed if value in open_shapes.elements)
+    reads = tuple(sorted(value for value in needed if value in open_shapes.elements))
     if any(node.op_type in ("Shape", "Size") for node in nodes):
         raise NotOpenError("a shape of unknown elements")
-    nodes.reverse()
-    ranks = {name: tuple(open_shapes.elements[name].shape) for name in reads}
-    computed = tuple(name for name in names if name not in open_shapes.elements)
-    program = compile_constant_nodes(open_shapes.network, nodes, ranks, computed)
-    return program, tuple(node.name for node in nodes), tuple(reads)
-
-
-def compile_constant_nodes(
-    network: Network, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]
-) -> Program | None:
-    """Returns the program that computes shape constants by nodes of the network from values of int64 of these shapes."""
     if not nodes:
-        return None
+        return None, reads
     types, values = network.types, {value for node in nodes for value in node.reads}
-    inputs = tuple(ValueSpec(name, TensorType("int64", shape)) for name, shape in shapes.items())
-    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in names)
+    inputs = tuple(ValueSpec(name, TensorType("int64", tuple(open_shapes.elements[name].shape))) for name in reads)
+    computed = (name for name in names if name not in open_shapes.elements)
+    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in computed)
     constants = {name: network.initializers[name] for name in sorted(values) if name in network.initializers}
     # A kernel with known types does not look at them in each run.
     values.update(value for node in nodes for value in node.writes)
     known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
-    return compile_program(Graph("shape constants", inputs, outputs, tuple(nodes), constants, known))
+    return compile_program(Graph("shape constants", inputs, outputs, tuple(reversed(nodes)), constants, known)), reads

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_cpu.machine.calls import Address
 from hetero_cpu.symbols.terms import (
     Atom,
     Expansions,
@@ -49,7 +48,6 @@ class Scope:
     """The addresses of small arrays that are made when a plan is bound, by the function that makes them and its numbers."""
     is_structural: bool = False
     """Whether sizes are equal only if they are the same expression, which leaves no guard: for passes that may miss a chance."""
-    has_far_constants: bool = False  # whether a symbol was added to the address of a constant
     _numbers: dict[Atom, int] = field(default_factory=dict)
     _bases: set[int] = field(default_factory=set)
     _limits: dict[tuple[tuple[tuple[int, ...], int], ...], tuple[int, int]] = field(default_factory=dict)
@@ -341,8 +339,6 @@ def _divide_by(scope: Scope, above: Terms, factor: int) -> Any:
 
 
 def _operate(left: Size, right: Any, combine: Any) -> Any:
-    if type(right) is Address:
-        left.scope.has_far_constants = True
     if not _is_whole(right):
         return NotImplemented
     return make_size(left.scope, combine(left.terms, terms_of(right)))

@@ -175,7 +175,7 @@ def test_keys_and_values_are_appended_to_their_caches(native: NativeRun, **drawn
 
 
 @pytest.mark.parametrize("begin", [0, 8, 1])
-def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begin: int) -> None:
+def test_long_caches_are_written_where_they_lie(native: NativeRun, begin: int) -> None:
     from hetero_cpu.operators.attention import plan_native_attention
     from hetero_cpu.operators.tiling import allocate_floats
 
@@ -186,7 +186,6 @@ def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begi
     node = Node("attention", "Attention", names, ("y", "present_k", "present_v"), since_version=24)
     recipe = plan_native_attention(native.make_site([node], images, {}, (2, 3, 1, 32)))
     assert recipe is not None
-    assert recipe.kernels[0].name.endswith("far")
     memories = [allocate_floats(array.size + 32) for array in (k, v)]
     for memory in memories:
         memory[...] = np.nan
