@@ -10,10 +10,11 @@ from math import inf, prod
 import numpy as np
 
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
-from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, name_fields
+from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.images import has_channel_vectors
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
@@ -240,13 +241,17 @@ def plan_native_layer_norm(site: Site) -> Recipe | None:
 
 
 def plan_native_instance_norm(site: Site) -> Recipe | None:
-    """Returns the recipe of a normalization of each channel of each image, in C order. Source: ONNX InstanceNormalization-6."""
+    """Returns the recipe of a normalization of each channel of each image. Source: ONNX InstanceNormalization-6."""
     node = site.node
     value = node.inputs[0]
     shape = site.shape(value)
     if node.since_version < 6 or not site.is_float32(*node.inputs) or len(shape) < 3 or site.group.epilogue:
         return None
-    if not all(site.prototypes[name].flags.c_contiguous for name in node.inputs):
+    if not all(site.prototypes[name].flags.c_contiguous for name in node.inputs[1:]):
+        return None
+    if has_channel_vectors(site.prototypes[value]) and site.is_channels_last(value):
+        return _plan_image_norm(site)
+    if not site.prototypes[value].flags.c_contiguous:
         return None
     batch, channels = shape[:2]
     kernel = make_moments(Moments(has_mean=True, scale="r", shift="r"))
@@ -256,6 +261,65 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
 
     epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
     return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=2, overwrites=True)
+
+
+def _plan_image_norm(site: Site) -> Recipe:
+    """Returns the recipe of a normalization of images channels last."""
+    kernel, epsilon = Kernel("normalize_images", _emit_image_norm), bits_of(site.node.attributes.get("epsilon", 1e-5))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        (x, scale, shift), y = reads, writes[0]
+        batch, channels, height, width = x.shape
+        blocks = -(-channels // find_width())
+        numbers = {
+            **list_strides("x", x), **list_strides("y", y), "scale": address_of(scale), "shift": address_of(shift), "epsilon": epsilon,
+            "channels": channels, "height": height, "width": width, "blocks": blocks,
+        }  # fmt: skip
+        return [NativeCall(kernel, tuple(numbers[key] for key in _IMAGE_PARAMETERS), batch * blocks, (*reads, y))]
+
+    return Recipe(tuple(site.node.inputs), bind, is_channels_last=True, overwrites=(0,), kernels=(kernel,))
+
+
+_IMAGE_PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "y", "y_image", "y_row", "y_pixel", "scale", "shift", "epsilon", "channels", "height", "width",
+    "blocks",
+)  # fmt: skip
+
+
+def _emit_image_norm(name: str, width: int) -> Code:
+    """Emits (x - mean) / sqrt(variance + epsilon) * scale + shift of a vector of channels of an image; a chunk is such a vector.
+
+    The pixels of a row are summed before the rows, so that the sums of large images lose few digits.
+    """
+    code, p, chunk, _ = begin_kernel(name, width, _IMAGE_PARAMETERS)
+    image, size = chunk // p["blocks"], (p["channels"] + (p["blocks"] - 1)) // p["blocks"]
+    first = chunk % p["blocks"] * size
+    end = (first + size).at_most(p["channels"])
+    count = code.spread(code.float_from(p["height"] * p["width"]))
+    with code.loop(first, end, width) as channel:
+        mask, place = code.mask_first(end - channel), channel * FLOAT_BYTES
+        x, y = (p[key] + image * p[f"{key}_image"] + place for key in ("x", "y"))
+
+        def find_mean(read: Callable[[Floats], Floats]) -> Floats:
+            total = code.variable(code.constant(0.0))
+            with code.loop(0, p["height"]) as row:
+                part = code.variable(code.constant(0.0))
+                with code.loop(0, p["width"]) as pixel:
+                    elements = code.load(x + row * p["x_row"] + pixel * p["x_pixel"], mask=mask)  # called inside the loop
+                    part.set(part.get() + read(elements))
+                total.set(total.get() + part.get())
+            mean: Floats = total.get() / count
+            return mean
+
+        mean = find_mean(lambda elements: elements)
+        variance = find_mean(lambda elements: (elements - mean) * (elements - mean))  # called inside the loop
+        epsilon = code.spread(code.float_of(p["epsilon"]))
+        factor = code.load(p["scale"] + place, mask=mask) / code.call_intrinsic("sqrt", variance + epsilon)
+        shift = code.load(p["shift"] + place, mask=mask)
+        with code.loop(0, p["height"]) as row, code.loop(0, p["width"]) as pixel:
+            centered = code.load(x + row * p["x_row"] + pixel * p["x_pixel"], mask=mask) - mean
+            code.store(y + row * p["y_row"] + pixel * p["y_pixel"], code.multiply_add(centered, factor, shift), mask=mask)
+    return code.finish()
 
 
 def _keep_element(code: Code, x: Floats) -> Floats:
