@@ -140,7 +140,8 @@ def _find_taps(code: Code, p: dict[str, Number], x: Number, point: Number, sampl
     axes, kind = [], "float64" if sampling.is_double else "float32"
     for coordinate, size in ((point + p["grid_axis"], p["height"]), (point, p["width"])):
         length, begin = code.convert_element(size, kind), code.load_element(coordinate, kind)
-        assert isinstance(length, Floats) and isinstance(begin, Floats)
+        assert isinstance(length, Floats)
+        assert isinstance(begin, Floats)
         place = begin + 1.0
         place = place * 0.5 * (length - 1.0) if sampling.aligns_corners else (place * length - 1.0) * 0.5
         if not sampling.has_zeros:

@@ -146,7 +146,11 @@ def test_layer_normalization_of_several_axes_equals_the_formula(width: int) -> N
 def test_instance_normalization_equals_the_formula(shape: tuple[int, ...], around: int | None, width: int) -> None:
     x = draw_array(9, *shape)
     is_last = around is not None and len(shape) == 4
-    arrays = {"x": lay_last(x, around=around or 0) if is_last else x, "scale": draw_array(7, shape[1]), "bias": draw_array(8, shape[1])}
+    arrays = {
+        "x": lay_last(x, around=around or 0) if is_last else x,
+        "scale": draw_array(7, shape[1]),
+        "bias": draw_array(8, shape[1]),
+    }
     y = lay_last(np.zeros_like(x), around=1) if is_last else np.empty(shape, np.float32)
     run(plan("InstanceNormalization", arrays, epsilon=1e-3), arrays, y, width)
     axes, wide = tuple(range(2, len(shape))), (-1, *[1] * (len(shape) - 2))

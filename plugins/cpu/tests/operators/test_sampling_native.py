@@ -30,7 +30,9 @@ def sample(x: Any, grid: Any, mode: str, padding: str, align: int) -> Any:
         for place, size in zip(grid[image, row, column, ::-1], x.shape[2:], strict=True):
             place = (place + 1) / 2 * (size - 1) if align else ((place + 1) * size - 1) / 2
             below = np.floor(place)
-            axes.append([(np.rint(place), 1.0)] if mode == "nearest" else [(below, 1 - (place - below)), (below + 1, place - below)])
+            axes.append(
+                [(np.rint(place), 1.0)] if mode == "nearest" else [(below, 1 - (place - below)), (below + 1, place - below)]
+            )
         for (i, down), (j, right) in product(*axes):
             inside = [np.clip(each, 0, size - 1) for each, size in zip((i, j), x.shape[2:], strict=True)]
             if padding == "border" or inside == [i, j]:
@@ -75,7 +77,7 @@ def test_samples_are_those_of_the_formula(core: Core, layout: str, mode: str, pa
 def test_points_that_are_no_numbers_or_far_outside(core: Core, padding: str) -> None:
     """An infinite pixel outside counts nothing, and a point that is NaN gives NaN, as in the toolkit."""
     model = onnx.parser.parse_model(
-        f'{BEGIN} (float[1, 2, 3, 3] x, float[1, 1, 6, 2] grid) => (float[1, 2, 1, 6] y) {{ '
+        f"{BEGIN} (float[1, 2, 3, 3] x, float[1, 1, 6, 2] grid) => (float[1, 2, 1, 6] y) {{ "
         f'y = GridSample <padding_mode = "{padding}"> (x, grid) }}'
     )
     x = draw(1, 2, 3, 3)
