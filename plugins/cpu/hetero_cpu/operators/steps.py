@@ -62,6 +62,7 @@ NATIVE_STEPS = (
     ("normalization", "plan_native_reduction", "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare"),
     ("resize", "plan_resize", "Resize Upsample"),
     ("sampling", "plan_grid_sample", "GridSample com.microsoft:GridSample"),
+    ("search", "plan_top", "TopK"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),

@@ -141,10 +141,18 @@ def test_layer_normalization_of_several_axes_equals_the_formula(width: int) -> N
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (3, 4, 70)])
-def test_instance_normalization_equals_the_formula(shape: tuple[int, ...], width: int) -> None:
-    arrays = {"x": draw_array(9, *shape), "scale": draw_array(7, shape[1]), "bias": draw_array(8, shape[1])}
-    y = run(plan("InstanceNormalization", arrays, epsilon=1e-3), arrays, np.empty(shape, np.float32), width)
+@pytest.mark.parametrize("around", [None, 0, 1], ids=["plain", "last", "inside"])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (3, 4, 70), (2, 39, 6, 4)])
+def test_instance_normalization_equals_the_formula(shape: tuple[int, ...], around: int | None, width: int) -> None:
+    x = draw_array(9, *shape)
+    is_last = around is not None and len(shape) == 4
+    arrays = {
+        "x": lay_last(x, around=around or 0) if is_last else x,
+        "scale": draw_array(7, shape[1]),
+        "bias": draw_array(8, shape[1]),
+    }
+    y = lay_last(np.zeros_like(x), around=1) if is_last else np.empty(shape, np.float32)
+    run(plan("InstanceNormalization", arrays, epsilon=1e-3), arrays, y, width)
     axes, wide = tuple(range(2, len(shape))), (-1, *[1] * (len(shape) - 2))
     x = arrays["x"].astype(np.float64)
     expected = (x - x.mean(axis=axes, keepdims=True)) / np.sqrt(x.var(axis=axes, keepdims=True) + 1e-3)
