@@ -34,9 +34,9 @@ def loop(xp: Namespace, trip_count: Array | None, cond: Array | None, *carried: 
     state = tuple(carried)
     scans = body.outputs[1 + len(carried) :]
     collected: list[tuple[Array, ...]] = []
-    trips = 0
+    trips, true = 0, xp.asarray(True)
     while goes_on and (limit is None or trips < limit):
-        results = body(xp.asarray(trips, dtype=np.int64), xp.asarray(goes_on), *state)
+        results = body(xp.asarray(trips, dtype=np.int64), true, *state)
         goes_on = bool(body.to_host(results[0]).reshape(-1)[0])
         state = results[1 : 1 + len(carried)]
         trips += 1

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.plan.plan import ExecutionPlan
+    from hetero_cpu.run.instance import Trip
     from hetero_cpu.run.plans import Planning
     from hetero_cpu.source import NetworkSource
     from hetero_cpu.symbols.evaluation import Products
@@ -153,6 +154,13 @@ class CpuExecutable(Executable):
             keeps_groups=True,
         )
         self._uneven: CpuExecutable | None = None
+        self._bodies: list[CpuExecutable] = []
+        # A weight that is held once has no second form in a body.
+        self._open_body = (
+            None
+            if is_once
+            else partial(_open_body, self._bodies, extensions=extensions, kernels=kernels, workers=workers, streams=streams)
+        )
         self._extensions = dict(extensions)
         self._verifier = Verifier([spec.name for spec in self.outputs])
         signature = read_static_signature(self.inputs)
@@ -197,6 +205,15 @@ class CpuExecutable(Executable):
         finally:
             if not self._has_run.is_set():
                 self._has_run.set()
+
+    def open_trip(self) -> Trip | None:
+        """Returns the call of a run for a single thread, if the network is small, of fixed sizes, and has machine code alone."""
+        if self._only_plan is None or not self._only_plan[0].is_native or self._only_plan[0].needs_check:
+            return None
+        from hetero_cpu.run.instance import Instance  # imports the modules of plans
+
+        plan, products = self._only_plan
+        return Instance(plan.opened).open_trip(products)
 
     def _find_uneven(self) -> CpuExecutable:
         """Returns the executable for runs whose rows are not equally long, made the first time."""
@@ -315,7 +332,7 @@ class CpuExecutable(Executable):
                 begin_packing=lambda: self._begin_packing(),  # a bound method would hold the executable
             )
             if class_plan is not None:
-                return PlanInUse(class_plan)
+                return self._use(class_plan, self.transformed)
             self._plans.failures += 1
         return (yield from self._plan_sizes(join_network(special), signature))
 
@@ -331,9 +348,17 @@ class CpuExecutable(Executable):
         yield from plan.kernels
         self._begin_packing()
         self.native_weights.pack_all(self.workers)
-        opened = tabulate_fixed_plan(plan, signature)
+        opened = self._use(tabulate_fixed_plan(plan, signature), special)
         self._let_go(special)
-        return PlanInUse(opened)
+        return opened
+
+    def _use(self, plan: OpenPlan, network: Network) -> PlanInUse:
+        """Returns a plan in use, its bodies run by executables of their own; `network` has its constants."""
+        if self._open_body is not None and plan.plan.foreign_count and any(step.node.bodies for step in plan.steps):
+            from hetero_cpu.bodies import open_bodies  # few networks have any
+
+            open_bodies(plan, network.initializers, self._open_body)
+        return PlanInUse(plan)
 
     def _begin_packing(self) -> None:
         """Waits for runs of the toolkit, and delays new runs, if packing beside them would hold the weights of a large file twice."""
@@ -509,7 +534,8 @@ class CpuExecutable(Executable):
         return [plan.plan for own in self._list_executables() for plan in own._plans.plans.copy()]
 
     def _list_executables(self) -> list[CpuExecutable]:
-        return [self] if self._uneven is None else [self, self._uneven]
+        executables = [self] if self._uneven is None else [self, self._uneven]
+        return [*executables, *(inner for own in executables for body in own._bodies for inner in body._list_executables())]
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
         """Notes which outputs only the next run reads: a cache among them grows in place."""
@@ -540,8 +566,16 @@ class CpuExecutable(Executable):
             self._teams.close()
         if self._product_team is not None:
             self._product_team.close()
-        if self._uneven is not None:
-            self._uneven.close()
+        for own in (*self._bodies, *([] if self._uneven is None else [self._uneven])):
+            own.close()
+
+
+def _open_body(bodies: list[CpuExecutable], network: Network, **options: Any) -> CpuExecutable:
+    """Returns the executable of a body that is written as a network, and adds it to `bodies`."""
+    from hetero_cpu.source import load_source  # few networks have bodies that run often
+
+    bodies.append(CpuExecutable(load_source(network), **options))
+    return bodies[-1]
 
 
 def assume_even_rows(source: NetworkSource) -> tuple[NetworkSource, EvenRows | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -333,6 +333,19 @@ class Instance:
             current.team = None
             current.passed.clear()
 
+    def open_trip(self, products: Products) -> Trip | None:
+        """Returns the call of a run without a context, for sizes that never change; None unless machine code in the arena is all."""
+        bound = self._bind(products)
+        calls, chunks = self._plan.numbers.counts[:2]
+        is_outside = bool(self._lent) or any(root is not None for _, root in self._inputs)
+        if is_outside or self._silence is None or self._program is None or (bound.numbers[calls : calls + chunks] > 1).any():
+            return None
+        if not all(value in self._arrays for value, _ in self._outputs):
+            return None
+        inputs = tuple([self._arrays.get(value) for value, _ in self._inputs])
+        outputs = tuple([self._arrays[value] for value, _ in self._outputs])
+        return Trip(inputs, outputs, partial(self._silence.run, self._calls.run))
+
     def _open_caches(
         self, appended: AppendedCaches, bound: BoundSizes, external: dict[str, Array], begins: list[int], context: RunContext
     ) -> dict[str, Array]:
@@ -459,6 +472,18 @@ class Instance:
             else:
                 outputs.append(place if is_outside else place.copy())
         return OwnOutputs(outputs) if are_own else tuple(outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """A run of a small plan of fixed sizes without a context, in 1 us. Used by one thread at a time.
+
+    `call` reads `inputs`, the places of the inputs (None if no step reads it), which it may overwrite, and writes `outputs`.
+    """
+
+    inputs: tuple[Array | None, ...]
+    outputs: tuple[Array, ...]
+    call: Callable[[], None]
 
 
 def _open_program(plan: OpenPlan) -> NativeProgram:

@@ -2,6 +2,7 @@
 
 ```text
 If, constant condition              ──> the nodes of the branch
+If, branches of a few single elements ──> the nodes of both ── Where
 Loop, constant number of trips      ──> the nodes of its body for each trip; scan outputs: Unsqueeze of each trip ── Concat
 Scan, constant length               ──> Gather of each row ── the nodes of its body; scan outputs as above
 list of tensors ── ConcatFromSequence ──> Unsqueeze of each, or nothing ── Concat
@@ -37,7 +38,13 @@ _LARGEST_NUMBERS = 1 << 10
 """Bytes of constants, and of their results, that are computed for each trip: counters, conditions and shapes."""
 
 
-_VERSIONS = {"Concat": 13, "Gather": 13, "Identity": 16, "Unsqueeze": 13}
+_MOST_SELECTED = 8
+"""Nodes of two branches of which both are computed."""
+_TOTAL = frozenset(
+    {"Add", "And", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Mul", "Neg", "Not", "Or", "Sub", "Xor"}
+)
+"""Operators that work element by element and fail for no element."""
+_VERSIONS = {"Concat": 13, "Gather": 13, "Identity": 16, "Unsqueeze": 13, "Where": 16}
 
 
 class _DependsOnRunError(Exception):
@@ -105,9 +112,25 @@ class _Unroller:
         return True
 
     def _write_branch(self, node: Node) -> None:
+        if node.inputs[0] not in self._constants and self._can_select(node):
+            branches = [_Trips(self, node, node.bodies[name]).write(()) for name in ("then_branch", "else_branch")]
+            for output, *values in zip(node.outputs, *branches, strict=True):
+                if output:
+                    self._insert("Where", (node.inputs[0], *values), output)
+            return
         condition = self._read(node.inputs[0])
         body = node.bodies["then_branch" if condition.reshape(-1)[0] else "else_branch"]
         self._name_outputs(node.outputs, _Trips(self, node, body).write(()))
+
+    def _can_select(self, node: Node) -> bool:
+        """Says whether the branches compute a few single elements of one shape, as a condition of two parts that torch exports."""
+        bodies, outer = tuple(node.bodies.values()), {node.inputs[0], *node.captures}
+        inner = [constant for body in bodies for constant in body.initializers.values()]
+        shapes = {shape_of(self._types.get(value)) for value in outer} | {constant.shape for constant in inner}
+        nodes = [own for body in bodies for own in body.nodes]
+        are_tensors = all(isinstance(self._types.get(value), TensorType) for value in outer)
+        are_plain = len(nodes) <= _MOST_SELECTED and all(own.op_type in _TOTAL and not own.domain for own in nodes)
+        return are_tensors and are_plain and len(shapes) == 1 and shapes <= {(), (1,)}
 
     def _write_loop(self, node: Node) -> None:
         limit_name, condition, *carried = (*node.inputs, "", "")[: max(len(node.inputs), 2)]
@@ -173,10 +196,10 @@ class _Unroller:
         self._constants[name], self._types[name] = constant, constant.type
 
     def _insert(self, op_type: str, inputs: tuple[str, ...], output: str = "", **attributes: Any) -> str:
-        """Adds a node of ONNX, and returns its output, of the element type of the first input."""
+        """Adds a node of ONNX, and returns its output, of the element type of its data."""
         name = self._names.node(f"{output or inputs[0]}/{op_type}/{len(self._nodes)}")
         output = output or self._names.value(name)
-        value_type, version = self._types.get(inputs[0]), _VERSIONS[op_type]
+        value_type, version = self._types.get(inputs[-1 if op_type == "Where" else 0]), _VERSIONS[op_type]
         if value_type is not None and output not in self._types:
             self._types[output] = drop_shape(value_type)
         self.add(Node(name, op_type, inputs, (output,), "", version, version, MappingProxyType(attributes)))
