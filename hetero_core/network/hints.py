@@ -1,9 +1,9 @@
 """Declared shapes beside inferred shapes: forgotten before inference, compared after it, so that no wrong declaration reaches a
 device.
 
-Element types and the inputs of the root graph are no hints. The bodies of a Loop or Scan keep the declared shapes of their inputs
-and
-outputs, since without iterations a scan output has its declared size; inference starts without it. Imports nothing heavy.
+Element types and the inputs of the root graph are no hints; the shapes of a sequence's items are. The bodies of a Loop or Scan keep the
+declared shapes of their inputs and outputs, since without iterations a scan output has its declared size; inference starts without it.
+Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, Hint, word_contradiction
 from hetero_core.network.graph import Graph, GraphLike, Network, Node
-from hetero_core.network.types import Dimension, MapType, TensorType, ValueType, merge_types, shape_of
+from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType, merge_types, shape_of
 
 
 def rebuild_graph(graph: GraphLike, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> GraphLike:
@@ -34,8 +34,11 @@ def rebuild_graph(graph: GraphLike, nodes: tuple[Node, ...], types: Mapping[str,
 
 
 def forget_shapes(network: Network) -> Network:
-    """Returns the network with the element types alone of all values but its inputs and constants, bodies included."""
-    known = {spec.name: spec.type for spec in network.inputs}
+    """Returns the network with the element types alone of all values but its inputs and constants, bodies included.
+
+    Items of a sequence may have any shape, as in ONNX Runtime, whatever an input declares.
+    """
+    known = {spec.name: drop_shape(spec.type) if _holds_sequence(spec.type) else spec.type for spec in network.inputs}
     return rebuild_graph(network, tuple(map(_forget_in_bodies, network.nodes)), _forget_types(network, known))
 
 
@@ -64,6 +67,10 @@ def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, Val
         name: known[name] if name in known else constants[name].type if name in constants else drop_shape(value_type)
         for name, value_type in graph.types.items()
     }
+
+
+def _holds_sequence(value_type: ValueType) -> bool:
+    return isinstance(value_type.element if isinstance(value_type, OptionalType) else value_type, SequenceType)
 
 
 def drop_shape(value_type: ValueType) -> ValueType:

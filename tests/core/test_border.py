@@ -128,6 +128,6 @@ def test_states_refuse_inputs_with_a_default_and_sequences(core: Core, read: Rea
     with pytest.raises(InvalidNetworkError, match="a state is a tensor; these are"):
         sequence.with_state({"y": "x"})
     with pytest.raises(
-        InvalidNetworkError, match=r"input 'x' of network 'g': expected a tensor to describe, it is sequence\(float32\[2\]\)"
+        InvalidNetworkError, match=r"input 'x' of network 'g': expected a tensor to describe, it is sequence\(float32\[...\]\)"
     ):
         sequence.with_inputs({"x": InputInfo("U8")})

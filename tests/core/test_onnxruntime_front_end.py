@@ -131,6 +131,15 @@ def test_outputs_are_chosen_by_names_or_positions() -> None:
         session.run(["w"], {"x": x})
 
 
+@pytest.mark.parametrize("declared", ["float", "float[N]", "float[3]"])
+def test_items_of_a_sequence_have_any_shape_whatever_the_model_declares(declared: str) -> None:
+    session = open_session(
+        f"g (seq({declared}) x) => (float[n] y, int64 z) {{ y = ConcatFromSequence <axis = 0> (x) z = SequenceLength (x) }}"
+    )
+    y, z = session.run(None, {"x": [np.ones(3, np.float32), np.zeros(2, np.float32)]})
+    assert (y.tolist(), z.tolist()) == ([1, 1, 1, 0, 0], 2)
+
+
 def test_index_outside_its_axis_is_an_invalid_argument() -> None:
     session = open_session("g (float[3] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }")
     with pytest.raises(EXCEPTIONS["InvalidArgument"], match="index 7 is out of bounds for axis 0 with size 3"):
