@@ -110,7 +110,11 @@ def _open_series(body: BoundBody, before: tuple[Any, ...], states: tuple[Any, ..
     trips = program.trips.get(tuple([getattr(value, "shape", None) for value in values]))
     if not trips or body.limits is not None:
         return None
-    trip, first, count = trips.pop(), len(before), len(states)
+    try:
+        trip = trips.pop()
+    except IndexError:  # another thread has taken the last
+        return None
+    first, count = len(before), len(states)
     series = _Series(trip, trips, body, trip.inputs[first : first + count], states, trip.outputs[min(first, 1) :])
     if series.fits and all(place is None or place.dtype == value.dtype for place, value in zip(trip.inputs, values, strict=True)):
         return series
