@@ -24,7 +24,7 @@ import pytest
 import hetero_core.frontends.onnxruntime as ort
 from hetero_core import Core, Executable, QueryResult, hookimpl
 from hetero_core.devices.processors import count_processors
-from hetero_core.errors import HeteroError, InputShapeError
+from hetero_core.errors import HeteroError, InputShapeError, NetworkDeclarationWarning
 from hetero_core.frontends import shared_core
 from hetero_core.frontends.onnxruntime.errors import EXCEPTIONS, make_error
 from hetero_core.frontends.onnxruntime.providers import read_providers
@@ -138,6 +138,19 @@ def test_items_of_a_sequence_have_any_shape_whatever_the_model_declares(declared
     )
     y, z = session.run(None, {"x": [np.ones(3, np.float32), np.zeros(2, np.float32)]})
     assert (y.tolist(), z.tolist()) == ([1, 1, 1, 0, 0], 2)
+
+
+def test_input_declared_without_dimensions_takes_any(caplog: pytest.LogCaptureFixture) -> None:
+    """As ONNX Runtime does; models of onnx-array-api are declared so."""
+    model = onnx.parser.parse_model(HEAD + "g (float x) => (float y) { y = Mul (x, x) }")
+    assert model.graph.input[0].type.tensor_type.HasField("shape")
+    session = ort.InferenceSession(model.SerializeToString(), providers=CPU)
+    assert session.run(None, {"x": np.float32(3)})[0].tolist() == 9
+    with pytest.warns(NetworkDeclarationWarning, match=r"'y' .* is declared as float32\[\], but has shape \[3, 2\]"):
+        assert session.run(None, {"x": X})[0].tolist() == Y.tolist()
+    assert session.run(None, {"x": np.float32(3)})[0].tolist() == 9
+    assert "a run gives dimensions to x; it is loaded with an open rank" in caplog.text
+    assert session.get_inputs()[0].shape == []
 
 
 def test_index_outside_its_axis_is_an_invalid_argument() -> None:

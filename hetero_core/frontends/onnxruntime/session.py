@@ -27,7 +27,7 @@ from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, Ort
 from hetero_core.frontends.shared_core import find_core, limit_threads, report_once
 from hetero_core.network.reader import read_proto
 from hetero_core.network.tensors import read_type
-from hetero_core.network.types import ValueSpec, shape_of
+from hetero_core.network.types import TensorType, ValueSpec, shape_of
 from hetero_core.profile import Profile
 from hetero_core.runtime.inputs import name_inputs
 from hetero_core.runtime.outputs import own_outputs
@@ -70,6 +70,7 @@ class InferenceSession:
         self._profiles: deque[Profile] = deque(maxlen=1000)  # the last runs
         self._begin = time.monotonic_ns()
         self._has_open_sizes = False
+        self._open_ranks: frozenset[str] = frozenset()
         self._place(providers, provider_options)
         if self._sess_options.optimized_model_filepath:
             _copy_model(self._source, self._sess_options.optimized_model_filepath, getattr(self._sess_options, "entries", {}))
@@ -117,10 +118,13 @@ class InferenceSession:
         weights, files = getattr(options, "weights", {}), getattr(options, "files", {})
         shapes = _find_shapes(proto, options) if isinstance(options, SessionOptions) else {}
         source: Any = self._source
-        if weights or files:
+        if weights or files or self._open_ranks:
             folder = folder or (os.path.dirname(os.path.abspath(source)) if isinstance(source, str) else None)
             source = _replace_weights(source, weights, files)
-        if not (weights or files or folder or shapes or self._has_open_sizes):
+            for value in source.graph.input:
+                if value.name in self._open_ranks:
+                    value.type.tensor_type.ClearField("shape")
+        if not (weights or files or folder or shapes or self._has_open_sizes or self._open_ranks):
             return source
         network = find_core().read_network(source, base=folder)
         network = network.with_shapes(shapes) if shapes else network
@@ -255,31 +259,39 @@ class InferenceSession:
         if self._process != os.getpid():  # a forked child
             self._lock = Lock()  # another thread of the parent may have held it
             self._load()
+        network = self.network
         try:
             try:
-                return run(self.network)
+                return run(network)
             except InputShapeError:
-                if not self._open_sizes(feed):
+                if not self._open_sizes(network, feed):
                     raise
             return run(self.network)
         except HeteroError as error:
             raise convert_error(error) from error
 
-    def _open_sizes(self, feed: Mapping[str, Any]) -> bool:
-        """Loads the model with nameless sizes if the feed gives two sizes to one name. Says whether it did."""
+    def _open_sizes(self, network: ExecutableNetwork, feed: Mapping[str, Any]) -> bool:
+        """Loads the model with nameless sizes if the feed gives two sizes to one name, and without the rank of an input that is declared
+        without dimensions if the feed gives it any, which ONNX Runtime takes. Says whether it did.
+        """
         sizes: dict[str, set[int]] = {}
-        for spec in (each for each in self.network.inputs if each.name in feed):
+        tensors = [spec for spec in network.inputs if spec.name in feed and isinstance(spec.type, TensorType)]
+        for spec in tensors:
             for size, name in zip(np.shape(feed[spec.name]), spec.shape or (), strict=False):
                 if isinstance(name, str):
                     sizes.setdefault(name, set()).add(size)
         repeated = [name for name, values in sizes.items() if len(values) > 1]
+        ranked = [spec.name for spec in tensors if spec.shape == () and np.ndim(feed[spec.name])]
         if repeated:
-            report_once(f"{self.network.where}: a run gives several sizes to {', '.join(repeated)}; it is loaded with open sizes")
-            with self._lock:
-                if not self._has_open_sizes:
-                    self._has_open_sizes = True
-                    self._load()
-        return bool(repeated)
+            report_once(f"{network.where}: a run gives several sizes to {', '.join(repeated)}; it is loaded with open sizes")
+        if ranked:
+            report_once(f"{network.where}: a run gives dimensions to {', '.join(ranked)}; it is loaded with an open rank")
+        with self._lock:
+            if (repeated or ranked) and self.network is network:  # another thread may have loaded it
+                self._has_open_sizes |= bool(repeated)
+                self._open_ranks |= set(ranked)
+                self._load()
+        return bool(repeated or ranked)
 
     def _infer(self, network: ExecutableNetwork, feed: Mapping[str, Any], options: RunOptions | None) -> dict[str, Any]:
         if options is None and not network.measures:
