@@ -1,4 +1,4 @@
-"""Bodies of Loop, Scan and SequenceMap that run often, by executables of their own: plans of machine code, as for a network.
+"""Bodies of If, Loop, Scan and SequenceMap that run often, by executables of their own: plans of machine code, as for a network.
 
 The toolkit runs the first trips. An executable is made for the shapes that a trip and the trip before it have; after a few of them another
 one serves all shapes, as those of values that grow from trip to trip.
@@ -35,11 +35,13 @@ Array = np.ndarray[Any, Any]
 Open = Callable[[Network], "CpuExecutable"]
 
 _FIRST_TRIPS = 48
-"""Trips of the toolkit before an executable is made: planning a body takes as long as some hundred trips."""
+"""Trips of the toolkit before an executable is made: planning a body takes as long as some hundred trips. A branch of If has one."""
 _MOST_SHAPES = 3
 """Sets of shapes that have an executable of their own."""
 _ITERATION, _TRUE = np.array(0, np.int64), np.array(True)
-_REPEATED = frozenset({"Loop", "Scan", "SequenceMap"})
+_REPEATED = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_FEWEST_NODES = 8
+"""Nodes of a branch of If below which the toolkit runs it as fast."""
 
 
 def open_bodies(plan: OpenPlan, constants: Mapping[str, Initializer], open_network: Open) -> None:
@@ -57,6 +59,9 @@ def _open_step(step: Step, constants: Mapping[str, Initializer], open_network: O
     bodies = []
     for body in step.bodies:
         graph = step.node.bodies[body.attribute]
+        if step.node.op_type == "If" and len(graph.nodes) < _FEWEST_NODES:
+            bodies.append(body)
+            continue
         own = {name: constants[name] for name in step.node.captures if name in constants and name not in body.program.captured}
         repeated = RepeatedBody(body.program, step.node, graph, own, open_network)
         bodies.append(replace(body, program=repeated))  # type: ignore[arg-type]  # it stands for a program
@@ -213,7 +218,8 @@ class RepeatedBody:
         """Returns a new executable for a trip; None as long as the toolkit is to run it."""
         self._count += 1
         last, self._last = self._last, signature
-        if self._count < _FIRST_TRIPS or not all(isinstance(value, np.ndarray) and value.dtype != object for value in values):
+        first = 1 if self._node.op_type == "If" else _FIRST_TRIPS
+        if self._count <= first or not all(isinstance(value, np.ndarray) and value.dtype != object for value in values):
             return None
         executable = None
         if signature == last and len(self._of_shapes) < _MOST_SHAPES:

@@ -124,14 +124,15 @@ class CpuExecutable(Executable):
         verifies: bool = False,
         is_once: bool = False,
         keeps_groups: bool = False,
+        is_body: bool = False,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         With `verifies` the first run of each plan is computed twice. With `is_once` each weight is held in one form, for all sizes.
-        With `keeps_groups` GroupQueryAttention stays as it is, for rows of any length.
+        With `keeps_groups` GroupQueryAttention stays as it is, for rows of any length. With `is_body` no run of AUTO waits for a plan.
         """
         self._kernels, self.workers = kernels, workers
-        self._is_candidate = is_candidate.get()
+        self._is_candidate, self._is_body = is_candidate.get(), is_body
         self._teams = None
         if kernels != NUMPY and workers > 1:
             from hetero_cpu.machine.program import TeamPool  # LLVM
@@ -299,7 +300,7 @@ class CpuExecutable(Executable):
         if self._is_ordered or self._has_failed:
             return self._await_plan(signature)
         # Planning open sizes takes as long as the toolkit takes to answer.
-        if self._kernels == AUTO and not (self._is_static and has_interpreters(self.workers)):
+        if self._kernels == AUTO and (self._is_body or not (self._is_static and has_interpreters(self.workers))):
             self._order(signature)
             return None
         planning = self._plan(signature)
@@ -574,7 +575,7 @@ def _open_body(bodies: list[CpuExecutable], network: Network, **options: Any) ->
     """Returns the executable of a body that is written as a network, and adds it to `bodies`."""
     from hetero_cpu.source import load_source  # few networks have bodies that run often
 
-    bodies.append(CpuExecutable(load_source(network), **options))
+    bodies.append(CpuExecutable(load_source(network), is_body=True, **options))
     return bodies[-1]
 
 

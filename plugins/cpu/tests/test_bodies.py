@@ -31,6 +31,12 @@ SCANNING = """scanning (float[2, 4] start, float[t, 2, 4] x) => (float[2, 4] y, 
   w = Add (v, row) s = Sub (w, start) }> (start, x) }"""
 
 
+ADDING = " ".join(f"a{index + 1} = Add (a{index}, x)" for index in range(8))
+BRANCHING = f"""branching (float[2, 4] x, bool choice) => (float[2, 4] y)
+{{ y = If <then_branch = t () => (float[2, 4] a8) {{ a0 = Neg (x) {ADDING} }},
+  else_branch = e () => (float[2, 4] b) {{ b = Abs (x) }}> (choice) }}"""
+
+
 def load(core: Core, text: str) -> Any:
     return core.load_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), "CPU", JIT)
 
@@ -78,6 +84,15 @@ def test_scan_of_rows(core: Core) -> None:
         answer = network.infer({"start": start, "x": x})
         np.testing.assert_array_equal(answer["seen"], x.cumsum(axis=0))
         np.testing.assert_array_equal(answer["y"], start + x.sum(axis=0))
+
+
+def test_branch_of_many_nodes_has_a_plan(core: Core) -> None:
+    network = load(core, BRANCHING)
+    for seed, choice in enumerate((True, True, False, True, False)):
+        x = draw(2, 4, seed=seed)
+        y = network.infer({"x": x, "choice": np.array(choice)})["y"]
+        np.testing.assert_array_equal(y, 7 * x if choice else abs(x))
+    assert network.get_metric("CPU_PLANS")[0] == 2
 
 
 def test_threads_run_a_body_at_once(core: Core) -> None:

@@ -24,6 +24,11 @@ BREAKING = """<int64 one = {1}, int64 zero = {0}, int64 five = {5}, bool yes = {
 BRANCHING = """<bool no = {0}>
 { y = If <then_branch = t () => (float[2, 3] p) { p = Neg (x) }, else_branch = e () => (float[2, 3] q) { q = Abs (x) }> (no)
   z = Neg (y) }"""
+CHAINED = """<bool no = {0}, int64 one = {1}, int64 three = {3}>
+{ u = If <then_branch = t () => (float[2, 3] p) { p = Neg (x) }, else_branch = e () => (float[2, 3] q) { q = Abs (x) }> (no)
+  s = Shape (u) n = Gather (s, one) c = Equal (n, three)
+  y = If <then_branch = t2 () => (float[2, 3] p2) { p2 = Neg (u) }, else_branch = e2 () => (float[2, 3] q2) { q2 = Abs (u) }> (c)
+  z = Neg (y) }"""
 SCANNING = """<float[2] start = {0, 10}>
 { y, z = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1], scan_output_axes = [-1],
   scan_output_directions = [1], body = b (float[2] sum, float[2] column) => (float[2] more, float[2] seen) {
@@ -50,6 +55,7 @@ WRITTEN = {
     ),
     "condition of a counter": (BREAKING, 6 * X, 5),
     "branch": (BRANCHING, abs(X), -abs(X)),
+    "condition of sizes behind a branch": (CHAINED, -abs(X), abs(X)),
     "rows from the end": (SCANNING, [2, 8], [[2, 1, 3], [8, 4, 4]]),
     "list": (LISTING, np.stack([0 * X, X, 2 * X], axis=1), np.concatenate([0 * X, X, 2 * X])),
     "nested": (NESTED, X + 5, X + 6),

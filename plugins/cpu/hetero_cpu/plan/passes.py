@@ -204,8 +204,13 @@ def express_einsum(network: Network) -> Network:
 
 def unroll_loops(network: Network) -> Network:
     """Returns the network with control flow written out where its course is known, and what follows computed."""
-    unrolled = _UNROLL_LOOPS(network)
-    return network if unrolled is network else _fold(unrolled)
+    for _ in range(_MOST_ROUNDS):
+        unrolled = _UNROLL_LOOPS(network)
+        if unrolled is network:
+            break
+        # The sizes of what a branch makes may be the condition of the next.
+        network = _fold(unrolled)
+    return network
 
 
 _UNROLL_LOOPS = OperatorPass(f"{_OWN}.loops", "unroll_loops", "ConcatFromSequence If Loop Scan")
