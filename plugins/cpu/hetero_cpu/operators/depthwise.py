@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from hetero_cpu.machine.code import FLOAT_BYTES
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats
 from hetero_cpu.operators.convolution import choose_staging
-from hetero_cpu.operators.images import bind_staging, find_overhang, has_channel_vectors, read_convolution
-from hetero_cpu.operators.product import join_recipe, read_native_epilogue
+from hetero_cpu.operators.images import bind_staging, find_overhang, has_channel_vectors, is_whole, read_convolution
+from hetero_cpu.operators.product import join_recipe, read_chained_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
@@ -32,11 +33,14 @@ from hetero_cpu.operators.windows import (
 _HELD_WEIGHTS = 9
 
 
-def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, adds: bool) -> Kernel:
-    """Returns the kernel. Its weights are, for each vector of channels, the window, row by row, a vector each; whole vectors of bias."""
+def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> Kernel:
+    """Returns the kernel; `more` are fields of a `WindowBody`.
+
+    Its weights are, for each vector of channels, the window, row by row, a vector each; whole vectors of bias.
+    """
     name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
     taps = prod(shape.kernel)
-    body = WindowBody(name, taps, _emit_sums, adds=adds, finish=lambda code, x: emit_activations(code, activations, x))
+    body = WindowBody(name, taps, _emit_sums, adds=adds, finish=lambda code, x: emit_activations(code, activations, x), **more)
     return make_window_kernel(shape, body)
 
 
@@ -63,26 +67,35 @@ def _emit_sums(at: TileCode) -> list[list[Floats]]:
 
 def plan_depthwise(site: Site) -> Recipe | None:
     """Returns the recipe of a depthwise convolution of float32 images with constant weights. Source: ONNX Conv-22."""
-    convolution = read_convolution(site)
+    convolution = read_convolution(site, of_bytes=True)
     if convolution is None or not convolution.group == convolution.channels == convolution.outputs > 1:
         return None
-    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
-    if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
+    epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    if epilogue is None or not epilogue.has_channel_vectors(site):
         return None
     added = epilogue.added
     width = find_width()
     source = convolution.source
+    shift = site.shifts.get(source)
+    if shift is not None and (not _is_exact(convolution.weight, epilogue.bias) or not site.is_channels_last(source)):
+        return None
     # In C order the image is copied first, with zeros around it.
-    staging = None if has_channel_vectors(site.prototypes[source]) else choose_staging(convolution)
+    staging = None if shift is not None or has_channel_vectors(site.prototypes[source]) else choose_staging(convolution)
     zeros = site.halos.get(source, NO_HALO) if staging is None else staging.halo
     shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
     if shape is None:
         return None
-    kernel = make_depthwise(shape, epilogue.activations, adds=bool(added))
+    more = {} if epilogue.expression is None else {"expression": epilogue.expression}
+    kernel = make_depthwise(shape, epilogue.activations, adds=bool(added), kind="v" if shift is None else "b", **more)
     weights = convolution.pack_lazily(("native depthwise", width), partial(_pack, width=width)).get()
     # Read as the kernel does, in whole vectors.
-    bias = pad_vector(epilogue.bias, convolution.outputs, weights.shape[0] * width)
-    call = WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, {"weights": weights, "bias": bias})
+    own_bias = epilogue.bias
+    if shift is not None:
+        # All numbers are larger by the shift, also those around the image.
+        own_bias = (0 if own_bias is None else own_bias) - shift * convolution.weight.sum((1, 2, 3))
+    bias = pad_vector(own_bias, convolution.outputs, weights.shape[0] * width)
+    constants = {"weights": weights, "bias": bias, "vectors": epilogue.lay_vectors(bias.size)}
+    call = WindowCall(kernel, shape, convolution.windows, width, shift or 0.0, site.workers, constants, bias.nbytes)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls, image = bind_staging(staging, reads[0], scratch)
@@ -90,6 +103,12 @@ def plan_depthwise(site: Site) -> Recipe | None:
 
     reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
     return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)
+
+
+def _is_exact(weight: Array, bias: Array | None) -> bool:
+    """Says whether float32 holds all sums of products with bytes."""
+    largest = 255 * np.abs(weight).sum((1, 2, 3)) + (0 if bias is None else np.abs(bias))
+    return is_whole(weight) and (bias is None or is_whole(bias)) and bool(largest.max() < 1 << 24)
 
 
 def _pack(weight: Array, width: int) -> Array:

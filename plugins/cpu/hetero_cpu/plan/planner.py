@@ -264,9 +264,11 @@ def _find_shifts(
 
 
 def _multiplies_bytes(node: Node, constants: Mapping[str, Array], ranges: Mapping[str, Limits]) -> bool:
-    """Says whether a node may become a product of bytes."""
-    is_whole = ranges.get(node.inputs[0], NO_LIMITS).is_whole and node.inputs[1] in constants
-    return is_whole and node.attributes.get("group", 1) == 1 and bool(find_byte_products())
+    """Says whether a node may become a product of bytes, or of floats that are read as bytes if it is depthwise."""
+    group, weight = node.attributes.get("group", 1), constants.get(node.inputs[1])
+    if weight is None or not ranges.get(node.inputs[0], NO_LIMITS).is_whole or not find_byte_products():
+        return False
+    return bool(group == 1 or (node.op_type == "Conv" and weight.shape[:2] == (group, 1)))
 
 
 @dataclass(slots=True, eq=False)
