@@ -495,7 +495,7 @@ def qdq_residual(rng: Rng) -> Case:
 
 
 def qdq_inverted_residual(rng: Rng) -> Case:
-    """Returns a block whose values may all be held as bytes: a product, a depthwise one, a sum with the input, a ConvTranspose.
+    """Returns a block whose values may all be held as bytes: products, one of them depthwise, a sum, a ConvTranspose.
 
     All scales are powers of two, so that the float text of each operator is exact.
     """
@@ -516,6 +516,8 @@ def qdq_inverted_residual(rng: Rng) -> Case:
     plain = {"strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1], "group": 1}
     image = rng.standard_normal((2, channels, side, side)).astype(np.float32) * 4
     x, numbers = quantize(graph.feed(image), image.astype(np.float64), 16)
+    y, w = multiply("Conv", x, (channels, channels, 1, 1), **plain)
+    x, numbers = quantize(y, convolve(numbers, w, **plain), 2.0**-8)
     y, w = multiply("Conv", x, (wide_channels, channels, 1, 1), **plain)
     y, total = quantize(graph.node("Relu", y), np.maximum(convolve(numbers, w, **plain), 0), 2.0**-8)
     around = plain | {"pads": [1, 1, 1, 1], "group": wide_channels}
