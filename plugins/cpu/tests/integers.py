@@ -494,6 +494,46 @@ def qdq_residual(rng: Rng) -> Case:
     return graph.finish({graph.node("QuantizeLinear", y, *names): expected}, steps=1)
 
 
+def qdq_inverted_residual(rng: Rng) -> Case:
+    """Returns a block whose values may all be held as bytes: products, one of them depthwise, a sum, a ConvTranspose.
+
+    All scales are powers of two, so that the float text of each operator is exact.
+    """
+    graph, dtype, step = Builder(), TYPES[rng.integers(2)], np.float32(2.0**-4)
+    channels, wide_channels, outputs = (int(rng.choice(sizes)) for sizes in ([8, 24, 40], [16, 33, 72], [8, 20]))
+    zero, side = draw_zero(rng, dtype), int(rng.integers(5, 19))
+    names = graph.constant(step), graph.constant(zero)
+
+    def quantize(value: str, numbers: Array, factor: float) -> tuple[str, Array]:
+        codes = graph.node("QuantizeLinear", value, *names)
+        return graph.node("DequantizeLinear", codes, *names), wide(limit(np.rint(numbers * factor), zero, dtype), zero)
+
+    def multiply(op_type: str, x: str, shape: tuple[int, ...], **attributes: Any) -> tuple[str, Array]:
+        w = draw_bytes(rng, np.int8, *shape)
+        weights = graph.node("DequantizeLinear", graph.constant(w), graph.constant(np.float32(2.0**-8)))
+        return graph.node(op_type, x, weights, kernel_shape=list(shape[2:]), **attributes), wide(w)
+
+    plain = {"strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1], "group": 1}
+    image = rng.standard_normal((2, channels, side, side)).astype(np.float32) * 4
+    x, numbers = quantize(graph.feed(image), image.astype(np.float64), 16)
+    y, w = multiply("Conv", x, (channels, channels, 1, 1), **plain)
+    x, numbers = quantize(y, convolve(numbers, w, **plain), 2.0**-8)
+    y, w = multiply("Conv", x, (wide_channels, channels, 1, 1), **plain)
+    y, total = quantize(graph.node("Relu", y), np.maximum(convolve(numbers, w, **plain), 0), 2.0**-8)
+    around = plain | {"pads": [1, 1, 1, 1], "group": wide_channels}
+    y, w = multiply("Conv", y, (wide_channels, 1, 3, 3), **around)
+    y, total = quantize(graph.node("Clip", y, graph.constant(np.float32(0))), np.maximum(convolve(total, w, **around), 0), 2.0**-8)
+    y, w = multiply("Conv", y, (channels, wide_channels, 1, 1), **plain)
+    y, total = quantize(y, convolve(total, w, **plain), 2.0**-8)
+    y, total = quantize(graph.node("Add", y, x), total + numbers, 1)
+    y, w = multiply("ConvTranspose", y, (channels, outputs, 2, 2), strides=[2, 2])
+    total = np.einsum("nchw,coij->nohiwj", total, w).reshape(2, outputs, 2 * side, 2 * side)
+    y, total = quantize(y, total, 2.0**-8)
+    y, w = multiply("Conv", y, (9, outputs, 3, 3), **plain | {"pads": [1, 1, 1, 1], "strides": [2, 2]})
+    total = convolve(total, w, **plain | {"pads": [1, 1, 1, 1], "strides": [2, 2]})
+    return graph.finish({y: (total * 2.0**-12).astype(np.float32)})
+
+
 def qdq_tiles(rng: Rng) -> Case:
     """Returns a convolution of quantized floats that may be computed in Winograd's tiles; its result shows the exact sums."""
     graph, dtype = Builder(), TYPES[rng.integers(2)]
@@ -521,7 +561,8 @@ KINDS: Mapping[str, Callable[[Rng], Case]] = {
     function.__name__: function
     for function in (
         conv_integer, mat_mul_integer, qlinear_conv, qlinear_mat_mul, qgemm, qlinear_add, qlinear_mul, qlinear_global_average_pool,
-        qlinear_unary, mat_mul_to_float, dynamic_mat_mul, qdq_conv, qdq_mat_mul, qdq_residual, qdq_tiles,
+        qlinear_unary, mat_mul_to_float, dynamic_mat_mul, qdq_conv, qdq_mat_mul, qdq_residual, qdq_inverted_residual,
+        qdq_tiles,
         qlinear_average_pool, qlinear_softmax, qlinear_where, resized_codes,
     )
 }  # fmt: skip

@@ -141,3 +141,9 @@ def test_bytes_far_from_zero_are_multiplied_as_floats(core: Core, products: str,
 def test_drawn_networks_are_exact(core: Core, products: str, kind: str) -> None:
     differences = {index: find_difference(core, draw_case(kind, index), "JIT") for index in range(16, 22)}
     assert {index: difference for index, difference in differences.items() if difference} == {}
+
+
+def test_results_that_products_of_bytes_read_are_written_as_bytes(core: Core, products: str, planned: list[str]) -> None:
+    assert find_difference(core, draw_case("qdq_inverted_residual", 0), "JIT") == ""
+    # All but the last, whose result is float32.
+    assert ["LimitNarrow" in name for name in planned] == ([True] * 4 + [False] if products else [])

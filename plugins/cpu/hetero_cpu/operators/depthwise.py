@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from hetero_cpu.machine.code import FLOAT_BYTES
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats
 from hetero_cpu.operators.convolution import choose_staging
-from hetero_cpu.operators.images import bind_staging, find_overhang, has_channel_vectors, read_convolution
-from hetero_cpu.operators.product import join_recipe, read_native_epilogue
+from hetero_cpu.operators.images import bind_staging, find_overhang, has_channel_vectors, is_whole, read_convolution
+from hetero_cpu.operators.product import join_recipe, read_chained_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
@@ -32,11 +33,14 @@ from hetero_cpu.operators.windows import (
 _HELD_WEIGHTS = 9
 
 
-def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, adds: bool) -> Kernel:
-    """Returns the kernel. Its weights are, for each vector of channels, the window, row by row, a vector each; whole vectors of bias."""
+def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> Kernel:
+    """Returns the kernel; `more` are fields of a `WindowBody`.
+
+    Its weights are, for each vector of channels, the window, row by row, a vector each; whole vectors of bias.
+    """
     name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
     taps = prod(shape.kernel)
-    body = WindowBody(name, taps, _emit_sums, adds=adds, finish=lambda code, x: emit_activations(code, activations, x))
+    body = WindowBody(name, taps, _emit_sums, adds=adds, finish=lambda code, x: emit_activations(code, activations, x), **more)
     return make_window_kernel(shape, body)
 
 
@@ -63,33 +67,45 @@ def _emit_sums(at: TileCode) -> list[list[Floats]]:
 
 def plan_depthwise(site: Site) -> Recipe | None:
     """Returns the recipe of a depthwise convolution of float32 images with constant weights. Source: ONNX Conv-22."""
-    convolution = read_convolution(site)
+    convolution = read_convolution(site, of_bytes=True)
     if convolution is None or not convolution.group == convolution.channels == convolution.outputs > 1:
         return None
-    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
-    if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
+    epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    if epilogue is None or not epilogue.has_channel_vectors(site):
         return None
     added = epilogue.added
     width = find_width()
     source = convolution.source
+    shift = site.shifts.get(source)
+    if shift is not None and (not _is_exact(convolution.weight, epilogue.bias) or not site.is_channels_last(source)):
+        return None
     # In C order the image is copied first, with zeros around it.
-    staging = None if has_channel_vectors(site.prototypes[source]) else choose_staging(convolution)
+    staging = None if shift is not None or has_channel_vectors(site.prototypes[source]) else choose_staging(convolution)
     zeros = site.halos.get(source, NO_HALO) if staging is None else staging.halo
     shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
     if shape is None:
         return None
+    runs = convolution.list_runs()
+    is_plain = shift is None and epilogue.expression is None and added not in site.shifts
+    # Sums of several planes are float32 until the last.
+    if not all(run.taps for run in runs) or (convolution.depths is not None and not is_plain):
+        return None
+    more: dict[str, Any] = {} if epilogue.expression is None else {"expression": epilogue.expression}
     weights = convolution.pack_lazily(("native depthwise", width), partial(_pack, width=width)).get()
     # Read as the kernel does, in whole vectors.
-    bias, nothing = (pad_vector(vector, convolution.outputs, weights.shape[1] * width) for vector in (epilogue.bias, None))
-    runs = convolution.list_runs()
-    if not all(run.taps for run in runs):
-        return None
+    own_bias = epilogue.bias
+    if shift is not None:
+        # All numbers are larger by the shift, also those around the image.
+        own_bias = (0 if own_bias is None else own_bias) - shift * convolution.weight.sum((1, 2, 3))
+    bias, nothing = (pad_vector(vector, convolution.outputs, weights.shape[1] * width) for vector in (own_bias, None))
+    vectors = epilogue.lay_vectors(bias.size)
 
     def make_call(tap: int, *, is_first: bool, is_last: bool) -> WindowCall:
         # The sum of a plane is added to those of the planes before it, which lie in the result.
-        kernel = make_depthwise(shape, epilogue.activations if is_last else (), adds=bool(added) or not is_first)
-        constants = {"weights": weights[tap], "bias": bias if is_first else nothing}
-        return WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, constants)
+        activations, adds = epilogue.activations if is_last else (), bool(added) or not is_first
+        kernel = make_depthwise(shape, activations, adds=adds, kind="v" if shift is None else "b", **more)
+        constants = {"weights": weights[tap], "bias": bias if is_first else nothing, "vectors": vectors}
+        return WindowCall(kernel, shape, convolution.windows, width, shift or 0.0, site.workers, constants, bias.nbytes)
 
     calls_of_run = [
         (run, [make_call(tap, is_first=tap == run.taps[0], is_last=tap == run.taps[-1]) for tap in run.taps]) for run in runs
@@ -109,6 +125,12 @@ def plan_depthwise(site: Site) -> Recipe | None:
     reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
     kernels = tuple(dict.fromkeys(call.kernel for _, calls in calls_of_run for call in calls))
     return join_recipe(convolution, epilogue, staging, bind, kernels, reaches=reaches)
+
+
+def _is_exact(weight: Array, bias: Array | None) -> bool:
+    """Says whether float32 holds all sums of products with bytes."""
+    largest = 255 * np.abs(weight).sum((1, 2, 3)) + (0 if bias is None else np.abs(bias))
+    return is_whole(weight) and (bias is None or is_whole(bias)) and bool(largest.max() < 1 << 24)
 
 
 def _pack(weight: Array, width: int) -> Array:

@@ -22,7 +22,7 @@ from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import is_same_shape
+from hetero_cpu.symbols.sizes import is_open, is_same_shape
 
 # Vectors of a row that are loaded before the first is written; fewer for long expressions, which would take long to compile.
 _UNROLLED = 4
@@ -66,13 +66,16 @@ class Expression:
         return next((place for place, kind in enumerate(self.kinds) if place and kind in "vb"), None)
 
 
+PLAIN_EXPRESSION = Expression("v", ())
+
+
 def _choose_extreme(a: Floats, b: Floats, picked: Floats) -> Floats:
     # A NaN of either side stays.
     return b.is_nan().choose(b, picked)
 
 
-# Added to a number of up to 2^22, it rounds it, ties to even, and leaves it in the lowest bits.
-_WHOLE = 1.5 * 2**23
+WHOLE = 1.5 * 2**23
+"""Added to a number of up to 2^22, it rounds it, ties to even, and leaves it in the lowest bits."""
 
 
 def _limit(a: Floats, b: Floats) -> Floats:
@@ -90,9 +93,9 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
     "PRelu": lambda code, a, b: (a < 0.0).choose(a * b, a),
     "MultiplyAdd": lambda code, a, b, c: code.multiply_add(a, b, c),
     # Of a quantization: limit(round(a)) to -b .. 255 - b, of NaN -b; this as the lowest byte less b; and that of whole numbers.
-    "Limit": lambda code, a, b: (_limit(a, b) + _WHOLE) - _WHOLE,
-    "LimitNarrow": lambda code, a, b: (_limit(a, b) + _WHOLE) + b,
-    "Narrow": lambda code, a, b: (a + b) + _WHOLE,
+    "Limit": lambda code, a, b: (_limit(a, b) + WHOLE) - WHOLE,
+    "LimitNarrow": lambda code, a, b: (_limit(a, b) + WHOLE) + b,
+    "Narrow": lambda code, a, b: (a + b) + WHOLE,
 }
 """Functions of two or three vectors."""
 
@@ -173,6 +176,14 @@ def emit_expression(code: Code, expression: Expression, operands: Mapping[int, F
         function = COMBINERS[instruction.operator] if instruction.operator in COMBINERS else EMITTERS[instruction.operator]
         results.append(function(code, *values, *instruction.numbers))
     return results[-1] if results else operands[0]
+
+
+def emit_behind(code: Code, expression: Expression, vectors: Sequence[Floats], result: Floats, other: Floats | None) -> Floats:
+    """Returns an expression of the result of a product, of constants in order, and of the `other` full operand, if there is one."""
+    constants, other_place = iter(vectors), expression.find_other()
+    operands = {0: result} | ({} if other is None or other_place is None else {other_place: other})
+    operands |= {place: next(constants) for place, kind in enumerate(expression.kinds) if kind in "cs"}
+    return emit_expression(code, expression, operands)
 
 
 PLAIN = frozenset(
@@ -496,7 +507,7 @@ def _join(
             continue
         read = _list_operands([maker, *members])
         # A single number is loaded once.
-        if sum([any(size != 1 for size in types[operand].shape or ()) for operand in read]) > _MOST_OPERANDS:
+        if sum([any(is_open(size) or size != 1 for size in types[operand].shape or ()) for operand in read]) > _MOST_OPERANDS:
             continue
         operands, members = read, [maker, *members]
         count += len(maker.nodes)

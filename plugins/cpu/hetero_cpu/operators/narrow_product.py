@@ -26,20 +26,18 @@ from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.elementwise import Expression, ExpressionReader
 from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
     Run,
     call_stage,
     emit_stage,
     find_overhang,
-    has_channel_vectors,
     is_even,
     is_whole,
     lay_offsets,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_gemm, read_native_epilogue, read_vector
+from hetero_cpu.operators.product import ChainedEpilogue, list_overwritten, read_chained_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import (
     NARROW_FIELDS,
     PARAMETERS,
@@ -82,39 +80,6 @@ class _Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Epilogue(NativeEpilogue):
-    """An expression of the result may follow: of `vectors`, numbers for each channel, and of `added` if the result has no addend."""
-
-    expression: Expression | None = None
-    vectors: tuple[Array, ...] = ()
-
-
-def _read_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> _Epilogue | None:
-    group, own = site.group, read_native_epilogue(site, bias, outputs, channel_axis=channel_axis)
-    if own is None or not group.chained:
-        return None if own is None else _Epilogue(own.bias, own.added, own.activations)
-    (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
-    shape = site.types[product].shape or ()
-    reader = ExpressionReader.of_site(site, product)
-    if not all(reader.read_node(node) for node in nodes) or site.types[group.outputs[0]].shape != shape:
-        return None
-    added, kinds = own.added, "v"
-    for operand in reader.operands[1:]:
-        if not isinstance(operand, str):
-            kinds += "s" if operand.size == 1 else "c"
-        elif added or not site.holds_numbers(operand) or site.shape(operand) != shape:
-            return None
-        else:
-            added, kinds = operand, kinds + ("b" if operand in site.shifts else "v")
-    expression = reader.finish(kinds, group.outputs[0])
-    constants = [operand for operand in reader.operands if not isinstance(operand, str)]
-    vectors = [vector for constant in constants if (vector := read_vector(constant, shape, outputs, channel_axis)) is not None]
-    if len(vectors) < len(constants):
-        return None
-    return _Epilogue(own.bias, added, own.activations, expression, tuple(vectors))
-
-
-@dataclass(frozen=True, slots=True)
 class _Cut:
     """How a product is cut: `group` bytes of depth are multiplied at a time."""
 
@@ -137,7 +102,7 @@ class _Cut:
         """Returns the bytes of a block of packed weights, of so many groups of each tap."""
         return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
 
-    def make_kernel(self, epilogue: _Epilogue) -> Kernel:
+    def make_kernel(self, epilogue: ChainedEpilogue) -> Kernel:
         tiling, own = self.tiling, {"products": self.products, "expression": epilogue.expression}
         shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), **own)
         return make_product(replace(shape, has_short_tiles=shape.has_short_tiles and not self.products.startswith("amx")))
@@ -234,18 +199,15 @@ def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> boo
 def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
     """Returns the kernel that copies rows as narrow numbers; `of_bytes`: they are these already, with the same shift."""
     title = f"stage_{'bytes' if kind.nbytes == 1 else 'halves'}{'_of_planes' * of_planes}{'_of_bytes' * of_bytes}"
-    store = code_bytes = _store_bytes if kind.nbytes == 1 else _store_halves
+    store = _store_bytes if kind.nbytes == 1 else _store_halves
+    copy_values = _keep_bytes if of_bytes else store
     x_bytes = 1 if of_bytes else FLOAT_BYTES
-    if of_bytes:
-
-        def code_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
-            code.store_bytes(y, values, mask=mask)
 
     def copy_row(code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
         def copy(element: Number, mask: Mask | None) -> None:
             source = x + element * x_bytes
             values = code.load_bytes(source, code.width, mask=mask) if of_bytes else code.load(source, mask=mask)
-            code_bytes(code, p, y + element * kind.nbytes, values, mask)
+            copy_values(code, p, y + element * kind.nbytes, values, mask)
 
         # Bytes are copied four to a float32.
         quick = count - count % (FLOAT_BYTES * code.width) if of_bytes else code.number(0)
@@ -271,7 +233,7 @@ def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
             with code.loop(0, p["channels"]) as channel:
                 place = source + channel * p["x_channel"]
                 values = code.load_bytes(place, 1) if of_bytes else code.load_scalar(place)
-                code_bytes(code, p, target + channel * kind.nbytes, values, None)
+                copy_values(code, p, target + channel * kind.nbytes, values, None)
             fill_up(code, p, target)
 
     def fill_up(code: Code, p: dict[str, Number], pixel: Number) -> None:
@@ -292,6 +254,10 @@ def _store_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, ma
     code.store_bytes(y, values + (shift if values.width == 1 else code.spread(shift)), mask=mask)
 
 
+def _keep_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
+    code.store_bytes(y, values, mask=mask)
+
+
 def _store_halves(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
     code.store_half(y, values, "bfloat16", mask=mask)
 
@@ -303,15 +269,12 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     if convolution is None or kind is None or convolution.group > 1:
         return None
     windows, outputs = convolution.windows, convolution.outputs
-    epilogue = _read_epilogue(site, site.constant(2), outputs, channel_axis=1)
+    epilogue = read_chained_epilogue(site, site.constant(2), outputs, channel_axis=1)
     runs = convolution.list_runs()
     depth = convolution.channels * max(len(run.taps) for run in runs) * prod(windows.kernel)
-    if (
-        epilogue is None
-        or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added], of_bytes=epilogue.added in site.shifts))
-        or not _are_fit(convolution.weight, kind, depth, outputs)
-        or not all(run.taps for run in runs)
-    ):
+    if epilogue is None or not epilogue.has_channel_vectors(site) or not _are_fit(convolution.weight, kind, depth, outputs):
+        return None
+    if not all(run.taps for run in runs):
         return None
     shape = (convolution.planes[0], convolution.channels, *windows.sizes)
     is_flat = (
@@ -332,7 +295,7 @@ def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
     if not site.holds_numbers(site.node.inputs[0]):
         return None
     outputs, shape = weight.shape[1], site.shape(site.node.inputs[0])
-    epilogue = _read_epilogue(site, bias, outputs, channel_axis=1)
+    epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=1)
     if epilogue is None or epilogue.added or not _are_fit(weight, kind, weight.shape[0], outputs):
         return None
     run = Run(0, shape[0], 0, 1, range(1), 1, is_whole=True)
@@ -357,7 +320,7 @@ def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe |
     if kind is None or weight is None or weight.ndim != 2 or not site.holds_numbers(source):
         return None
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
-    epilogue = _read_epilogue(site, bias, outputs, channel_axis=-1)
+    epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=-1)
     shape = site.shape(source)
     if epilogue is None or len(shape) < 2 or shape[-1] != depth or 0 in shape or not _are_fit(weight, kind, depth, outputs):
         return None
@@ -386,7 +349,7 @@ class _Work:
 def _plan(
     site: Site,
     kind: _Kind,
-    epilogue: _Epilogue,
+    epilogue: ChainedEpilogue,
     work: _Work,
     weight: Array,
     *,
@@ -434,7 +397,7 @@ def _plan(
 
     prepared = [prepare(run) for run in runs]
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    vectors = np.concatenate([pad_vector(each, outputs, tiling.padded_outputs) for each in epilogue.vectors] or [bias])
+    vectors = epilogue.lay_vectors(tiling.padded_outputs)
     x = site.prototypes[source]
     of_planes = not is_matrix and x.strides[1] != x.itemsize and x.shape[1] != 1
     stage = _make_stage(kind, of_planes=of_planes, of_bytes=source in site.shifts)

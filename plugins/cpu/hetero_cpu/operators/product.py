@@ -13,14 +13,14 @@ from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import align, cut_scratch, measure_scratch
-from hetero_cpu.operators.elementwise import read_activation
-from hetero_cpu.operators.images import Convolution, Staging
+from hetero_cpu.operators.elementwise import Expression, ExpressionReader, read_activation
+from hetero_cpu.operators.images import Convolution, Staging, has_channel_vectors
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
-from hetero_cpu.symbols.sizes import is_open
+from hetero_cpu.symbols.sizes import is_open, is_same_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
                 return None
             activations.append(activation)
             continue
-        vector = read_vector(site.constants.get(extra.value), shape or (), outputs, channel_axis)
+        vector = _read_vector(site.constants.get(extra.value), shape or (), outputs, channel_axis)
         if vector is not None and not added:
             bias = vector if bias is None else bias.reshape(-1) + vector
         elif not added and site.is_float32(extra.value) and site.shape(extra.value) == shape and extra.value not in site.constants:
@@ -51,6 +51,48 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
         else:
             return None
     return NativeEpilogue(bias, added, tuple(activations))
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedEpilogue(NativeEpilogue):
+    """An expression of the result may follow: of `vectors`, numbers for each channel, and of `added` if the result has no addend."""
+
+    expression: Expression | None = None
+    vectors: tuple[Array, ...] = ()
+
+    def lay_vectors(self, size: int) -> Array:
+        """Returns the vectors, each filled up to a size."""
+        return np.concatenate([pad_vector(each, each.size, size) for each in self.vectors] or [pad_vector(None, 0, size)])
+
+    def has_channel_vectors(self, site: Site) -> bool:
+        """Says whether what is added has its channels side by side."""
+        return not self.added or has_channel_vectors(site.prototypes[self.added], of_bytes=self.added in site.shifts)
+
+
+def read_chained_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> ChainedEpilogue | None:
+    """Returns the epilogue of a product with the expression behind it; None if the kernel cannot compute it."""
+    group, own = site.group, read_native_epilogue(site, bias, outputs, channel_axis=channel_axis)
+    if own is None or not group.chained:
+        return None if own is None else ChainedEpilogue(own.bias, own.added, own.activations)
+    (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
+    shape = site.types[product].shape or ()
+    reader = ExpressionReader.of_site(site, product)
+    if not all(reader.read_node(node) for node in nodes) or not is_same_shape(site.shape(group.outputs[0]), shape):
+        return None
+    added, kinds = own.added, "v"
+    for operand in reader.operands[1:]:
+        if not isinstance(operand, str):
+            kinds += "s" if operand.size == 1 else "c"
+        elif added or not site.holds_numbers(operand) or not is_same_shape(site.shape(operand), shape):
+            return None
+        else:
+            added, kinds = operand, kinds + ("b" if operand in site.shifts else "v")
+    expression = reader.finish(kinds, group.outputs[0])
+    constants = [operand for operand in reader.operands if not isinstance(operand, str)]
+    vectors = [vector for constant in constants if (vector := _read_vector(constant, shape, outputs, channel_axis)) is not None]
+    if len(vectors) < len(constants):
+        return None
+    return ChainedEpilogue(own.bias, added, own.activations, expression, tuple(vectors))
 
 
 def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
@@ -83,7 +125,7 @@ def join_recipe(
     )
 
 
-def read_vector(constant: Array | None, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
+def _read_vector(constant: Array | None, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
     """Returns the number of each channel that a constant broadcasts to, None for any other value."""
     if constant is None or constant.dtype != np.float32 or constant.ndim > len(shape):
         return None

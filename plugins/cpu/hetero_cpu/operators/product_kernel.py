@@ -18,7 +18,7 @@ from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Integers, Mask, Number
-from hetero_cpu.operators.elementwise import Expression, emit_expression, load_operand, store_result
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
 from hetero_cpu.operators.tiling import Chunks, Tiling
 
 # A pointer to pixel 0 or 9, plus 0, 1, 2, 4 or 8 times a register with a multiple of the stride: (pointer, multiple, factor).
@@ -188,7 +188,6 @@ def _spread_scalar(code: Code, address: Number, offset: int) -> Floats:
     return code.spread(code.load_scalar(address, offset))
 
 
-_PLAIN = Expression("v", ())
 _Evaluate = Callable[[Floats, Floats | None, int], Floats]
 
 
@@ -196,7 +195,7 @@ def _emit_result(
     code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number, evaluate: _Evaluate | None = None
 ) -> None:
     """Writes vector j of a pixel."""
-    element, guard, expression = j * code.width, mask if j == tile.vectors - 1 else None, tile.expression or _PLAIN
+    element, guard, expression = j * code.width, mask if j == tile.vectors - 1 else None, tile.expression or PLAIN_EXPRESSION
     other = load_operand(code, tile.kind_of_added, added, element, guard) if tile.adds else None
     if expression.find_other() is None:
         result, other = result if other is None else result + other, None
@@ -212,21 +211,13 @@ def _emit_expression(code: Code, tile: Tile) -> _Evaluate | None:
     if tile.expression is None:
         return None
     expression, p = tile.expression, dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
-    vectors: dict[int, list[Floats]] = {}
-    place_of_other = expression.find_other() or 0
-    for index, kind in enumerate(expression.kinds):
+    vectors: list[list[Floats]] = []
+    for kind in expression.kinds:
         if kind in "cs":
             begin = p["vectors"] + p["vector_bytes"] * len(vectors)
             places = [j * code.width * FLOAT_BYTES for j in range(tile.vectors if kind == "c" else 1)]
-            vectors[index] = [code.load(begin, place) for place in places]
-
-    def evaluate(result: Floats, other: Floats | None, j: int) -> Floats:
-        operands = {index: own[j % len(own)] for index, own in vectors.items()} | {0: result}
-        if other is not None:
-            operands[place_of_other] = other
-        return emit_expression(code, expression, operands)
-
-    return evaluate
+            vectors.append([code.load(begin, place) for place in places])
+    return lambda result, other, j: emit_behind(code, expression, [own[j % len(own)] for own in vectors], result, other)
 
 
 def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], Floats]:

@@ -22,7 +22,7 @@ NATIVE_STEPS = (
     ("narrow_product", "plan_narrow_convolution", "Conv chained:Conv"),
     ("narrow_product", "plan_narrow_transposed_convolution", "ConvTranspose chained:ConvTranspose"),
     ("batched", "plan_native_batched_mat_mul", "Gemm MatMul"),
-    ("depthwise", "plan_depthwise", "Conv"),
+    ("depthwise", "plan_depthwise", "Conv chained:Conv"),
     ("convolution", "plan_product_convolution", "Conv"),
     ("elementwise", "plan_native_expression", ALL),
     (

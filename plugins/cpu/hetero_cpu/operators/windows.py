@@ -21,6 +21,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
 from hetero_cpu.operators.images import find_overhang, has_channel_vectors
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.recipe import Array, Halo
@@ -32,17 +33,18 @@ PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "height", "width", "top", "left", "neutral",
     "y", "y_image", "y_row", "y_pixel", "added", "added_image", "added_row", "added_pixel",
     "weights", "bias", "row_counts", "column_counts",
-    "lines", "groups", "long_groups", "tiles", "long_tiles", "lines_of_chunk", "channel_bytes", "last",
+    "lines", "groups", "long_groups", "tiles", "long_tiles", "lines_of_chunk", "channels", "last",
+    "vectors", "vector_bytes",
 )  # fmt: skip
 """Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; sizes and counts.
 
 `top` and `left`: the pads. A line is a group of output rows of an image: `groups` for an image, the first `long_groups` with
-the full number of rows; `tiles` of a line, the first `long_tiles` with the full number of pixels. `channel_bytes`: of the full
-vectors of a pixel; `last`: elements of the vector after them."""
+the full number of rows; `tiles` of a line, the first `long_tiles` with the full number of pixels. `channels`: of the full
+vectors of a pixel; `last`: elements of the vector after them. `vectors` of channels that an expression reads, `vector_bytes` apart."""
 
 _TILE_PARAMETERS = (
     "table", "weights", "bias", "y", "y_row", "y_pixel", "added", "added_row", "added_pixel", "row_counts", "column_counts",
-    "channel_bytes", "last",
+    "channels", "last", "vectors", "vector_bytes",
 )  # fmt: skip
 
 
@@ -99,6 +101,8 @@ class TileCode:
     table: Number
     channel: Number
     mask: Mask | None
+    kind: str
+    """"v", or "b" for an image of bytes."""
     factors: Mapping[tuple[int, int], Floats]
     """The reciprocals of the elements that count for each output, by row and pixel; empty unless the body `counts`."""
 
@@ -106,14 +110,15 @@ class TileCode:
         """Returns the vector of the row-th and column-th position that the tile reads."""
         columns = len(self.tile.list_positions(1))
         pixel = self.code.load_number(self.table, 8 * (row * columns + column))
-        return self.code.load(pixel + self.channel, mask=self.mask)
+        return load_operand(self.code, self.kind, pixel, self.channel, self.mask)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBody:
     """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added if it `adds`; then comes `finish`.
 
-    `weight_vectors`: of a vector of channels. `counts`: whether the means' factors are wanted.
+    `weight_vectors`: of a vector of channels. `counts`: whether the means' factors are wanted. `kind`: that of the image. `expression`:
+    of the result behind all that.
     """
 
     name: str
@@ -122,11 +127,14 @@ class WindowBody:
     adds: bool
     finish: Callable[[Code, Floats], Floats]
     counts: bool = False
+    kind: str = "v"
+    expression: Expression = PLAIN_EXPRESSION
 
 
 def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
     """Returns the kernel that goes over all windows of a batch of images."""
-    return Kernel(f"windows_{body.name}_{name_fields(shape)}", lambda name, width: _emit(name, width, shape, body))
+    title = f"windows_{body.name}_{body.kind}_{body.expression.name}_{name_fields(shape)}"
+    return Kernel(title, lambda name, width: _emit(name, width, shape, body))
 
 
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
@@ -212,21 +220,30 @@ def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
                 factors[r, t] = code.spread(1.0 / count)
 
     def advance(channel: Number, mask: Mask | None) -> None:
-        here = weights.get()
-        results = body.emit(TileCode(code, tile, here, p["bias"] + channel, p["table"], channel, mask, factors))
+        here, expression = weights.get(), body.expression
+        place_of_other = expression.find_other()
+        kind = "v" if place_of_other is None else expression.kinds[place_of_other]
+        begin = p["vectors"] + channel * FLOAT_BYTES
+        count = sum(kind in "cs" for kind in expression.kinds)
+        vectors = [code.load(begin + p["vector_bytes"] * index) for index in range(count)]
+        bias = p["bias"] + channel * FLOAT_BYTES
+        results = body.emit(TileCode(code, tile, here, bias, p["table"], channel, mask, body.kind, factors))
         for r, line in enumerate(results):
             for t, result in enumerate(line):
+                other = None
                 if body.adds:
-                    place = p["added"] + p["added_row"] * r + p["added_pixel"] * t + channel
-                    result = result + code.load(place, mask=mask)
-                place = p["y"] + p["y_row"] * r + p["y_pixel"] * t + channel
-                code.store(place, body.finish(code, result), mask=mask)
+                    other = load_operand(code, kind, p["added"] + p["added_row"] * r + p["added_pixel"] * t, channel, mask)
+                if place_of_other is None:
+                    result, other = result if other is None else result + other, None
+                place = p["y"] + p["y_row"] * r + p["y_pixel"] * t
+                value = emit_behind(code, expression, vectors, body.finish(code, result), other)
+                store_result(code, expression, place, channel, value, mask)
         weights.set(here + body.weight_vectors * vector_bytes)
 
-    with code.loop(0, p["channel_bytes"], vector_bytes) as channel:
+    with code.loop(0, p["channels"], code.width) as channel:
         advance(channel, None)
     if tile.shape.is_masked:
-        advance(p["channel_bytes"], code.mask_first(p["last"]))
+        advance(p["channels"], code.mask_first(p["last"]))
     code.finish()
 
 
@@ -289,6 +306,7 @@ class WindowCall:
     neutral: float
     workers: int
     constants: Mapping[str, Array]
+    vector_bytes: int = 0
 
     def bind(self, x: Array, y: Array, added: Array | None = None) -> NativeCall:
         """Returns the call. All arrays: (batch, channels, height, width) with channels side by side."""
@@ -299,7 +317,7 @@ class WindowCall:
         vectors = -(-channels // self.width)
         instructions = batch * height * length * vectors * (prod(self.windows.kernel) + 4)
         lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, self.workers), self.workers)
-        neutral = np.full(channels, self.neutral, np.float32)
+        neutral = np.full(channels, self.neutral, x.dtype)
         third = y if added is None else added
         numbers = {
             **{key: address_of(array) for key, array in self.constants.items()},
@@ -307,7 +325,7 @@ class WindowCall:
             "height": x.shape[2], "width": x.shape[3], "top": self.windows.pads[0][0], "left": self.windows.pads[1][0],
             "neutral": address_of(neutral), "lines": lines, "groups": groups, "long_groups": height // shape.rows,
             "tiles": tiles, "long_tiles": length - tiles * (shape.pixels - 1), "lines_of_chunk": lines_of_chunk,
-            "channel_bytes": channels // self.width * self.width * x.itemsize, "last": channels % self.width,
+            "channels": channels // self.width * self.width, "last": channels % self.width, "vector_bytes": self.vector_bytes,
         }  # fmt: skip
         keep = (neutral, *self.constants.values(), x, y, third)
         return NativeCall(self.kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), -(-lines // lines_of_chunk), keep)

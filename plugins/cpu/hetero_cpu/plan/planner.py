@@ -31,7 +31,7 @@ from hetero_cpu.plan.arena import Lifetime, place_blocks
 from hetero_cpu.plan.passes import list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
-from hetero_cpu.symbols.sizes import Scope, is_open, value_of
+from hetero_cpu.symbols.sizes import Scope, is_open, is_same_shape, value_of
 
 
 class ArenaLayout(NamedTuple):
@@ -250,7 +250,7 @@ def _find_shifts(
         node, output, reads = group.node, group.outputs[0], set(group.reads)
         is_product = node.op_type in PRODUCTS and _multiplies_bytes(node, constants, ranges)
         if group.chained or node.op_type in ELEMENTWISE:
-            same = {value for value in reads if value in types and types[value] == types.get(output)}
+            same = {value for value in reads if value in types and output in types and _is_same_type(types[value], types[output])}
             limits = ranges.get(output, NO_LIMITS)
             if limits.is_fit and output in types and types[output].dtype == "float32":
                 made[output] = 255 - limits.high
@@ -263,10 +263,17 @@ def _find_shifts(
     return {value: shift for value, shift in made.items() if value in sources and value not in others}
 
 
+def _is_same_type(first: TensorType, second: TensorType) -> bool:
+    """Says whether two tensors have the same elements and sizes in the whole class."""
+    return first.dtype == second.dtype and is_same_shape(first.shape or (), second.shape or ())
+
+
 def _multiplies_bytes(node: Node, constants: Mapping[str, Array], ranges: Mapping[str, Limits]) -> bool:
-    """Says whether a node may become a product of bytes."""
-    is_whole = ranges.get(node.inputs[0], NO_LIMITS).is_whole and node.inputs[1] in constants
-    return is_whole and node.attributes.get("group", 1) == 1 and bool(find_byte_products())
+    """Says whether a node may become a product of bytes, or of floats that are read as bytes if it is depthwise."""
+    group, weight = node.attributes.get("group", 1), constants.get(node.inputs[1])
+    if weight is None or not ranges.get(node.inputs[0], NO_LIMITS).is_whole or not find_byte_products():
+        return False
+    return bool(group == 1 or (node.op_type == "Conv" and weight.shape[:2] == (group, 1)))
 
 
 @dataclass(slots=True, eq=False)
