@@ -198,7 +198,7 @@ _SUMS = ("ReduceSum", "ReduceSumSquare")
 
 
 def plan_rows(site: Site) -> Recipe | None:
-    """Returns the recipe of extremes, short sums and short Softmaxes along the last axis.
+    """Returns the recipe of extremes along an axis, and of short sums and short Softmaxes along the last axis.
 
     The first NaN is the extreme, as in NumPy; sums are rounded once. Sources: ONNX ArgMax-13, ArgMin-13, ReduceSum-13,
     ReduceSumSquare-18, Softmax-13.
@@ -210,10 +210,15 @@ def plan_rows(site: Site) -> Recipe | None:
     else:
         axes = node.attributes.get("axis", 0 if operator.startswith("Arg") else -1 if node.since_version >= 13 else 1)
     name, is_last = x.dtype.name, bool(node.attributes.get("select_last_index", 0))
-    if axes is None or np.size(axes) != 1 or int(np.reshape(axes, -1)[0]) not in (-1, x.ndim - 1) or site.group.epilogue:
+    if axes is None or np.size(axes) != 1 or name not in ELEMENTS or name == "bool" or 0 in x.shape or site.group.epilogue:
         return None
-    if name not in ELEMENTS or name == "bool" or not x.flags.c_contiguous or 0 in x.shape:
+    axis = int(np.reshape(axes, -1)[0]) % x.ndim
+    if operator.startswith("Arg") and site.is_channels_last(value) and axis == 1:
+        x, axis = x.transpose(0, 2, 3, 1), 3
+    if not x.flags.c_contiguous:
         return None
+    if axis < x.ndim - 1:
+        return _plan_columns(site, axis, name, is_last) if operator.startswith("Arg") else None
     length, rows = x.shape[-1], prod(x.shape[:-1])
     if is_open(length) or length > _LONGEST_ROW or (not operator.startswith("Arg") and name in _WHOLE):
         return None
@@ -245,7 +250,7 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
                 code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
 
             if operator.startswith("Arg"):
-                code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last))
+                code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last, step=nbytes))
             elif operator in _SUMS:
                 total = code.variable(load(0).constant(0.0))
                 with code.loop(0, p["length"]) as column:
@@ -272,19 +277,70 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
     return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
 
 
-def _find_extreme(code: Code, line: Number, length: Number, dtype: str, operator: str, is_last: bool) -> Number:
-    """Returns the position of the first or last extreme of a row."""
-    best, position = code.variable(code.load_element(line, dtype)), code.variable(code.number(0))
-    with code.loop(1, length) as column:
-        x: Any = code.load_element(line + column * ELEMENTS[dtype][1], dtype)
-        before, place = best.get(), position.get()
+def _plan_columns(site: Site, axis: int, dtype: str, is_last: bool) -> Recipe:
+    """Returns the recipe of extremes along an axis that is not the last: vectors of rows that lie side by side."""
+    operator, shape = site.node.op_type, site.shape(site.node.inputs[0])
+    outer, length, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    kernel = _make_columns(operator, dtype, is_last)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        blocks = -(-inner // _COLUMNS)
+        numbers = (address_of(reads[0]), length, address_of(writes[0]), inner, blocks)
+        return [NativeCall(kernel, numbers, outer * blocks, (reads[0], writes[0]))]
+
+    return Recipe((site.node.inputs[0],), bind, kernels=(kernel,))
+
+
+_COLUMNS = 512
+"""Columns of a chunk."""
+
+
+@cache
+def _make_columns(operator: str, dtype: str, is_last: bool) -> Kernel:
+    nbytes = ELEMENTS[dtype][1]
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "inner", "blocks"))
+        outer, first = chunk // p["blocks"], chunk % p["blocks"] * _COLUMNS
+        x, y, step = p["x"] + outer * p["length"] * p["inner"] * nbytes, p["y"] + outer * p["inner"] * 8, p["inner"] * nbytes
+        end = (first + _COLUMNS).at_most(p["inner"])
+        full = end - (end - first) % width
+        for begin, limit, lanes in ((first, full, width), (full, end, 1)):
+            with code.loop(begin, limit, lanes) as column:
+                extreme = _find_extreme(code, x + column * nbytes, p["length"], dtype, operator, is_last, step=step, lanes=lanes)
+                code.store_element(y + column * 8, extreme, "int64")
+        return code.finish()
+
+    return Kernel(f"columns_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+
+
+def _find_extreme(
+    code: Code,
+    line: Number,
+    length: Number,
+    dtype: str,
+    operator: str,
+    is_last: bool,
+    *,
+    step: Number | int,
+    lanes: int = 1,
+) -> Number:
+    """Returns the position of the first or last extreme of elements `step` bytes apart; of neighbours a vector."""
+
+    def repeat(number: Number) -> Any:
+        return code.repeat_element(number, lanes)
+
+    best, position = code.variable(code.load_element(line, dtype, lanes)), code.variable(repeat(code.number(0)))
+    with code.loop(1, length) as place:
+        x: Any = code.load_element(line + place * step, dtype, lanes)
+        before, found = best.get(), position.get()
         left, right = (x, before) if operator == "ArgMax" else (before, x)
         is_ahead = code.number_of(left >= right if is_last else left > right)
         if isinstance(x, Floats):
-            first = code.number(1) if is_last else before.is_nan().choose(code.number(0), code.number(1))
-            is_ahead = x.is_nan().choose(first, is_ahead)
+            none, one = repeat(code.number(0)), repeat(code.number(1))
+            is_ahead = x.is_nan().choose(one if is_last else before.is_nan().choose(none, one), is_ahead)
         chosen = is_ahead.equals(1)
         best.set(chosen.choose(x, before))
-        position.set(chosen.choose(column, place))
+        position.set(chosen.choose(repeat(place), found))
     number: Number = position.get()
     return number

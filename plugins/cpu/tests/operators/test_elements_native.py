@@ -128,6 +128,33 @@ def test_casts_and_extremes_of_rows_equal_numpy(dtype: str) -> None:
     check(model, lambda rng, rows: {"x": rng.choice(np.array(NUMBERS[dtype], dtype), (rows, 4))}, compute)
 
 
+@pytest.mark.parametrize("dtype", sorted(set(TYPES) - {"bool"}))
+def test_extremes_along_other_axes_equal_numpy(dtype: str) -> None:
+    """Of rows that lie side by side, vectors and what is left of them; and of the channels of images channels last."""
+    searches = {"ArgMax": np.argmax, "ArgMin": np.argmin}
+    nodes = [helper.make_node("Transpose", ["x"], ["image"], perm=[0, 3, 1, 2])]
+    outputs = {}
+    for name in searches:
+        for value, axis, last in (("x", 1, 1), ("x", -2, 0), ("image", 1, 0)):
+            outputs[f"{name}_{value}{axis}"] = 7
+            nodes.append(
+                helper.make_node(name, [value], [f"{name}_{value}{axis}"], axis=axis, keepdims=last, select_last_index=last)
+            )
+
+    def compute(x: Any) -> Any:
+        results = {}
+        for name, search in searches.items():
+            results |= {
+                f"{name}_x1": x.shape[1] - 1 - search(x[:, ::-1], axis=1, keepdims=True),
+                f"{name}_x-2": search(x, axis=2),
+                f"{name}_image1": search(x, axis=3),
+            }
+        return results
+
+    model = make_model(nodes, {"x": (dtype, ["n", 3, 5, 37])}, outputs)
+    check(model, lambda rng, rows: {"x": rng.choice(np.array(NUMBERS[dtype], dtype), (rows, 3, 5, 37))}, compute)
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
 @pytest.mark.parametrize(("dtype", "kind"), [("int64", "int64s"), ("float32", "floats")])
 def test_table_of_keys_equals_a_dict(dtype: str, kind: str, count: int) -> None:
