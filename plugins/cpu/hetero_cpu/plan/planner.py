@@ -252,7 +252,7 @@ def _find_shifts(
         if group.chained or node.op_type in ELEMENTWISE:
             same = {value for value in reads if value in types and types[value] == types.get(output)}
             limits = ranges.get(output, NO_LIMITS)
-            if types[output].dtype == "float32" and limits.is_fit:
+            if limits.is_fit and output in types and types[output].dtype == "float32":
                 made[output] = 255 - limits.high
         else:
             same = set()
