@@ -356,7 +356,7 @@ class CpuExecutable(Executable):
     def _use(self, plan: OpenPlan, network: Network) -> PlanInUse:
         """Returns a plan in use, its bodies run by executables of their own; `network` has its constants."""
         if self._open_body is not None and plan.plan.foreign_count and any(step.node.bodies for step in plan.steps):
-            from hetero_cpu.bodies import open_bodies  # few networks have any
+            from hetero_cpu.run.bodies import open_bodies  # few networks have any
 
             open_bodies(plan, network.initializers, self._open_body)
         return PlanInUse(plan)

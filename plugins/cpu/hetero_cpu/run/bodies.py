@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,12 +27,23 @@ if TYPE_CHECKING:
     from hetero_core.kernels.execution import BoundBody, Program, Step
     from hetero_core.limits import RunLimits
     from hetero_core.network.initializers import Initializer
-    from hetero_cpu.executable import CpuExecutable
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.run.instance import Trip
 
 Array = np.ndarray[Any, Any]
-Open = Callable[[Network], "CpuExecutable"]
+
+
+class BodyExecutable(Protocol):
+    """The executable of a body."""
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the body's outputs."""
+
+    def open_trip(self) -> Trip | None:
+        """Returns the call of a run for a single thread, if the body is small, of fixed sizes, and has machine code alone."""
+
+
+Open = Callable[[Network], BodyExecutable]
 
 _FIRST_TRIPS = 48
 """Trips of the toolkit before an executable is made: planning a body takes as long as some hundred trips. A branch of If has one."""
@@ -189,8 +200,8 @@ class RepeatedBody:
         self._program, self._node, self._graph, self._constants, self._open = program, node, graph, constants, open_network
         self._count = 0
         self._last: Signature = ()
-        self._of_shapes: dict[Signature, CpuExecutable] = {}
-        self._of_all: CpuExecutable | None = None
+        self._of_shapes: dict[Signature, BodyExecutable] = {}
+        self._of_all: BodyExecutable | None = None
         self.trips: dict[Signature, deque[Trip]] = {}
         """Of small bodies in machine code alone, by shapes: those that no run uses."""
 
@@ -214,7 +225,7 @@ class RepeatedBody:
             self.trips.setdefault(signature, deque()).append(trip)
         return executable.run(values, RunContext())
 
-    def _find(self, values: Sequence[Any], signature: Signature) -> CpuExecutable | None:
+    def _find(self, values: Sequence[Any], signature: Signature) -> BodyExecutable | None:
         """Returns a new executable for a trip; None as long as the toolkit is to run it."""
         self._count += 1
         last, self._last = self._last, signature
