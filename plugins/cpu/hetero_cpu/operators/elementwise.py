@@ -22,7 +22,7 @@ from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import is_same_shape
+from hetero_cpu.symbols.sizes import is_open, is_same_shape
 
 # Vectors of a row that are loaded before the first is written; fewer for long expressions, which would take long to compile.
 _UNROLLED = 4
@@ -507,7 +507,7 @@ def _join(
             continue
         read = _list_operands([maker, *members])
         # A single number is loaded once.
-        if sum([any(size != 1 for size in types[operand].shape or ()) for operand in read]) > _MOST_OPERANDS:
+        if sum([any(is_open(size) or size != 1 for size in types[operand].shape or ()) for operand in read]) > _MOST_OPERANDS:
             continue
         operands, members = read, [maker, *members]
         count += len(maker.nodes)

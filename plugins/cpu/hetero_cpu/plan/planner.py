@@ -250,7 +250,11 @@ def _find_shifts(
         node, output, reads = group.node, group.outputs[0], set(group.reads)
         is_product = node.op_type in PRODUCTS and _multiplies_bytes(node, constants, ranges)
         if group.chained or node.op_type in ELEMENTWISE:
-            same = {value for value in reads if value in types and types[value] == types.get(output)}
+            same = {
+                value
+                for value in reads
+                if ranges.get(value, NO_LIMITS).is_fit and value in types and types[value] == types.get(output)
+            }
             limits = ranges.get(output, NO_LIMITS)
             if limits.is_fit and output in types and types[output].dtype == "float32":
                 made[output] = 255 - limits.high
