@@ -212,9 +212,12 @@ def plan_rows(site: Site) -> Recipe | None:
     name, is_last = x.dtype.name, bool(node.attributes.get("select_last_index", 0))
     if axes is None or np.size(axes) != 1 or name not in ELEMENTS or name == "bool" or 0 in x.shape or site.group.epilogue:
         return None
-    axis = int(np.reshape(axes, -1)[0]) % x.ndim
+    axis = int(np.reshape(axes, -1)[0])
+    if not -x.ndim <= axis < x.ndim:
+        return None
+    axis %= x.ndim
     if operator.startswith("Arg") and site.is_channels_last(value) and axis == 1:
-        x, axis = x.transpose(0, 2, 3, 1), 3
+        x, axis = x.transpose(order_axes(x.ndim, is_channels_last=True)), x.ndim - 1
     if not x.flags.c_contiguous:
         return None
     if axis < x.ndim - 1:

@@ -47,7 +47,10 @@ def plan_top(site: Site) -> Recipe | None:
     x, k = site.prototypes[value], site.constant(1) if site.has_input(1) else node.attributes.get("k")
     if k is None or x.dtype.name not in ("float32", "int32") or x.ndim == 0 or 0 in x.shape:
         return None
-    axis, count = int(node.attributes.get("axis", -1)) % x.ndim, int(np.reshape(k, -1)[0])
+    axis, count = int(node.attributes.get("axis", -1)), int(np.reshape(k, -1)[0])
+    if not -x.ndim <= axis < x.ndim:
+        return None
+    axis %= x.ndim
     shape = (prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
     if len(site.group.outputs) != 2 or not all(site.group.outputs) or site.group.epilogue or count < 1:
         return None

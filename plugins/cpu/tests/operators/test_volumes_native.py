@@ -309,3 +309,11 @@ def test_convolution_of_bytes_equals_exact_integers(case: str, threads: int) -> 
         for _ in range(2):
             (output,) = loaded.infer({"x": x}).values()
             np.testing.assert_array_equal(output, expected)
+
+
+def test_class_of_each_pixel_of_a_volume() -> None:
+    x, w = np.round(draw(1, 1, 3, 2, 4, 5) * 8), np.round(draw(2, 7, 3, 3, 3, 3) * 8)
+    nodes = [oh.make_node("Conv", ["x", "w"], ["m"], pads=[1] * 6), oh.make_node("ArgMax", ["m"], ["y"], axis=1, keepdims=0)]
+    model = build(nodes, x.shape, {"w": w})
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    check(model, x, convolve(x, w, np.zeros(7), {"pads": [1] * 6}).argmax(1), steps=2, tolerance=0)
