@@ -77,7 +77,7 @@ def read_chained_epilogue(site: Site, bias: Array | None, outputs: int, *, chann
     (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
     shape = site.types[product].shape or ()
     reader = ExpressionReader.of_site(site, product)
-    if not all(reader.read_node(node) for node in nodes) or not is_same_shape(site.shape(group.outputs[0]), shape):
+    if not all(reader.read_node(node) for node in nodes) or not is_same_shape(site.types[group.outputs[0]].shape or (), shape):
         return None
     added, kinds = own.added, "v"
     for operand in reader.operands[1:]:
