@@ -3,7 +3,8 @@
 The load is 32 clients by HTTP or by gRPC, with tensors as bytes; in the process 32 threads call `infer`, each with an array of its own.
 Clients and server share the processors, so by the clock the time of a request in its client counts against the server. So the
 processor time of the server alone is compared as well, and that of a client is printed. The floor is what the libraries alone take:
-uvicorn and grpcio with handlers that answer as many bytes and do nothing else.
+uvicorn and grpcio with handlers that answer as many bytes and do nothing else. Without a model they keep their code in the caches, so no
+server with one reaches the floor.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ CASES = (
 
 EMPTY_SERVER = """
 import asyncio, sys
-import grpc, numpy, uvicorn
+import grpc, numpy, uvicorn, uvloop
 from hetero_core.serving.rpc import MESSAGES, SERVICE
 
 content = numpy.zeros(int(sys.argv[1]), numpy.uint8).tobytes()
@@ -104,7 +105,7 @@ async def main():
     print(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}, gRPC 127.0.0.1:{port}", flush=True)
     await task
 
-asyncio.run(main())
+uvloop.run(main())
 """
 
 
