@@ -62,7 +62,7 @@ class Expression:
         return f"{self.kinds}_{'_'.join(instruction.name for instruction in self.instructions)}{'_b' * self.is_narrow}"
 
     def find_other(self) -> int | None:
-        """Returns the place of the first full operand behind the first; None if there is none."""
+        """Returns the place of the first full operand behind the first; None without a second full operand."""
         return next((place for place, kind in enumerate(self.kinds) if place and kind in "vb"), None)
 
 

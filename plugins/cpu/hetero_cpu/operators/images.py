@@ -147,7 +147,7 @@ def read_convolution(site: Site, *, of_bytes: bool = False) -> Convolution | Non
     if weight.ndim == 4:
         return convolution
     depths, windows = pick_axes(windows, slice(0, 1)), pick_axes(windows, slice(1, 3))
-    # In C order the planes of several volumes lie at other distances than those of one.
+    # In C order the last plane of a volume and the first plane of the next are not a plane apart.
     values = (node.inputs[0], *(extra.value for extra in site.group.epilogue if extra.value and extra.value not in site.constants))
     is_joined = depths.is_pointwise and all(may_join(site.prototypes[value]) for value in values)
     return replace(convolution, windows=windows, depths=depths, is_joined=is_joined)
@@ -177,12 +177,12 @@ def join_planes(array: Array) -> Array:
 
 
 def join_rows(array: Array) -> Array:
-    """Returns volumes as images whose rows are those of all planes: (batch, channels, depth * height, width); images as they are."""
+    """Returns the planes of volumes below each other, (batch, channels, depth * height, width); images as they are."""
     return array if array.ndim == 4 else array.reshape(*array.shape[:2], -1, array.shape[4])
 
 
 def join_pixels(array: Array) -> Array:
-    """Returns volumes as images whose rows are planes: (batch, channels, depth, height * width)."""
+    """Returns volumes with a row for each plane: (batch, channels, depth, height * width)."""
     return array.reshape(*array.shape[:3], -1)
 
 

@@ -15,7 +15,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
-from hetero_cpu.operators.pooling import GLOBAL_BLOCK, reduce_pixels
+from hetero_cpu.operators.pooling import GLOBAL_BLOCK, reduce_pixels, visit_block
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
@@ -331,14 +331,7 @@ def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
                     centered = code.load(source, place, mask=mask) - mean
                     code.store(target, code.multiply_add(centered, factor, shift), place, mask=mask)
 
-        with code.either(begin + block <= p["vectors"]) as (full, rest):
-            with full:
-                normalize(begin, block)
-            with rest:
-                with code.loop(begin, p["vectors"]) as vector:
-                    normalize(vector, 1)
-                with code.when(p["last"] > 0):
-                    normalize(p["vectors"], 1, code.mask_first(p["last"]))
+        visit_block(code, p, begin, block, normalize)
     return code.finish()
 
 

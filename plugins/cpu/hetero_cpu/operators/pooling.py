@@ -102,16 +102,20 @@ def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Cod
             for v, total in enumerate(totals):
                 code.store(y + channel, total * factor, v * vector_bytes, mask=mask)
 
-        begin = block * GLOBAL_BLOCK
-        with code.either(begin + GLOBAL_BLOCK <= p["vectors"]) as (full, rest):
-            with full:
-                reduce(begin, GLOBAL_BLOCK)
-            with rest:
-                with code.loop(begin, p["vectors"]) as vector:
-                    reduce(vector, 1)
-                with code.when(p["last"] > 0):
-                    reduce(p["vectors"], 1, code.mask_first(p["last"]))
+        visit_block(code, p, block * GLOBAL_BLOCK, GLOBAL_BLOCK, reduce)
     return code.finish()
+
+
+def visit_block(code: Code, p: Mapping[str, Number], begin: Number, block: int, work: Callable[..., None]) -> None:
+    """Emits `work(vector, count, mask)` for a block of vectors of channels: once if it is full, else for each vector and the rest."""
+    with code.either(begin + block <= p["vectors"]) as (full, rest):
+        with full:
+            work(begin, block)
+        with rest:
+            with code.loop(begin, p["vectors"]) as vector:
+                work(vector, 1)
+            with code.when(p["last"] > 0):
+                work(p["vectors"], 1, code.mask_first(p["last"]))
 
 
 def reduce_pixels(

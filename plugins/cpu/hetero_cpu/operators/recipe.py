@@ -185,7 +185,7 @@ class Site:
 
 
 def order_axes(rank: int, *, is_channels_last: bool) -> tuple[int, ...]:
-    """Returns the axes of images and volumes channels last, from the slowest to the fastest; in C order those of all others."""
+    """Returns axes from the slowest to the fastest: channels last for images and volumes if asked for, else C order."""
     return (0, *range(2, rank), 1) if is_channels_last and rank in (4, 5) else tuple(range(rank))
 
 

@@ -203,7 +203,7 @@ def express_einsum(network: Network) -> Network:
 
 
 def unroll_loops(network: Network) -> Network:
-    """Returns the network with control flow written out where its course is known, and what follows computed."""
+    """Returns the network with the nodes of If, Loop and Scan written out if their course is known, and constants folded."""
     for _ in range(_MOST_ROUNDS):
         unrolled = _UNROLL_LOOPS(network)
         if unrolled is network:

@@ -1,7 +1,7 @@
 """Bodies of If, Loop, Scan and SequenceMap that run often, by executables of their own: plans of machine code, as for a network.
 
-The toolkit runs the first trips. An executable is made for the shapes that a trip and the trip before it have; after a few of them another
-one serves all shapes, as those of values that grow from trip to trip.
+The toolkit runs the first trips. Shapes that stay the same for two trips get an executable, up to three sets of shapes. Shapes that change
+from trip to trip, as those of growing values, share an executable of open sizes.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class RepeatedBody:
 
 
 def _find_common_shape(shape: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int | None, ...] | None:
-    """Returns the sizes that two shapes share, None for others; None for shapes of different ranks."""
+    """Returns the shape with None for each size in which two shapes differ; None for different ranks."""
     if shape is None or other is None or len(shape) != len(other):
         return None
     return tuple([size if size == its_size else None for size, its_size in zip(shape, other, strict=True)])
