@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload, RunContext, is_candidate
@@ -60,6 +61,10 @@ _MOST_NAMES = 3
 """Slow nodes that a warning names."""
 _LARGE_FILE = 1 << 26
 """Bytes of constants in files from which packing and runs of the toolkit take turns, because each of them holds all of the weights."""
+_LONGEST_HOLD = 0.0005
+"""Seconds after which short runs release the interpreter's lock: the thread that plans starves beside a loop of runs that hold it, or
+release it for less than the time in which a thread wakes up, since its wait for the lock begins anew each time.
+"""
 _LONGEST_WAIT = 30.0
 """Seconds after which weights are packed although the toolkit still runs."""
 
@@ -170,6 +175,8 @@ class CpuExecutable(Executable):
         self._lock, self._has_run = threading.Lock(), threading.Event()
         self._is_closed, self._is_ordered, self._has_failed = False, False, False
         self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
+        # The time of the monotonic clock at which a run last released the interpreter's lock.
+        self._released = 0.0
         self._plans = Plans(self.inputs, verifies=verifies)
         # Plans by input shapes, with the numbers that follow from the shapes; the newest shapes last.
         self._found: dict[Signature, FoundPlan] = {}
@@ -272,6 +279,9 @@ class CpuExecutable(Executable):
             with self._turn:
                 self._toolkit_runs -= 1
                 self._turn.notify_all()
+            if self._is_ordered and self._has_run.is_set() and monotonic() - self._released > _LONGEST_HOLD:
+                sleep(1e-6)
+                self._released = monotonic()
 
     def _open_program(self) -> Program:
         """Returns the network as the toolkit runs it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -109,3 +111,33 @@ def test_toolkit_answers_all_sizes_until_the_class_is_compiled(network: CpuExecu
     check(network, 7)
     assert [bool(plan.kernels) for plan in network._list_plans()] == [True]
     assert not orders
+
+
+def test_loop_of_short_runs_releases_the_interpreter_lock(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself such a run never does: its arrays are small, and BLAS has a single thread."""
+    monkeypatch.setattr(executable, "needs_limit", lambda: False)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> negative (float[rows] x) => (float[rows] y) { y = Neg (x) }'
+    )
+    network, x = CpuExecutable(load_source(read_network(model)), {}, kernels="AUTO"), np.ones(3, np.float32)
+    network.run((x,), RunContext())
+    turns, is_over = [0], threading.Event()
+
+    def plan() -> None:
+        while not is_over.is_set():
+            turns[0] += 1
+            sleep(0)
+
+    interval, thread = sys.getswitchinterval(), threading.Thread(target=plan)
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        begin, latest = turns[0], monotonic() + 10
+        while turns[0] < begin + 5 and monotonic() < latest:
+            network.run((x,), RunContext())
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        thread.join()
+    assert len(orders) == 1
+    assert turns[0] >= begin + 5
