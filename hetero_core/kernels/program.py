@@ -21,7 +21,17 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import HeteroError, UnsupportedNodesError
 from hetero_core.kernels.execution import ABSENT, Body, BoundBody, KernelMemory, Program, Step
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, explain_size, find_kernel, find_refusals
+from hetero_core.kernels.registry import (
+    ANY,
+    NO_EXTENSIONS,
+    TOOLKIT,
+    Dtypes,
+    KernelRecord,
+    explain_size,
+    find_kernel,
+    find_refusals,
+    take_prepared,
+)
 from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Graph, Node
@@ -281,7 +291,8 @@ def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tu
         requested = [index + 1 for index, name in enumerate(node.outputs) if name or record.outputs is None]
         attributes["output_count"] = max(requested, default=0)
     if record.prepare is not None:
-        attributes = {"prepared": record.prepare(xp, input_types, **attributes)}
+        prepared = take_prepared(node, record, input_types) if xp is np else record.prepare(xp, input_types, **attributes)
+        attributes = {"prepared": prepared}
     return partial(record.function, xp, **attributes)
 
 

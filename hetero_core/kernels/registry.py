@@ -18,6 +18,7 @@ from functools import cache, partial
 from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from hetero_core.dtypes import DTYPES, dtype_of_onnx
 from hetero_core.errors import enumerate_choices
@@ -390,6 +391,18 @@ def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = Fa
     return refuse_type(value_type.element, allowed, takes_maps=takes_maps)
 
 
+_prepared: WeakKeyDictionary[Node, tuple[KernelRecord, tuple[ValueType | None, ...], Any]] = WeakKeyDictionary()
+"""What a query has prepared for a node, until it is bound: the tables of a forest take longer than all other work of a load."""
+
+
+def take_prepared(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> Any:
+    """Returns what the query of a node has prepared, which is forgotten then, or prepares it. Raises: the errors of `prepare`."""
+    earlier = _prepared.pop(node, None)
+    if earlier is not None and earlier[0] is record and earlier[1] == input_types:
+        return earlier[2]
+    return prepare_node(node, record, input_types)
+
+
 def prepare_node(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> Any:
     """Returns the result of the kernel's preparation, on the host for every device. Raises: the errors of `prepare`."""
     import numpy as np
@@ -403,7 +416,7 @@ def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[Val
     if record.prepare is None:
         return None
     try:
-        prepare_node(node, record, input_types)
+        _prepared[node] = record, input_types, take_prepared(node, record, input_types)
     except ValueError as error:
         return f"{node.operator} {error}"
     except (ArithmeticError, LookupError, TypeError) as error:

@@ -34,7 +34,7 @@ def _empty() -> Mapping[str, Any]:
     return EMPTY
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Node:
     """A node of the graph: an operation with its inputs, outputs and attributes.
 

@@ -109,3 +109,24 @@ def test_base_table_runs_the_missing_operators() -> None:
 def test_second_kernel_for_a_version_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError, match="two kernels for Relu-14"):
         kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)(relu)
+
+
+def test_preparation_of_a_query_serves_the_program() -> None:
+    table, preparations = KernelTable(), []
+
+    def prepare(xp: Any, input_types: Any, *, alpha: float = 0.01) -> float:
+        preparations.append(input_types)
+        return alpha
+
+    @kernel("LeakyRelu", since=(16,), dtypes=FLOATS, prepare=prepare, table=table)
+    def leak(xp: Any, x: Any, *, prepared: float) -> Any:
+        return xp.where(x < 0, x * prepared, x)
+
+    network = read("y = LeakyRelu <alpha = 0.5> (x)")
+    assert not find_refusals(network, table=table)
+    (y,) = compile_program(network, table=table).run((np.float32([[-2, 2], [4, -4]]),))
+    assert y.tolist() == [[-1, 2], [4, -2]]
+    assert len(preparations) == 1
+    # The program has taken it.
+    compile_program(network, table=table)
+    assert len(preparations) == 2
