@@ -115,6 +115,7 @@ def test_constant_among_inputs_can_be_replaced() -> None:
     session = ort.InferenceSession(model.SerializeToString(), providers=CPU)
     assert [each.name for each in session.get_inputs()] == ["X"]
     assert [(each.name, each.shape) for each in session.get_overridable_initializers()] == [("W", [3, 2])]
+    assert session.run(None, {"X": X, "W": None, "no input": None})[0].tolist() == Y.tolist()
     assert session.run(None, {"X": X, "W": -X})[0].tolist() == (-Y).tolist()
 
 
@@ -243,6 +244,17 @@ def test_asynchronous_run_calls_back() -> None:
     assert (results[0].tolist(), user_data, error) == (Y.tolist(), "mine", "")
 
 
+@pytest.mark.parametrize(
+    ("names", "feed"), [(["Y"], {"X": X.astype(np.float64)}), (["Y"], {"X": X[:2]}), (["Z"], {"X": X}), (["Y"], {"X": X, "Q": X})]
+)
+def test_wrong_asynchronous_run_calls_back_with_the_error(names: list[str], feed: Any) -> None:
+    calls: list[Any] = []
+    open_session().run_async(names, feed, lambda *arguments: calls.append(arguments), "mine")
+    ((results, user_data, error),) = calls
+    assert (results, user_data) == ([], "mine")
+    assert error.startswith("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : ")
+
+
 class Slow:
     """A device whose run ends when it is cancelled."""
 
@@ -311,6 +323,9 @@ FAULTS = {
     "invalid graph": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "Mul (X, V)"))),
     "unknown operator": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "Nope (X)"))),
     "unknown domain": lambda session: session(make_model(SQUARE.replace("Mul (X, W)", "acme.Nope (X)"))),
+    "no graph": lambda session: session(b""),
+    "two types": lambda session: session(make_model("g (float[2] x, int64[2] z) => (float[2] y) { y = Add (x, z) }")),
+    "unknown opset": lambda session: session(onnx.parser.parse_model(HEAD.replace("17", "99") + SQUARE).SerializeToString()),
     "failing run": lambda session: session(make_model("g (float[a] x, int64[2] s) => (float[b, c] y) { y = Reshape (x, s) }")).run(
         None, {"x": X[0], "s": np.array([2, 2])}
     ),
@@ -323,7 +338,8 @@ FAULTS = {
 def test_error_is_of_the_class_of_onnxruntime(fault: str) -> None:
     call = FAULTS[fault]
     expected = read_failure(lambda: call(lambda source, **named: onnxruntime.InferenceSession(source, enable_fallback=0, **named)))
-    error = read_failure(lambda: call(lambda source, **named: ort.InferenceSession(source, **{"providers": CPU, **named})))
+    door = {"providers": CPU, "enable_fallback": 0}
+    error = read_failure(lambda: call(lambda source, **named: ort.InferenceSession(source, **{**door, **named})))
     assert isinstance(error, type(expected))
     if type(expected).__module__.startswith("onnxruntime."):
         assert str(error).startswith("[ONNXRuntimeError] : ")
@@ -374,6 +390,13 @@ def test_device_comes_from_option_then_environment_then_providers(monkeypatch: p
 def test_providers_come_in_every_form(arguments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETERO_DEVICE", "CPU")
     session = ort.InferenceSession(make_model(SQUARE), **arguments)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("arguments", [{"providers": {"CPUExecutionProvider"}}, {"providers": CPU, "provider_options": [{}, {}]}])
+def test_wrong_providers_become_the_processor_with_a_warning(arguments: Any) -> None:
+    with pytest.warns(UserWarning, match="should .* CPUExecutionProvider is used"):
+        session = ort.InferenceSession(make_model(SQUARE), **arguments)
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
@@ -545,7 +568,9 @@ def test_profile_and_model_are_written(tmp_path: Path, caplog: pytest.LogCapture
     options.optimized_model_filepath = str(tmp_path / "written.onnx")
     session = open_session(options=options)
     session.run(None, {"X": X})
-    assert any(event["name"] for event in json.loads(Path(session.end_profiling()).read_text()))
+    path = Path(session.end_profiling())
+    assert path.match("profile__*.json")  # as ONNX Runtime joins prefix and time
+    assert any(event["name"] for event in json.loads(path.read_text()))
     assert session.get_profiling_start_time_ns() > 0
     assert ort.InferenceSession(tmp_path / "written.onnx", providers=CPU).run(None, {"X": X})[0].tolist() == Y.tolist()
     assert open_session().end_profiling() == ""

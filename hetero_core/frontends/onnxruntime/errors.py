@@ -38,8 +38,13 @@ _STATUS = {
 }
 
 # ONNX Runtime raises either of several for one fault, by its version and the node: a node that nothing runs has no kernel
-# (NotImplemented), no operator (InvalidGraph), no domain or wrong types (Fail).
-_ALSO = {"RuntimeException": ("Fail",), "InvalidGraph": ("InvalidArgument",), "NotImplemented": ("Fail", "InvalidGraph")}
+# (NotImplemented), no operator (InvalidGraph), no domain or wrong types (Fail); a file without a graph is an InvalidArgument.
+_ALSO = {
+    "RuntimeException": ("Fail",),
+    "InvalidProtobuf": ("InvalidArgument",),
+    "InvalidGraph": ("InvalidArgument", "Fail"),
+    "NotImplemented": ("InvalidGraph",),
+}
 
 # The first class that matches names the exception: subclasses stand before their bases.
 _NAME_OF_ERROR: tuple[tuple[Any, str], ...] = (
@@ -80,7 +85,7 @@ def make_error(name: str, text: str, has_prefix: bool = True) -> Exception:
 @cache
 def _join(name: str, state: ModuleType) -> type[Exception]:
     """Returns a class that is both this front end's and the engine's."""
-    engine_classes = tuple(getattr(state, each) for each in (name, *_ALSO.get(name, ())))
+    engine_classes = tuple(getattr(state, each.__name__) for each in EXCEPTIONS[name].__mro__ if each.__name__ in EXCEPTIONS)
     return type(name, (EXCEPTIONS[name], *engine_classes), {"__module__": __name__})
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +21,15 @@ import numpy as np
 
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, InputShapeError, UnsupportedNodesError
-from hetero_core.frontends.onnxruntime.errors import convert_error, make_error, raise_as_onnxruntime
+from hetero_core.frontends.onnxruntime.errors import OnnxRuntimeError, convert_error, make_error, raise_as_onnxruntime
 from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions
-from hetero_core.frontends.onnxruntime.providers import find_splitter, get_all_providers, place_session, read_providers
+from hetero_core.frontends.onnxruntime.providers import (
+    CPU_PROVIDER,
+    find_splitter,
+    get_all_providers,
+    place_session,
+    read_providers,
+)
 from hetero_core.frontends.onnxruntime.values import ModelMetadata, NodeArg, OrtValue, describe_value, report_memory, view_memory
 from hetero_core.frontends.shared_core import find_core, limit_threads, report_once
 from hetero_core.network.reader import read_proto
@@ -54,7 +61,8 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
         **tuning: Any,
     ) -> None:
-        """`providers` and `provider_options` are ONNX Runtime's; `tuning` has its other arguments, which have no effect.
+        """`providers` and `provider_options` are ONNX Runtime's; wrong ones are replaced by the processor's with a UserWarning, as there,
+        unless `tuning` has `enable_fallback=0`. Its other arguments have no effect.
 
         Raises: ONNX Runtime's exceptions, each with hetero's error as its cause; ValueError, TypeError for wrong arguments.
         """
@@ -71,7 +79,13 @@ class InferenceSession:
         self._begin = time.monotonic_ns()
         self._has_open_sizes = False
         self._open_ranks: frozenset[str] = frozenset()
-        self._place(providers, provider_options)
+        try:
+            self._place(providers, provider_options)
+        except ValueError as error:
+            if not tuning.get("enable_fallback", True):
+                raise
+            warnings.warn(f"{error} {CPU_PROVIDER} is used.", stacklevel=2)
+            self._place([CPU_PROVIDER], None)
         if self._sess_options.optimized_model_filepath:
             _copy_model(self._source, self._sess_options.optimized_model_filepath, getattr(self._sess_options, "entries", {}))
 
@@ -210,8 +224,15 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Starts a run and returns; `callback` gets the outputs, `user_data`, and the text of the error, which is empty without one."""
-        feed, names = self._check_feed(input_feed), self._name_outputs(output_names)
+        """Starts a run and returns; `callback` gets the outputs, `user_data`, and the text of the error, which is empty without one.
+
+        Raises: ValueError for missing inputs.
+        """
+        try:
+            feed, names = self._check_feed(input_feed), self._name_outputs(output_names)
+        except OnnxRuntimeError as error:
+            callback([], user_data, str(error))
+            return
 
         def start(network: ExecutableNetwork) -> None:
             request = network.create_infer_request()
@@ -226,7 +247,10 @@ class InferenceSession:
             request.set_callback(end)
             request.start_async(feed)
 
-        self._run_on_network(start, feed)
+        try:
+            self._run_on_network(start, feed)
+        except OnnxRuntimeError as error:
+            callback([], user_data, str(error))
 
     def run_with_ort_values(
         self,
@@ -307,6 +331,8 @@ class InferenceSession:
         network, plain = self.network, self._plain_inputs
         if type(feed) is dict and len(feed) == len(plain) and all([type(feed.get(name)) is np.ndarray for name in plain]):  # noqa: C419  # a generator takes twice as long
             return dict(feed)
+        if isinstance(feed, Mapping):  # ONNX Runtime skips values that are None, of any name
+            feed = {name: value for name, value in feed.items() if value is not None}
         with raise_as_onnxruntime():
             named = dict(name_inputs(feed, network.inputs, network=network.name))
         missing = [
@@ -348,7 +374,7 @@ class InferenceSession:
             return ""
         from hetero_core.reports.trace import profiles_to_trace  # only profiles need it
 
-        path = f"{self._sess_options.profile_file_prefix}{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        path = f"{self._sess_options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
         events = json.loads(profiles_to_trace(tuple(self._profiles)))["traceEvents"]
         Path(path).write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8")
         return path

@@ -1,17 +1,13 @@
 """PrePostProcessor: conversions of inputs and outputs, which become nodes of the model by `with_inputs` and `with_outputs`.
 
-The steps of an input run in one order: colors, crop, resize, pad, mean, scale. Several means and scales, in any order, become one of each.
-A program that asks for another order gets an error, unless it swaps RGB and BGR behind a crop, a resize or a pad, which is the same in
-front of them.
+The steps of an input run in the order in which a program gives them; hetero describes as many of them at once as stand in its own order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
-
-import numpy as np
 
 from hetero_core.frontends.openvino.model import Model
 from hetero_core.frontends.openvino.ports import Output
@@ -19,7 +15,7 @@ from hetero_core.frontends.openvino.shapes import Layout, PartialShape, Type, tr
 from hetero_core.network import border
 from hetero_core.network.border import LAYOUT_OF_RANK
 
-_ORDER = ("color", "crop", "resize", "pad", "mean or scale")
+_ORDER = ("color", "crop", "resize", "pad", "mean", "scale")
 
 ColorFormat = Enum(
     "ColorFormat", "UNDEFINED RGB BGR GRAY RGBX BGRX NV12_SINGLE_PLANE I420_SINGLE_PLANE NV12_TWO_PLANES I420_THREE_PLANES"
@@ -85,43 +81,17 @@ class OutputInfo:
 
 
 class InputInfo(OutputInfo):
-    """All about an input: `tensor()` and `preprocess()` are this object. `fields` are those of hetero's InputInfo."""
+    """All about an input: `tensor()` and `preprocess()` are this object. `fields` are those of hetero's InputInfo for the array."""
 
     def __init__(self, port: Output) -> None:
         super().__init__(port)
         self._color = ColorFormat.UNDEFINED
-        self._is_reordered = False
-        self._steps: list[str] = []
-        # What needs the layouts, which may be said later.
-        self._late: list[Callable[[], None]] = []
-
-    def settle(self) -> border.InputInfo:
-        """Returns the description for hetero. Raises: RuntimeError if an axis has no letter."""
-        for step in self._late:
-            step()
-        return border.InputInfo(**self.fields)
+        self._spatial: dict[str, int] = {}
+        # Each step with its arguments; their axes need the layouts, which may be said later.
+        self._steps: list[tuple[str, Any]] = []
 
     def _refuse(self, reason: str) -> RuntimeError:
         return RuntimeError(f"input '{self.port.any_name}': {reason}")
-
-    def _begin(self, step: str, **fields: Any) -> None:
-        is_swap = fields.get("color") in ("BGR->RGB", "RGB->BGR") and "color" not in self._steps
-        if is_swap and self._steps and self._steps[-1] in ("crop", "resize", "pad"):
-            self._steps.insert(0, step)
-            self.fields.update(fields)
-            return
-        if self._steps and _ORDER.index(step) <= _ORDER.index(self._steps[-1]):
-            raise self._refuse(f"{step} after {self._steps[-1]}; the steps run in the order {', '.join(_ORDER)}, each once")
-        self._steps.append(step)
-        self.fields.update(fields)
-
-    def _find_layout(self, *, of_model: bool) -> str:
-        rank = len(self.port.partial_shape)
-        model = str(self.fields.get("model_layout", self.port.layout.letters or LAYOUT_OF_RANK.get(rank, "")))
-        layout = model if of_model else str(self.fields.get("layout", model))
-        if len(layout) != rank:
-            raise self._refuse(f"it has {rank} axes; say their layout with set_layout, got '{layout}'")
-        return layout
 
     # The array that a program gives
 
@@ -148,13 +118,14 @@ class InputInfo(OutputInfo):
 
     def set_spatial_static_shape(self, height: int, width: int) -> InputInfo:
         """Sets height and width of the array; the remaining sizes are the model's."""
-        size_of_letter = {"H": height, "W": width}
-        self._late.append(
-            lambda: self.fields.update(shape=[size_of_letter.get(letter) for letter in self._find_layout(of_model=False)])
-        )
+        self._spatial = {"H": height, "W": width}
         return self
 
     # The steps to the model's input
+
+    def _add(self, step: str, arguments: Any) -> InputInfo:
+        self._steps.append((step, arguments))
+        return self
 
     def convert_element_type(self, type: Any = Type.f32) -> InputInfo:  # noqa: A002  # as above
         """Does nothing: the steps compute in f32 and end in the model's type. Raises: RuntimeError for a type that would round."""
@@ -165,78 +136,104 @@ class InputInfo(OutputInfo):
         return self
 
     def convert_layout(self, dst_layout: Any = None) -> InputInfo:
-        """Brings the axes into the model's order. Raises: RuntimeError for another layout than the model's."""
-        self._is_reordered = True
-        letters = self._find_layout(of_model=True) if dst_layout is None else Layout(dst_layout).letters
-        if self.fields.setdefault("model_layout", letters) != letters:
-            raise self._refuse(f"convert_layout('{letters}'): the model's layout is {self.fields['model_layout']}")
-        return self
+        """Brings the axes into this order, by letters or by the axes of the order before; into the model's without an argument."""
+        return self._add("layout", dst_layout)
 
     def convert_color(self, dst_format: Any) -> InputInfo:
         """Converts the colors that `set_color_format` named."""
-        if dst_format is not self._color:
-            self._begin("color", color=f"{self._color.name.removesuffix('_SINGLE_PLANE')}->{dst_format.name}")
-        return self
+        if dst_format is self._color:
+            return self
+        source, self._color = self._color.name.removesuffix("_SINGLE_PLANE"), dst_format
+        return self._add("color", f"{source}->{dst_format.name}")
 
     def reverse_channels(self) -> InputInfo:
         """Turns BGR into RGB, or RGB into BGR."""
-        self._begin("color", color="BGR->RGB")
-        return self
+        return self._add("color", "BGR->RGB")
 
     def crop(self, begin: Sequence[int], end: Sequence[int]) -> InputInfo:
         """Takes a part of the image, by the first and the end of each axis."""
-        self._begin("crop")
-        return self._add_bounds("crop", begin, end)
+        return self._add("crop", (begin, end))
 
     def resize(self, alg: Any, dst_height: int | None = None, dst_width: int | None = None) -> InputInfo:
-        """Resizes to the model's height and width. Raises: RuntimeError for other sizes."""
-        self._begin("resize", resize=alg.value)
-        if dst_height is not None and dst_width is not None:
-            self._late.append(lambda: self._check_target({"H": dst_height, "W": dst_width}))
-        return self
-
-    def _check_target(self, size_of_letter: dict[str, int]) -> None:
-        for letter, size in zip(self._find_layout(of_model=True), self.port.partial_shape, strict=True):
-            padded = size_of_letter.get(letter, 0) + sum(self.fields.get("pad", {}).get(letter, (0,)))
-            if letter in size_of_letter and size != padded:
-                raise self._refuse(f"resize and pad give {letter} {padded}; the model's is {size}")
+        """Resizes to a height and a width, the model's without them."""
+        return self._add("resize", (alg.value, dst_height, dst_width))
 
     def pad(self, pads_begin: Sequence[int], pads_end: Sequence[int], value: float, mode: Any) -> InputInfo:
         """Adds pixels of a value around the image. Raises: RuntimeError for other modes, and for several values."""
         if mode.name != "CONSTANT" or not isinstance(value, int | float):
             raise self._refuse(f"pad with {mode.name} and {value!r}; expected PaddingMode.CONSTANT and one number")
-        self._begin("pad", pad_value=float(value))
-        return self._add_bounds("pad", pads_begin, pads_end)
-
-    def _add_bounds(self, step: str, begin: Sequence[int], end: Sequence[int]) -> InputInfo:
-        of_model = self._is_reordered
-
-        def settle() -> None:
-            bounds = zip(self._find_layout(of_model=of_model), begin, end, strict=True)
-            self.fields[step] = {letter: (first, last) for letter, first, last in bounds if letter in "DHW" or first}
-
-        self._late.insert(0, settle)  # before the check of resize
-        return self
+        return self._add("pad", (pads_begin, pads_end, float(value)))
 
     def mean(self, value: float | Sequence[float]) -> InputInfo:
         """Subtracts a number, or one for each channel."""
-        # (x - mean) / scale - value = (x - (mean + scale * value)) / scale
-        return self._join("mean", lambda mean, scale: mean + scale * np.array(value, np.float64))
+        return self._add("mean", value)
 
     def scale(self, value: float | Sequence[float]) -> InputInfo:
         """Divides by a number, or by one for each channel."""
-        return self._join("scale", lambda _, scale: scale * np.array(value, np.float64))
+        return self._add("scale", value)
 
-    def _join(self, field: str, compute: Callable[[Any, Any], Any]) -> InputInfo:
-        """Sets the mean or the scale of all steps so far and the next one. Raises: RuntimeError for unequal numbers of channels."""
-        if self._steps[-1:] != [_ORDER[-1]]:
-            self._begin(_ORDER[-1])
-        try:
-            joined = compute(np.array(self.fields.get("mean", 0.0)), np.array(self.fields.get("scale", 1.0)))
-        except ValueError as error:
-            raise self._refuse(f"{field} has another number of channels than mean or scale before it: {error}") from None
-        self.fields[field] = joined.tolist()
-        return self
+    # The steps as hetero has them
+
+    def settle(self) -> list[border.InputInfo]:
+        """Returns descriptions of hetero: of the program's array, then of the array that the steps of the one before make.
+
+        Each has its steps in the order of `_ORDER`; a step that comes too late for it begins the next.
+
+        Raises: RuntimeError if an axis has no letter, and if a resize does not end at the model's sizes.
+        """
+        model_layout = self._find_model_layout()
+        layout = str(self.fields.get("layout", model_layout))
+        described = [dict(self.fields)]
+        if self._spatial:
+            described[0]["shape"] = [self._spatial.get(letter) for letter in self._require_letters(layout)]
+        target: dict[str, int] = {}  # the sizes behind the resize and the pad of a description
+        for step, arguments in self._steps:
+            if step == "layout":
+                layout = _find_layout(arguments, before=layout, of_model=model_layout)
+                continue
+            if any(other in described[-1] for other in _ORDER[_ORDER.index(step) :]):
+                described.append({"shape": [target.get(letter) for letter in self._require_letters(model_layout)]})
+                target = {}
+            described[-1][step] = arguments
+            if step == "resize":
+                described[-1][step], sizes = arguments[0], zip("HW", arguments[1:], strict=True)
+                target = {letter: size for letter, size in sizes if size is not None} or self._find_sizes(model_layout)
+            elif step in ("crop", "pad"):
+                bounds = zip(self._require_letters(layout), *arguments[:2], strict=True)
+                described[-1][step] = {letter: (first, last) for letter, first, last in bounds if letter in "DHW" or first}
+            if step == "pad":
+                described[-1]["pad_value"] = arguments[2]
+                target = {letter: size + sum(described[-1]["pad"].get(letter, (0,))) for letter, size in target.items()}
+        for letter, size in self._find_sizes(model_layout).items():
+            if target.get(letter, size) != size:
+                raise self._refuse(f"resize and pad give {letter} {target[letter]}; the model's is {size}")
+        if len(described) > 1 or any(step == "layout" for step, _ in self._steps):
+            described[-1]["model_layout"] = model_layout
+        return [border.InputInfo(**fields) for fields in described]
+
+    def _find_model_layout(self) -> str:
+        """Returns the letters of the model's axes: as said, else as the last conversion makes them, else those of the rank."""
+        converted = [str(arguments) for step, arguments in self._steps if step == "layout" and isinstance(arguments, str | Layout)]
+        said = self.fields.get("model_layout") or (Layout(converted[-1]).letters if converted else self.port.layout.letters)
+        return str(said or LAYOUT_OF_RANK.get(len(self.port.partial_shape), ""))
+
+    def _find_sizes(self, layout: str) -> dict[str, int]:
+        """Returns the known height and width of the model."""
+        sizes = zip(self._require_letters(layout), self.port.partial_shape, strict=True)
+        return {letter: size.get_length() for letter, size in sizes if letter in "HW" and size.is_static}
+
+    def _require_letters(self, layout: str) -> str:
+        rank = len(self.port.partial_shape)
+        if len(layout) != rank:
+            raise self._refuse(f"it has {rank} axes; say their layout with set_layout, got '{layout}'")
+        return layout
+
+
+def _find_layout(layout: Any, *, before: str, of_model: str) -> str:
+    """Returns the letters of a layout, which may name axes of the layout before it; the model's of None."""
+    if layout is None:
+        return of_model
+    return "".join(before[axis] for axis in layout) if isinstance(layout, list | tuple) else Layout(layout).letters
 
 
 class PrePostProcessor:
@@ -260,6 +257,9 @@ class PrePostProcessor:
     @translated
     def build(self) -> Model:
         """Changes the model in place, and returns it. Raises: RuntimeError for conversions that do not fit the model or each other."""
-        network = self._model.network.with_inputs({name: info.settle() for name, info in self._inputs.items()})
+        network = self._model.network
+        for name, info in self._inputs.items():
+            for described in reversed(info.settle()):  # the nearest to the model comes first
+                network = network.with_inputs({name: described})
         self._model.network = network.with_outputs({name: border.OutputInfo(**info.fields) for name, info in self._outputs.items()})
         return self._model

@@ -197,7 +197,24 @@ def describe_part(ov: Any, ppp: Any) -> None:
     ppp.input().preprocess().pad([0, 0, 1, 0], [0, 0, 1, 0], 0.5, ov.preprocess.PaddingMode.CONSTANT)
 
 
-@pytest.mark.parametrize("describe", [describe_bytes, describe_photograph, describe_part])
+def describe_center(ov: Any, ppp: Any) -> None:
+    # As for networks of ImageNet: numbers up to 1, a resize, the part in the middle, the mean and the deviation of each channel.
+    ppp.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_spatial_static_shape(20, 20)
+    ppp.input().model().set_layout(ov.Layout("NCHW"))
+    steps = ppp.input().preprocess().convert_element_type(ov.Type.f32).scale(255.0)
+    steps.resize(ov.preprocess.ResizeAlgorithm.RESIZE_LINEAR, 10, 12).crop([0, 1, 3, 0], [1, 9, 9, 3])
+    steps.mean([0.5, 0.25, 0.125]).scale([0.25, 0.5, 1.0]).mean(-1.0).reverse_channels()
+
+
+def describe_turns(ov: Any, ppp: Any) -> None:
+    ppp.input().tensor().set_shape([1, 6, 5, 3]).set_layout(ov.Layout("NHWC"))
+    ppp.input().model().set_layout(ov.Layout("NCHW"))
+    steps = ppp.input().preprocess().pad([0, 1, 1, 0], [0, 1, 0, 0], 9.0, ov.preprocess.PaddingMode.CONSTANT)
+    steps.convert_layout(ov.Layout("NCHW")).crop([0, 0, 1, 0], [1, 3, 8, 6]).convert_layout(ov.Layout("NHWC"))
+    steps.pad([0, 1, 0, 0], [0, 0, 0, 0], 5.0, ov.preprocess.PaddingMode.CONSTANT).convert_layout([0, 3, 1, 2])
+
+
+@pytest.mark.parametrize("describe", [describe_bytes, describe_photograph, describe_part, describe_center, describe_turns])
 def test_preprocessing_answers_as_openvino_does(describe: Any) -> None:
     outputs = []
     for ov in (front, openvino):
@@ -206,7 +223,7 @@ def test_preprocessing_answers_as_openvino_does(describe: Any) -> None:
         ppp = ov.preprocess.PrePostProcessor(model)
         describe(ov, ppp)
         built = ppp.build()
-        compiled = core.compile_model(built, "CPU")
+        compiled = core.compile_model(built, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         port = compiled.input()
         sizes = tuple(port.shape)
         image = np.random.default_rng(3).integers(0, 256, sizes).astype(port.element_type.to_dtype())
