@@ -23,6 +23,7 @@ from hetero_core.contract import (
     DeviceName,
     Done,
     Executable,
+    OwnOutputs,
     Payload,
     RunContext,
     freeze_mapping,
@@ -243,11 +244,14 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; errors of the device.
         """
-        self.require_process()
+        if self.process != executors.process:
+            self.require_process()
         delegate = self.executable.delegate if self._delegates else None
         try:
-            outputs = (self if delegate is None else delegate)._run_once(inputs)
-            if delegate is not None:
+            if delegate is None:
+                outputs = self._run_once(inputs)
+            else:
+                outputs = delegate._run_once(inputs)
                 self.executable.delegated_runs += 1
         except HeteroError as error:
             # Inputs that the delegate refuses, as tensors in a device's memory, are this network's to judge.
@@ -263,7 +267,8 @@ class ExecutableNetwork:
             return own_outputs(run.outputs, run.inputs)
         computing, ordered = self.route_inputs(inputs)
         context = computing.open_context(None)
-        return own_outputs(computing.check_outputs(computing.run_host(ordered, context), context), ordered)
+        outputs = computing.check_outputs(computing.run_host(ordered, context), context)
+        return outputs if type(outputs) is OwnOutputs else own_outputs(outputs, ordered)
 
     def create_infer_request(self) -> InferRequest:
         """Returns a request with working memory of its own. Raises: ClosedError."""
@@ -282,6 +287,8 @@ class ExecutableNetwork:
 
     def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
         """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
+        if not self.measures and not self._has_limits and token is None:  # as most runs
+            return RunContext(state)
         profile = Profile(str(self.device)) if self.measures else None
         limits = self.create_limits() if self._has_limits else None
         return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=limits)
@@ -302,7 +309,8 @@ class ExecutableNetwork:
             if computing is not None:
                 network, named = computing
                 return network, network.order_inputs(named)
-        return self, self.order_inputs(inputs)
+        ordered = self._quick_check.match(inputs)
+        return self, self.order_inputs(inputs) if ordered is None else ordered
 
     def find_delegate(self, inputs: tuple[Any, ...] = ()) -> ExecutableNetwork | None:
         """Returns the network that computes a run in place of this one; None if this network computes."""
@@ -326,7 +334,9 @@ class ExecutableNetwork:
         profile = context.profile
         if profile is not None:
             profile.begin_run()
-        self._enter(context, get_ident())  # of the thread that computes
+        self.thread_of_run[context] = get_ident()  # of the thread that computes
+        if self._is_closed or self.process != executors.process:
+            self._refuse(context)
         try:
             if self._is_host:
                 return self.run_device(inputs, context)
@@ -336,7 +346,9 @@ class ExecutableNetwork:
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
         finally:
-            self._leave(context)
+            self.thread_of_run.pop(context, None)
+            if profile is not None:
+                profile.end_run()
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
@@ -377,7 +389,9 @@ class ExecutableNetwork:
 
         if profile is not None:
             profile.begin_run()
-        self._enter(context, 0)
+        self.thread_of_run[context] = 0
+        if self._is_closed or self.process != executors.process:
+            self._refuse(context)
         try:
             start(inputs if self._is_host else bring_in(self, inputs, profile), context, end)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
@@ -385,13 +399,13 @@ class ExecutableNetwork:
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
 
-    def _enter(self, context: RunContext, thread: int) -> None:
-        """Notes a run that is under way. Raises: ClosedError."""
-        # Before the check for closing: `close` first marks the network as closed and then looks at the runs.
-        self.thread_of_run[context] = thread
-        if self._is_closed or self.process != os.getpid():
-            del self.thread_of_run[context]
-            self._require_open()
+    def _refuse(self, context: RunContext) -> None:
+        """Raises ClosedError for a run that was noted as under way.
+
+        It is noted before the check for closing: `close` first marks the network as closed and then looks at the runs.
+        """
+        del self.thread_of_run[context]
+        self._require_open()
 
     def _leave(self, context: RunContext) -> None:
         """Notes that the device has returned from a run."""

@@ -93,14 +93,14 @@ class QuickCheck:
         types = self._types
         if types is None or type(inputs) is not dict or len(inputs) != len(types):
             return None
-        ordered = []
+        ordered, shapes = [], []
         for name, dtype in types:
             value = inputs.get(name)
             # NumPy has a single object for each of its types, except in arrays that were pickled.
             if type(value) is not np.ndarray or (value.dtype is not dtype and value.dtype != dtype) or not value.flags.c_contiguous:
                 return None
             ordered.append(value)
-        shapes = [value.shape for value in ordered]
+            shapes.append(value.shape)
         if shapes != self._last:
             if self._ranks is None or self._ranks != list(map(len, shapes)):
                 return None

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,8 @@ release it for less than the time in which a thread wakes up, since its wait for
 _LONGEST_WAIT = 30.0
 """Seconds after which weights are packed although the toolkit still runs."""
 
+
+_read_shape = attrgetter("shape")
 
 FoundPlan = tuple["PlanInUse", "Products"]
 """A plan, and the products of atoms of its class for a set of sizes."""
@@ -200,7 +203,10 @@ class CpuExecutable(Executable):
         found = self._only_plan
         signature: Signature = ()
         if found is None or self._even_rows is not None:
-            signature = tuple([getattr(array, "shape", None) for array in inputs])
+            try:
+                signature = tuple(map(_read_shape, inputs))
+            except AttributeError:  # a list, or an optional input that is absent
+                signature = tuple([getattr(array, "shape", None) for array in inputs])
         if self._even_rows is not None and not self._even_rows.holds(inputs, signature):
             return self._find_uneven().run(inputs, context)
         if found is None and self._kernels != NUMPY and not self._verifier.has_refuted:

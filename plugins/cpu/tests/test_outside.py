@@ -253,18 +253,18 @@ def test_indices_are_read_from_a_private_copy(native_core: Core) -> None:
 
 def test_output_memory_is_reused_once_it_has_no_view() -> None:
     memory = OutputMemory(np.dtype(np.float32))
-    first, address = memory.take((32, 8))
+    first, address = memory.take((320, 8))
     assert address == find_address(first)
     assert address % 64 == 0
-    assert first.shape == (32, 8)
+    assert first.shape == (320, 8)
     part = first[3:, ::2].T
     del first
-    second, second_address = memory.take((32, 8))
+    second, second_address = memory.take((320, 8))
     assert second_address != address
     assert not np.shares_memory(second, part)
     del part
     gc.collect()
-    assert memory.take((8, 32))[1] == address
+    assert memory.take((8, 320))[1] == address
 
 
 def test_no_more_memory_is_kept_than_two_outputs_need() -> None:

@@ -63,6 +63,8 @@ def cut_scratch(scratch: Array, shapes: Sequence[Shape]) -> list[Array]:
 
 # Callers hold the last result while the next one is made.
 _MOST_KEPT = 2
+SMALL_BYTES = 1 << 12
+"""Of an array that NumPy allocates in less time than it takes to find memory that is free again."""
 
 
 class OutputMemory:
@@ -77,9 +79,12 @@ class OutputMemory:
         self._kept: list[tuple[memoryview, int, weakref.ref[Array]]] = []
 
     def take(self, shape: tuple[int, ...]) -> tuple[Array, int]:
-        """Returns an array in C order and its address, a multiple of the alignment; contents undefined."""
+        """Returns an array in C order and its address, a multiple of the alignment unless it is small; contents undefined."""
         count = prod(shape)
         need = count * self.dtype.itemsize
+        if need <= SMALL_BYTES:
+            small: Array = np.empty(shape, self.dtype)
+            return small, find_address(small)
         for place, (kept, _, user) in enumerate(self._kept):
             if user() is None and need <= kept.nbytes:
                 memory, address, _ = self._kept.pop(place)

@@ -20,7 +20,7 @@ from hetero_cpu.machine.arithmetic import EMITTERS, emit_double_exponential, emi
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.terms import Mask, Number
+from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.symbols.sizes import is_open
 
@@ -195,13 +195,13 @@ _NORM_PARAMETERS = ("x", "features", "y", "rows")
 
 
 def plan_normalizer(site: Site) -> Recipe | None:
-    """Returns the recipe of the quotients of rows of float32 by their L1 or L2 norm. Sources: ONNX-ML Normalizer-1, LpNormalization-22."""
+    """Returns the recipe of the quotients of rows of float32 by their norm. Sources: ONNX-ML Normalizer-1, LpNormalization-22."""
     value, attributes = site.node.inputs[0], site.node.attributes
     x = site.prototypes[value]
     norm = attributes.get("norm", "MAX")
     if site.node.op_type == "LpNormalization":
         norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, x.ndim - 1) else ""
-    if norm not in ("L1", "L2") or not reads_rows(site) or is_open(x.shape[1]):
+    if norm not in ("MAX", "L1", "L2") or not reads_rows(site) or is_open(x.shape[1]):
         return None
     rows, features = x.shape
     kernel = _make_normalizer(norm)
@@ -217,18 +217,34 @@ def plan_normalizer(site: Site) -> Recipe | None:
 def _make_normalizer(norm: str) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, _NORM_PARAMETERS)
-        zero, one = (code.widen(code.constant(number, 1)) for number in (0.0, 1.0))
+        least, one = code.constant(-inf, width), code.constant(1.0, 1)
+
+        def combine(left: Floats, right: Floats) -> Floats:
+            return (left > right).choose(left, left.is_nan().choose(left, right)) if norm == "MAX" else left + right
+
         with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
             line, y = (p[key] + row * (p["features"] * FLOAT_BYTES) for key in ("x", "y"))
-            total = code.variable(zero)
-            with code.loop(0, p["features"]) as feature:
-                x = code.widen(code.load_scalar(line + feature * FLOAT_BYTES))
-                total.set(total.get() + (x * x if norm == "L2" else (x < zero).choose(-x, x)))
-            size = code.call_intrinsic("sqrt", code.narrow(total.get())) if norm == "L2" else code.narrow(total.get())
+            total = code.variable(least if norm == "MAX" else code.convert_element(code.constant(0.0, width), "float64"))
+
+            def add(element: Number, mask: Mask | None) -> None:
+                x = code.load(line + element * FLOAT_BYTES, mask=mask)
+                if norm == "MAX":
+                    x = x if mask is None else mask.choose(x, least)
+                else:
+                    x = code.convert_element(x, "float64")
+                    x = x * x if norm == "L2" else (x < 0.0).choose(-x, x)
+                total.set(combine(x, total.get()))
+
+            def divide(element: Number, mask: Mask | None) -> None:
+                place = element * FLOAT_BYTES
+                code.store(y + place, code.load(line + place, mask=mask) / divisor, mask=mask)
+
+            code.visit_vectors(p["features"], add)
+            size = total.get().fold(combine)
+            size = code.call_intrinsic("sqrt", code.narrow(size)) if norm == "L2" else size if norm == "MAX" else code.narrow(size)
             # A row of norm zero stays.
-            divisor = (size > 0.0).choose(size, size.is_nan().choose(size, code.narrow(one)))
-            with code.loop(0, p["features"]) as feature:
-                code.store(y + feature * FLOAT_BYTES, code.load_scalar(line + feature * FLOAT_BYTES) / divisor)
+            divisor = code.spread(size.equals(0.0).choose(one, size))
+            code.visit_vectors(p["features"], divide)
         return code.finish()
 
     return Kernel(f"normalize_rows_{norm.lower()}", emit)

@@ -20,7 +20,7 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
 from hetero_core.runtime.outputs import holds_maps
-from hetero_cpu.machine.memory import OutputMemory, allocate_arena, find_address
+from hetero_cpu.machine.memory import SMALL_BYTES, OutputMemory, allocate_arena, find_address
 from hetero_cpu.operators.recipe import Array, Call
 from hetero_cpu.plan.open_plan import ArrayMark, Described, OpenPlan, OpenStep, map_action
 from hetero_cpu.plan.plan import Foreign
@@ -109,7 +109,8 @@ def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call
     if not isinstance(action, range):
         return action
     begin, end = action.start, action.stop
-    return lambda: program.run(begin, end, current.team)
+    run_alone = program.bind(begin, end)
+    return lambda: run_alone() if current.team is None else program.run(begin, end, current.team)
 
 
 def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
@@ -152,17 +153,19 @@ def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array],
     names = dict(zip(program.input_slots, work.reads, strict=True))
     sources = [(names.get(slot, ""), program.values[slot]) for slot in step.sources]
 
-    def find(value: str) -> Any:
-        return arrays[value] if value in arrays else passed[value]
-
     def call() -> None:
-        # The loop over the steps of a program takes longer than a node on a single row.
-        inputs = [find(name) if name else constant for name, constant in sources]
-        if is_bare and current.limits is None and all([getattr(array, "nbytes", 0) <= LARGE_BYTES for array in inputs]):  # noqa: C419  # a generator takes twice as long
+        # The loop over the steps of a program takes longer than a node on a single row; and comprehensions are calls.
+        inputs, is_direct = [], is_bare and current.limits is None
+        for name, constant in sources:
+            value = constant if not name else arrays[name] if name in arrays else passed[name]
+            inputs.append(value)
+            is_direct = is_direct and getattr(value, "nbytes", 0) <= LARGE_BYTES
+        if is_direct:
             results = step.function(*inputs)
-            results = results if isinstance(results, tuple) else (results,)
+            if not isinstance(results, tuple):
+                results = (results,)
         else:
-            reads = [find(value) for value in work.reads]
+            reads = [arrays[value] if value in arrays else passed[value] for value in work.reads]
             results = program.run_steps(reads, is_cancelled=current.is_cancelled, limits=current.limits)
         for value, place, result in zip(writes, work.placed, results):  # noqa: B905  # of one length; strict takes 0.13 us
             if place is not None:
@@ -185,8 +188,7 @@ def own_value(value: Any, memory: Array) -> Any:
         return value.copy() if holds_maps(value) else [own_value(element, memory) for element in value]
     if not isinstance(value, np.ndarray):
         return value
-    # Texts are not compared with all other memory, which takes longer than to copy them.
-    if value.dtype == object or np.may_share_memory(value, memory):
+    if value.dtype.kind == "O" or np.may_share_memory(value, memory):
         return np.array(value, order="C")
     return np.ascontiguousarray(value) if value.ndim else value
 
@@ -266,6 +268,8 @@ class Instance:
         lent = set(index_of_output.values())
         self._in_arena = [index for index in range(len(arrays)) if index not in lent]
         self._arrays = dict(plan.constants)
+        known = self._arrays.keys() | plan.numbers.inside.keys()
+        self._passes_outputs = any(not is_outside and value not in known for value, is_outside in self._outputs)
         self._rebound: list[Rebound] = []
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._calls = StepCalls(steps, self._current, self._program)
@@ -311,16 +315,18 @@ class Instance:
                     self._arrays[value][...] = array
                 else:
                     current.passed[value] = lay_input(array)
-            caches = {} if self._appended is None else self._open_caches(self._appended, bound, external, begins, context)
-            presets = context.outputs if context.owns_outputs else None
-            for (value, root, _, memory), shape in zip(self._lent, bound.shapes):  # noqa: B905  # as above
-                preset = None if presets is None else presets[self._position_of_output[value]]
-                own = caches.get(value, preset)
-                if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
-                    external[value], begins[root] = own, find_address(own)
-                else:
-                    external[value], begins[root] = memory.take(shape)
-            self._move(begins)
+            if self._lent:
+                caches = {} if self._appended is None else self._open_caches(self._appended, bound, external, begins, context)
+                presets = context.outputs if context.owns_outputs else None
+                for (value, root, _, memory), shape in zip(self._lent, bound.shapes):  # noqa: B905  # as above
+                    preset = None if presets is None else presets[self._position_of_output[value]]
+                    own = caches.get(value, preset)
+                    if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
+                        external[value], begins[root] = own, find_address(own)
+                    else:
+                        external[value], begins[root] = memory.take(shape)
+            if begins != self._begins:
+                self._move(begins)
             if self._appended is not None:
                 self._appended.write()
             if self._silence is not None and context.profile is None and context.limits is None:
@@ -331,7 +337,8 @@ class Instance:
             return self._take_out(external, context.outputs)
         finally:
             current.team = None
-            current.passed.clear()
+            if current.passed:
+                current.passed.clear()
 
     def open_trip(self, products: Products) -> Trip | None:
         """Returns the call of a run without a context, for sizes that never change; None unless machine code in the arena is all."""
@@ -441,7 +448,7 @@ class Instance:
 
     def _move(self, begins: list[int]) -> None:
         """Has the program use the external memory of each root."""
-        if begins == self._begins or self._program is None:
+        if self._program is None:
             return
         numbers = self._program.view
         for rows, begin, before in zip(self._rows_of_roots, begins, self._begins):  # noqa: B905  # of one length; strict takes 0.13 us
@@ -452,16 +459,21 @@ class Instance:
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
+        if presets is None and not self._passes_outputs:
+            for value, is_outside in self._outputs:
+                outputs.append(own_outputs[value] if is_outside else self._arrays[value].copy())  # noqa: PERF401  # a comprehension is a call
+            return OwnOutputs(outputs)
         # The caller's own arrays, and passed values, may lie anywhere.
         are_own = presets is None
         for index, (value, is_outside) in enumerate(self._outputs):
             preset = None if presets is None else presets[index]
             place = own_outputs[value] if is_outside else self._arrays.get(value)
             if place is None:
-                passed = own_value(self._current.passed[value], self._memory)
-                has_texts = isinstance(passed, np.ndarray) and passed.dtype.kind == "O"
-                are_own = are_own and (has_texts or (isinstance(passed, list) and holds_maps(passed)))
-                outputs.append(passed)
+                passed = self._current.passed[value]
+                # Few bytes, and texts, are copied in less time than it takes to compare them with all other memory.
+                is_copied = isinstance(passed, np.ndarray) and (passed.nbytes <= SMALL_BYTES or passed.dtype.kind == "O")
+                are_own = are_own and (is_copied or (isinstance(passed, list) and holds_maps(passed)))
+                outputs.append(passed.copy() if is_copied else own_value(passed, self._memory))
             elif preset is None:
                 outputs.append(place if is_outside else place.copy())
             elif preset is place:

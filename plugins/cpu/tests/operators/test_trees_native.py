@@ -401,13 +401,17 @@ def test_no_rows_have_no_scores() -> None:
             np.testing.assert_array_equal(network.infer({"x": x})["y"], walk(forest, x, 1).astype(np.float32))
 
 
-@pytest.mark.parametrize("norm", ["L1", "L2"])
-def test_normalizer_divides_rows_by_their_norms(norm: str) -> None:
+@pytest.mark.parametrize("features", [1, 7, 16, 37])
+@pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
+def test_normalizer_divides_rows_by_their_norms(norm: str, features: int) -> None:
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((70, FEATURES)).astype(np.float32)
-    x[3], x[5, 1], x[6, 2] = 0, np.nan, np.inf
-    sizes = np.abs(x.astype(np.float64)).sum(axis=1) if norm == "L1" else np.sqrt((x.astype(np.float64) ** 2).sum(axis=1))
+    x = rng.standard_normal((70, features)).astype(np.float32)
+    x[3], x[4], x[5, -1], x[6, 0], x[7, 0], x[8, -1] = 0, -np.abs(x[4]), np.nan, np.inf, np.nan, -np.inf
+    wide = x.astype(np.float64)
+    sizes = {"MAX": wide.max(axis=1), "L1": np.abs(wide).sum(axis=1), "L2": np.sqrt((wide**2).sum(axis=1))}[norm]
     with np.errstate(invalid="ignore"):
         expected = x / np.where(sizes == 0, 1, sizes)[:, None]
-    actual = run(make_model("Normalizer", list_outputs(FEATURES), {"norm": norm}), x)
-    np.testing.assert_allclose(actual["y"], expected, rtol=1e-6)
+    with Core() as core:
+        network = core.load_network(make_model("Normalizer", list_outputs(features), {"norm": norm}, features), "CPU", {"CPU_KERNELS": "JIT"})
+        np.testing.assert_allclose(network.infer({"x": x})["y"], expected, rtol=1e-6)
+        assert network.get_metric("CPU_FOREIGN_STEPS") == 0
