@@ -99,6 +99,9 @@ def _ask_about_model(
     )
     model = write_model(single, GraphWriter(_write_small, lambda _: True))
     model.ir_version = onnx.IR_VERSION
+    # A tensor without an element type may stand for a sequence, of which onnx's expansion of SequenceMap tells nothing.
+    for output in model.graph.output:
+        output.ClearField("type")
     inferred = onnx.shape_inference.infer_shapes(model).graph
     outputs = read_types(inferred)
     return _absorb_bodies(node, inferred.node[0]), {value: outputs[value] for value in node.writes if value in outputs}

@@ -82,6 +82,14 @@ def test_sequences_are_typed() -> None:
     assert network.type_of("y") == SequenceType(f32(2))
 
 
+def test_list_that_a_body_maps_has_the_element_type_of_the_body() -> None:
+    network = read("""g (float[2] x) => (y) {
+        s = SequenceConstruct(x, x)
+        y = SequenceMap (s) <body = b (float[] e) => (int64[] r) { r = Cast<to = 7>(e) }>
+    }""")
+    assert network.type_of("y") == SequenceType(TensorType("int64", (2,)))
+
+
 def test_node_of_another_opset_is_inferred_by_its_own() -> None:
     # Squeeze-1 takes its axes as an attribute, Squeeze-13 as an input.
     network = read("""g (float[1,2,1] x) => (y) { [c] a = f.old(x) y = Relu(a) }

@@ -85,3 +85,22 @@ def test_model_with_chains_equals_the_engine(core: Core, shape: str, body: str, 
         assert_same(request.infer(inputs)["y"], expected, rtol=1e-4)
     assert loaded.get_metric("CPU_NATIVE_STEPS") >= native
     assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
+
+
+@pytest.mark.parametrize("rows", ["2", "N"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "m = Max (u, c) y = Abs (m)",
+        "p = MatMul (x, w) a = Add (p, u) y = Relu (a)",
+        "s = Sub (u, x) d = Mul (s, s) y = Sqrt (d)",
+    ],
+)
+def test_size_that_depends_on_elements_meets_a_known_size(core: Core, rows: str, body: str) -> None:
+    constants = "<float[3] c = {0.5, 2, 4}, float[3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}>"
+    text = f"g (float[{rows},3] x, bool[3] mask) => (y) {constants} {{ n = Compress (c, mask) u = Exp (n) {body} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> {text}').SerializeToString()
+    session, network = open_reference_session(model), core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    for mask in ([True, True, True], [False, True, False]):
+        inputs = {"x": draw_array(8, 2, 3), "mask": np.array(mask)}
+        assert_same(network.infer(inputs)["y"], session.run(None, inputs)[0])

@@ -506,6 +506,9 @@ def _join(
         if not _is_read_inside(value, members, graph):
             continue
         read = _list_operands([maker, *members])
+        # The sizes of a result may be known without those of an operand, as of a maximum of x[?] and c[5].
+        if not types.keys() >= set(read):
+            continue
         # A single number is loaded once.
         if sum([any(is_open(size) or size != 1 for size in types[operand].shape or ()) for operand in read]) > _MOST_OPERANDS:
             continue
