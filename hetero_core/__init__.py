@@ -8,6 +8,7 @@ Importing it loads no plugin, no onnx and no driver, and each public name is imp
 run on a machine that has it installed.
 """
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -79,12 +80,24 @@ __all__ = [
     "hookimpl",
 ]
 
+
+def _import_home(module: str) -> object:
+    """Imports a module without collections of garbage, which would find none among tens of thousands of new objects."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(module)
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
 
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF_NAME:
             raise AttributeError(f"module 'hetero_core' has no attribute '{name}'; it has {', '.join(__all__)}")
-        attribute = getattr(import_module(_HOME_OF_NAME[name]), name)
+        attribute = getattr(_import_home(_HOME_OF_NAME[name]), name)
         globals()[name] = attribute
         return attribute
 

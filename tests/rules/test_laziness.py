@@ -39,6 +39,19 @@ def test_naming_devices_loads_no_plugin_or_heavy_module() -> None:
     assert find_heavy(loaded) == []
 
 
+def test_import_of_the_core_is_not_searched_for_garbage() -> None:
+    """A single collection may follow it; the collector is on or off as before."""
+    list_loaded("""
+import gc, hetero_core
+phases = []
+gc.callbacks.append(lambda phase, info: phases.append(phase))
+hetero_core.Core
+assert gc.isenabled() and phases.count("start") <= 1, phases
+gc.disable()
+hetero_core.AsyncInferQueue
+assert not gc.isenabled()""")
+
+
 def test_hetero_devices_names_loads_no_plugin_or_heavy_module() -> None:
     loaded = list_loaded("import sys\nfrom hetero_core.cli.main import main\nassert not main(['devices', '--names'])")
     assert find_plugins(loaded) == []

@@ -276,11 +276,12 @@ class CpuExecutable(Executable):
 
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node and frees a value after its last use; an error names the node for which there is no room."""
-        program, inputs = self._open_program(), tuple(map(lay_input, inputs))
+        inputs = tuple(map(lay_input, inputs))
         with self._turn:
             self._toolkit_runs += 1
         try:
-            return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+            # No variable holds the program, and with it the weights, when packing begins.
+            return self._open_program().run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
         finally:
             with self._turn:
                 self._toolkit_runs -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -137,6 +138,26 @@ def test_toolkit_lets_go_of_a_large_file_before_it_is_packed(images: Any, monkey
 
     monkeypatch.setattr(PackedWeights, "pack_all", note)
     executable = CpuExecutable(load_source(strip_network(weights.network)), {}, kernels="AUTO")
+
+    class Turn(threading.Condition):
+        """The thread of the run goes on when packing has begun."""
+
+        def __exit__(self, *raised: Any) -> None:
+            super().__exit__(*raised)
+            latest = time.monotonic() + 60
+            while (
+                is_over.is_set()
+                and threading.current_thread() is threading.main_thread()
+                and not alive
+                and time.monotonic() < latest
+            ):
+                time.sleep(0.01)
+
+        def notify_all(self) -> None:
+            is_over.set()
+            super().notify_all()
+
+    is_over, executable._turn = threading.Event(), Turn()
     by_node = run(executable, images)
     while not executable.metrics()["CPU_KERNELS_READY"]():
         time.sleep(0.01)
