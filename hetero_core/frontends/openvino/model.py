@@ -122,8 +122,10 @@ class Model:
         """Returns all metadata, those of the ONNX file under "framework", or the entry of a path of keys. Raises: RuntimeError."""
         entry: Any = self.rt_info
         for key in [] if path is None else [path] if isinstance(path, str) else path:
+            entry = entry.value if isinstance(entry, OVAny) else entry  # a mapping that was set
             if not isinstance(entry, Mapping) or key not in entry:
-                raise RuntimeError(f"the model has no metadata {path!r}; at '{key}' there are {sorted(entry)}")
+                there = sorted(entry) if isinstance(entry, Mapping) else "none"
+                raise RuntimeError(f"the model has no metadata {path!r}; at '{key}' there are {there}")
             entry = entry[key]
         return entry if path is None or isinstance(entry, OVAny) else OVAny(entry)
 
