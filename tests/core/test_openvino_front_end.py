@@ -410,6 +410,22 @@ def test_steps_that_hetero_does_not_have_are_errors(describe: Callable[[Any], An
         assert describe(ppp.input().preprocess()) is ppp.build()
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda core, model: core.create_context,
+        lambda core, model: model.input().rt_info,
+        lambda core, model: model.get_ops()[0].outputs(),
+        lambda core, model: PrePostProcessor(model).input().preprocess().custom(None),
+        lambda core, model: core.compile_model(model, "CPU").create_infer_request().absent,
+    ],
+)
+def test_absent_name_tells_where_the_names_are_listed(read: Callable[[Any, Any], Any]) -> None:
+    core = ov.Core()
+    with pytest.raises(AttributeError, match=r"front end for OpenVINO has no '\w+\.\w+': .*openvino-api.md lists its names"):
+        read(core, core.read_model(ONE))
+
+
 # Applications
 
 

@@ -18,7 +18,7 @@ from hetero_core.errors import InputNameError
 from hetero_core.frontends.openvino.model import Model
 from hetero_core.frontends.openvino.ports import ConstOutput, find_port
 from hetero_core.frontends.openvino.settings import read_property, settle_properties
-from hetero_core.frontends.openvino.shapes import translated, with_getters
+from hetero_core.frontends.openvino.shapes import Listed, translated, with_getters
 from hetero_core.frontends.openvino.tensor import Tensor, name_inputs, read_array
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.queue import AsyncInferQueue as HeteroQueue
@@ -105,7 +105,7 @@ class VariableState:
         self._state.value = read_array(value)
 
 
-class CompiledModel:
+class CompiledModel(Listed):
     """A model on a device, for several threads at once."""
 
     def __init__(self, core: HeteroCore, loaded: ExecutableNetwork, ineffective: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class _Finish:
 
 
 @with_getters("compiled_model", "profiling_info")
-class InferRequest:
+class InferRequest(Listed):
     """A request on a compiled model. Inputs that were set, or given to a run, stay for the next runs."""
 
     def __init__(self, compiled: CompiledModel, request: HeteroRequest, *, is_queued: bool = False) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import wraps
 from string import ascii_uppercase
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -48,6 +48,18 @@ def with_getters(*names: str) -> Callable[[Class], Class]:
         return kind
 
     return decorate
+
+
+class Listed:
+    """A class of OpenVINO that lacks some of OpenVINO's names."""
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"hetero's front end for OpenVINO has no '{type(self).__name__}.{name}': models are ONNX and have no operators of "
+                "OpenVINO. docs/reference/openvino-api.md lists its names, and the reasons; give tools that rewrite models the ONNX file"
+            )
 
 
 class Written:

@@ -10,12 +10,12 @@ import numpy as np
 
 from hetero_core.dtypes import DTYPES, dtype_of_numpy, numpy_dtype
 from hetero_core.frontends.openvino.ports import ConstOutput, find_port
-from hetero_core.frontends.openvino.shapes import Shape, Type, find_type, with_getters
+from hetero_core.frontends.openvino.shapes import Listed, Shape, Type, find_type, with_getters
 from hetero_core.network.arrays import array_of_bytes
 
 
 @with_getters("shape", "element_type", "size", "byte_size", "strides")
-class Tensor:
+class Tensor(Listed):
     """An array: of an array or a list (copied, unless `shared_memory`), of a type and a shape, of a port, or a region of a tensor.
 
     An array with a shape and a type, or a port with an array, is the array's memory read as that. Texts are arrays of objects. Elements
