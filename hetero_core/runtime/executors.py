@@ -61,12 +61,16 @@ IMPORT_SECONDS = 10.0
 
 
 def _await_imports() -> None:
-    """Lets a fork wait while another thread imports a module: in the child the lock of this module would stay held for ever."""
+    """Lets a fork wait while another thread of hetero imports a module: in the child the lock of this module would stay held for ever.
+
+    A program's own thread may import and wait for the thread that forks; the fork must not wait for that.
+    """
     locks: Mapping[str, Any] = getattr(_bootstrap, "_module_locks", {})
     end = monotonic() + IMPORT_SECONDS
     while monotonic() < end:
         owners = {getattr(reference(), "owner", None) for reference in list(locks.values())}
-        if owners <= {None, threading.get_ident()}:
+        own = {thread.ident for thread in threading.enumerate() if thread.name.startswith("hetero-")}
+        if owners.isdisjoint(own - {threading.get_ident()}):
             return
         sleep(0.001)
     logger.warning("a fork has waited %g s for an import of another thread; the child cannot import that module", IMPORT_SECONDS)

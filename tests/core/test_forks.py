@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,28 @@ def test_every_lock_of_the_process_is_free_in_a_forked_child() -> None:
         "hetero_cpu.machine.background.COMPILER._lock",
     ):
         assert known in held
+
+
+FORKS_AT_IMPORT = """
+import os, threading
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+
+
+def test_import_that_waits_for_a_forking_thread_is_not_waited_for(tmp_path: Path) -> None:
+    # As a package that sends telemetry from a thread while it is imported.
+    (tmp_path / "forks_at_import.py").write_text(FORKS_AT_IMPORT)
+    program = "import hetero_core.runtime.executors as executors; executors.IMPORT_SECONDS = 0.2; import forks_at_import"
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert answer.stderr == ""

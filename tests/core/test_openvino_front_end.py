@@ -204,8 +204,24 @@ def test_open_input_tensor_takes_a_shape(compiled: ov.CompiledModel) -> None:
     request.get_tensor("x").data[:] = 1
     request.set_tensor(compiled.input("w"), W)
     assert request.infer()["y"].tolist() == [[-1] * 3] * 4
+    early = compiled.create_infer_request().get_output_tensor(0)
     with pytest.raises(RuntimeError, match="'y' of network 'difference' has no value yet"):
-        compiled.create_infer_request().get_output_tensor(0)
+        assert early.data is None
+
+
+def test_output_tensor_has_the_values_of_each_run(compiled: ov.CompiledModel) -> None:
+    first, second = compiled.create_infer_request(), compiled.create_infer_request()
+    early = first.get_output_tensor(0)
+    first.infer([X, W])
+    late = first.get_output_tensor(0)
+    second.set_input_tensors({0: first.get_output_tensor(1), 1: ov.Tensor(W)})
+    for number in (3, 4):
+        first.infer([X + number, W])
+        assert early.data.tolist() == late.data.tolist() == (X + number - W).tolist()
+        assert second.infer()[0].tolist() == (X + number - W).tolist()
+    late.data = np.zeros((2, 3), np.float32)
+    first.infer()
+    assert late.data.tolist() == (X + 4 - W).tolist()
 
 
 def test_failed_and_cancelled_runs_raise_runtime_errors(compiled: ov.CompiledModel) -> None:
@@ -392,6 +408,22 @@ def test_steps_that_hetero_does_not_have_are_errors(describe: Callable[[Any], An
     ppp = PrePostProcessor(ov.Core().read_model(ONE))
     with pytest.raises(RuntimeError, match=reason):
         assert describe(ppp.input().preprocess()) is ppp.build()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda core, model: core.create_context,
+        lambda core, model: model.input().rt_info,
+        lambda core, model: model.get_ops()[0].outputs(),
+        lambda core, model: PrePostProcessor(model).input().preprocess().custom(None),
+        lambda core, model: core.compile_model(model, "CPU").create_infer_request().absent,
+    ],
+)
+def test_absent_name_tells_where_the_names_are_listed(read: Callable[[Any, Any], Any]) -> None:
+    core = ov.Core()
+    with pytest.raises(AttributeError, match=r"front end for OpenVINO has no '\w+\.\w+': .*openvino-api.md lists its names"):
+        read(core, core.read_model(ONE))
 
 
 # Applications

@@ -16,7 +16,7 @@ from hetero_core.errors import ConfigKeyError, LoadError
 from hetero_core.frontends.openvino.model import Model
 from hetero_core.frontends.openvino.requests import CompiledModel
 from hetero_core.frontends.openvino.settings import read_property, settle_properties
-from hetero_core.frontends.openvino.shapes import translated, with_getters
+from hetero_core.frontends.openvino.shapes import Listed, translated, with_getters
 from hetero_core.frontends.openvino.tensor import read_array
 from hetero_core.frontends.replacement import find_device
 from hetero_core.network.writer import write_network
@@ -30,7 +30,7 @@ class Version(NamedTuple):
 
 
 @with_getters("available_devices")
-class Core:
+class Core(Listed):
     """Reads and compiles models; keeps properties of devices. HETERO_DEVICE in the environment overrides each name of a device."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.frontends.openvino.ports import Output, find_port
-from hetero_core.frontends.openvino.shapes import Dimension, PartialShape, translated, with_getters
+from hetero_core.frontends.openvino.shapes import Dimension, Listed, PartialShape, translated, with_getters
 from hetero_core.network.graph import Node as NetworkNode
 from hetero_core.transforms.editing import EditableNetwork
 
@@ -24,7 +24,7 @@ class OVAny:
 
 
 @with_getters("friendly_name", "name", "type_name", "rt_info")
-class Node:
+class Node(Listed):
     """A node of a model. Its type is that of ONNX: `Sub`, not OpenVINO's `Subtract`. `rt_info["affinity"]` pins it to a device."""
 
     def __init__(self, node: NetworkNode, rt_info: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Node:
 
 
 @with_getters("name", "friendly_name", "ordered_ops", "parameters", "results")
-class Model:
+class Model(Listed):
     """A model that `read_model` has read. As in OpenVINO, `reshape` and a PrePostProcessor change it in place."""
 
     def __init__(self, network: EditableNetwork) -> None:
@@ -122,8 +122,10 @@ class Model:
         """Returns all metadata, those of the ONNX file under "framework", or the entry of a path of keys. Raises: RuntimeError."""
         entry: Any = self.rt_info
         for key in [] if path is None else [path] if isinstance(path, str) else path:
+            entry = entry.value if isinstance(entry, OVAny) else entry  # a mapping that was set
             if not isinstance(entry, Mapping) or key not in entry:
-                raise RuntimeError(f"the model has no metadata {path!r}; at '{key}' there are {sorted(entry)}")
+                there = sorted(entry) if isinstance(entry, Mapping) else "none"
+                raise RuntimeError(f"the model has no metadata {path!r}; at '{key}' there are {there}")
             entry = entry[key]
         return entry if path is None or isinstance(entry, OVAny) else OVAny(entry)
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hetero_core.frontends.openvino.shapes import Layout, Shape, find_shape, find_type, with_getters
+from hetero_core.frontends.openvino.shapes import Layout, Listed, Shape, find_shape, find_type, with_getters
 from hetero_core.network.types import ValueSpec
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ Port = TypeVar("Port", bound="ConstOutput")
 
 @with_getters("any_name", "names", "index", "shape", "partial_shape", "element_type")
 @with_getters("node", "tensor", "source_output", "friendly_name", "name", "type_name")
-class ConstOutput:
+class ConstOutput(Listed):
     """An input or output: its name, element type and shape. Ports of the same side, index and name are equal.
 
     OpenVINO keeps a node, the node's input and a tensor apart from the port; here all are the port, which has the name of the value.

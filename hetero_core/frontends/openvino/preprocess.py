@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero_core.frontends.openvino.model import Model
 from hetero_core.frontends.openvino.ports import Output
-from hetero_core.frontends.openvino.shapes import Layout, PartialShape, Type, translated
+from hetero_core.frontends.openvino.shapes import Layout, Listed, PartialShape, Type, translated
 from hetero_core.network import border
 from hetero_core.network.border import LAYOUT_OF_RANK
 
@@ -26,7 +26,7 @@ ResizeAlgorithm = Enum(
 )
 
 
-class InputModelInfo:
+class InputModelInfo(Listed):
     """The model's own input or output."""
 
     def __init__(self, info: InputInfo | OutputInfo) -> None:
@@ -38,7 +38,7 @@ class InputModelInfo:
         return self
 
 
-class OutputInfo:
+class OutputInfo(Listed):
     """All about an output: `tensor()` and `postprocess()` are this object. `fields` are those of hetero's OutputInfo."""
 
     def __init__(self, port: Output) -> None:

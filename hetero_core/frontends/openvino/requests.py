@@ -18,7 +18,7 @@ from hetero_core.errors import InputNameError
 from hetero_core.frontends.openvino.model import Model
 from hetero_core.frontends.openvino.ports import ConstOutput, find_port
 from hetero_core.frontends.openvino.settings import read_property, settle_properties
-from hetero_core.frontends.openvino.shapes import translated, with_getters
+from hetero_core.frontends.openvino.shapes import Listed, translated, with_getters
 from hetero_core.frontends.openvino.tensor import Tensor, name_inputs, read_array
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.queue import AsyncInferQueue as HeteroQueue
@@ -105,7 +105,7 @@ class VariableState:
         self._state.value = read_array(value)
 
 
-class CompiledModel:
+class CompiledModel(Listed):
     """A model on a device, for several threads at once."""
 
     def __init__(self, core: HeteroCore, loaded: ExecutableNetwork, ineffective: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class _Finish:
 
 
 @with_getters("compiled_model", "profiling_info")
-class InferRequest:
+class InferRequest(Listed):
     """A request on a compiled model. Inputs that were set, or given to a run, stay for the next runs."""
 
     def __init__(self, compiled: CompiledModel, request: HeteroRequest, *, is_queued: bool = False) -> None:
@@ -252,9 +252,14 @@ class InferRequest:
         self._tensor_of_input.update({name: Tensor(value, shared_memory=True) for name, value in named.items()})
         return {name: tensor.data for name, tensor in self._tensor_of_input.items()}
 
-    def keep_start(self, start: _Start) -> None:
-        """Keeps userdata and latency of a run of the queue, for its callback."""
-        self._finish = _Finish(start.begin, (perf_counter() - start.begin) * 1000, userdata=start.userdata)
+    def begin_queued(self, named: Mapping[str, Any], userdata: Any) -> dict[str, Any]:
+        """Keeps the userdata and the inputs of a run that a queue starts; returns all inputs."""
+        self._finish = _Finish(perf_counter(), userdata=userdata)
+        return self.keep_inputs(named)
+
+    def end_queued(self) -> None:
+        """Keeps the latency of a run, before the callback of its queue is called."""
+        self._finish.latency = (perf_counter() - self._finish.begin) * 1000
 
     @translated
     def wait(self) -> None:
@@ -328,7 +333,7 @@ class InferRequest:
 
     @translated
     def get_output_tensor(self, index: int | None = None) -> Tensor:
-        """Returns the tensor of an output, valid until the next run of this request."""
+        """Returns the tensor of an output; it has the values of the last run of this request, whichever that is."""
         return self._find_output(find_port(self.model_outputs, index, where="the output"))
 
     def set_input_tensor(self, *index_and_tensor: Any) -> None:
@@ -358,30 +363,34 @@ class InferRequest:
         return self._tensor_of_input.setdefault(port.any_name, Tensor(port))
 
     def _find_output(self, port: ConstOutput) -> Tensor:
-        """Returns the output of the last run; before the first run a tensor that the runs fill, if the shape is known."""
+        """Returns the output of the last run at any time; before the first run, runs fill an array of it if the shape is known."""
         try:
-            value = self._request.get_tensor(port.any_name)
+            self._request.get_tensor(port.any_name)
         except InputNameError:
-            if port.partial_shape.is_dynamic:
-                raise
-            value = Tensor(port).data
-            self._request.set_tensor(port.any_name, value)
-        return Tensor(value, shared_memory=True)
+            if port.partial_shape.is_static:
+                self._request.set_tensor(port.any_name, Tensor(port).data)
+        return _OutputTensor(self._request, port.any_name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """A run that a queue starts."""
+class _OutputTensor(Tensor):
+    """The tensor of an output: a program may get it once, and read the values of each run from it."""
 
-    userdata: Any
-    begin: float
+    def __init__(self, request: HeteroRequest, name: str) -> None:
+        self._request, self._name = request, name
 
-    def __repr__(self) -> str:  # stands in the note of an error
-        return repr(self.userdata)
+    @property
+    @translated
+    def data(self) -> np.ndarray[Any, Any]:
+        """The values of the last run; setting them gives the next runs memory. Raises: RuntimeError before the first run."""
+        return Tensor(self._request.get_tensor(self._name), shared_memory=True).data
+
+    @data.setter
+    def data(self, values: np.ndarray[Any, Any]) -> None:
+        self._request.set_tensor(self._name, values)
 
 
 class AsyncInferQueue:
-    """A pool of requests; an idle request takes the next inputs."""
+    """A pool of requests; an idle request takes the next inputs. `queue[i].start_async` starts one of them, as OpenVINO's."""
 
     @translated
     def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
@@ -401,13 +410,13 @@ class AsyncInferQueue:
         Raises: RuntimeError for wrong inputs.
         """
         named = name_inputs(inputs, self._inputs, shared=share_inputs)
-        self._queue.start_async(lambda index: self._requests[index].keep_inputs(named), _Start(userdata, perf_counter()))
+        self._queue.start_async(lambda index: self._requests[index].begin_queued(named, userdata), userdata)
 
-    def _end(self, request: HeteroRequest, start: _Start) -> None:
+    def _end(self, request: HeteroRequest, _: Any) -> None:
         own = self._requests[list(self._queue).index(request)]
-        own.keep_start(start)
+        own.end_queued()
         if self._callback is not None:
-            self._callback(own, start.userdata)
+            self._callback(own, own.userdata)
 
     @translated
     def set_callback(self, callback: Callable[[InferRequest, Any], Any]) -> None:
@@ -423,7 +432,7 @@ class AsyncInferQueue:
     @property
     def userdata(self) -> list[Any]:
         """The userdata of the last start of each request."""
-        return [getattr(start, "userdata", None) for start in self._queue.userdata]
+        return [request.userdata for request in self._requests]
 
     def __len__(self) -> int:
         return len(self._requests)

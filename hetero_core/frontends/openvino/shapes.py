@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import wraps
 from string import ascii_uppercase
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from hetero_core.network.types import ValueSpec
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Class = TypeVar("Class", bound=type)
+_BITS = {"u1": 1, "u3": 3, "u6": 6, "nf4": 4}
+"""Element types that ONNX lacks -> their bits."""
 _LARGEST = 2**62
 """The end of the range of a size that has a lower bound alone."""
 
@@ -48,6 +50,18 @@ def with_getters(*names: str) -> Callable[[Class], Class]:
     return decorate
 
 
+class Listed:
+    """A class of OpenVINO that lacks some of OpenVINO's names."""
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"hetero's front end for OpenVINO has no '{type(self).__name__}.{name}': models are ONNX and have no operators of "
+                "OpenVINO. docs/reference/openvino-api.md lists its names, and the reasons; give tools that rewrite models the ONNX file"
+            )
+
+
 class Written:
     """A class with OpenVINO's two texts of a value."""
 
@@ -64,7 +78,7 @@ class Written:
 
 @with_getters("size", "bitwidth")
 class Type(Enum):
-    """An element type; the value is its name in ONNX, None for `dynamic`. OpenVINO's u1, u3, u6 and nf4 have no type in ONNX."""
+    """An element type; the value is its name in ONNX, None for `dynamic`, and its own name for u1, u3, u6 and nf4, which ONNX lacks."""
 
     dynamic = None
     boolean = "bool"
@@ -73,6 +87,7 @@ class Type(Enum):
     i4, i8, i16, i32, i64 = "int4", "int8", "int16", "int32", "int64"
     u2, u4, u8, u16, u32, u64 = "uint2", "uint4", "uint8", "uint16", "uint32", "uint64"
     string = "string"
+    u1, u3, u6, nf4 = "u1", "u3", "u6", "nf4"
 
     @classmethod
     def _missing_(cls, value: object) -> Type | None:
@@ -87,7 +102,7 @@ class Type(Enum):
         """Returns the NumPy type of arrays of this type. Raises: RuntimeError for `dynamic`."""
         if self.value is None:
             raise RuntimeError("the type 'dynamic' has no NumPy type")
-        return numpy_dtype(self.value)
+        return np.dtype(np.uint8) if self.name in _BITS else numpy_dtype(self.value)
 
     @property
     def size(self) -> int:
@@ -97,7 +112,7 @@ class Type(Enum):
     @property
     def bitwidth(self) -> int:
         """The bits of an element; 0 for texts and `dynamic`."""
-        return 0 if self.value is None else bits_of_dtype(self.value) or 0
+        return _BITS.get(self.name) or bits_of_dtype(self.value or "string") or 0
 
     def is_real(self) -> bool:
         """Says whether the elements are floating-point numbers."""

@@ -8,24 +8,33 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
+from hetero_core.dtypes import DTYPES, dtype_of_numpy, numpy_dtype
 from hetero_core.frontends.openvino.ports import ConstOutput, find_port
-from hetero_core.frontends.openvino.shapes import Shape, Type, find_type, with_getters
+from hetero_core.frontends.openvino.shapes import Listed, Shape, Type, find_type, with_getters
+from hetero_core.network.arrays import array_of_bytes
 
 
 @with_getters("shape", "element_type", "size", "byte_size", "strides")
-class Tensor:
+class Tensor(Listed):
     """An array: of an array or a list (copied, unless `shared_memory`), of a type and a shape, of a port, or a region of a tensor.
 
-    Texts are arrays of objects. Elements of less than a byte take a byte each.
+    An array with a shape and a type, or a port with an array, is the array's memory read as that. Texts are arrays of objects. Elements
+    of less than a byte take a byte each.
     """
 
     def __init__(self, array: Any = None, shape: Any = None, end: Any = None, *, shared_memory: bool = False, **named: Any) -> None:
         self.data: np.ndarray[Any, Any]
-        source = next((named[key] for key in ("type", "list", "port", "other") if key in named), array)
+        is_memory = isinstance(array, np.ndarray) and shape is not None and not isinstance(shape, bool)
+        source = (
+            array if is_memory else next((named[key] for key in ("type", "list", "port", "other", "image") if key in named), array)
+        )
         if isinstance(shape, bool):
             shared_memory, shape = shape, None
-        if isinstance(source, Tensor):
+        if is_memory:
+            self.data = _read_memory(array, Shape(shape), named.get("type", end))
+        elif isinstance(source, ConstOutput) and (isinstance(shape, np.ndarray) or isinstance(array, np.ndarray)):
+            self.data = _read_memory(shape if array is source else array, source.shape, source.element_type)
+        elif isinstance(source, Tensor):
             begin, end = named.get("begin", shape), named.get("end", end)
             self.data = source.data if begin is None else source.data[tuple(map(slice, begin, end))]
         elif isinstance(source, ConstOutput):
@@ -82,6 +91,17 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor: shape{self.shape} type: {self.element_type.to_string()}>"
+
+
+def _read_memory(array: np.ndarray[Any, Any], shape: Shape, element_type: Type | None) -> np.ndarray[Any, Any]:
+    """Returns the memory of an array as elements of a type, by default its own; packed elements are copied. Raises: RuntimeError."""
+    kind = find_type(dtype_of_numpy(array.dtype)) if element_type in (None, Type.dynamic) else element_type
+    if kind.bitwidth == 0 or kind.value not in DTYPES:
+        raise RuntimeError(f"memory cannot be read as {kind.to_string()}; expected a type of numbers that ONNX has")
+    size = -(-int(np.prod(shape)) * kind.bitwidth // 8)
+    if not array.flags.c_contiguous or array.nbytes < size:
+        raise RuntimeError(f"{shape} of {kind.to_string()} needs {size} contiguous bytes; the array has {array.nbytes}")
+    return array_of_bytes(array.reshape(-1).view(np.uint8)[:size], kind.value, tuple(shape))
 
 
 def _hold(source: Any, *, shared: bool) -> np.ndarray[Any, Any]:

@@ -82,6 +82,11 @@ EXPRESSIONS = (
     *("ov.Tensor([1, 2, 3])", "ov.Tensor(ov.Type.f32, [1, 2]).data.shape", "ov.Tensor(np.float32, ov.Shape([2])).byte_size"),
     *("ov.Tensor(ov.Tensor(X), [0, 1], [2, 3]).data.tolist()", "ov.Tensor(np.array(['ab', 'c'])).str_data.tolist()"),
     *("ov.Tensor(X).element_type", "ov.Tensor(X).get_shape()", "ov.Tensor(X, shared_memory=True).data[0].tolist()"),
+    *("ov.Tensor(X, [6], ov.Type.f32).data.tolist()", "ov.Tensor(array=X, shape=[3], type=ov.Type.u8).data.tolist()"),
+    *("ov.Tensor(np.uint8([33]), ov.Shape([2]), ov.Type.u4).shape", "ov.Tensor(X, [1, 2]).data.tolist()"),
+    "[[each.bitwidth, each.size, each.to_dtype(), each.is_integral()] for each in (ov.Type.u1, ov.Type.u3, ov.Type.u6, ov.Type.nf4)]",
+    "[[getattr(ov.layout_helpers, f'has_{axis}')(layout) for axis in AXES] for layout in map(ov.Layout, ('NCHW', 'N...C', '...W'))]",
+    "[getattr(ov.layout_helpers, f'{axis}_idx')(ov.Layout('NCDHW')) for axis in AXES]",
     *("ov.properties.hint.performance_mode", "ov.properties.enable_profiling()", "ov.properties.streams.num"),
     *("ov.properties.device.priorities('CPU', 'GPU')[0]", "ov.properties.hint.Priority.LOW.name"),
 )
@@ -90,7 +95,8 @@ EXPRESSIONS = (
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_values_are_those_of_openvino(expression: str) -> None:
     sizes = ["0", "2", "3", "1..3", "2..5", "2..", "..4", "?"]
-    ours, theirs = (eval(expression, {"ov": module, "X": X, "np": np, "SIZES": sizes}) for module in (front, openvino))
+    names = {"X": X, "np": np, "SIZES": sizes, "AXES": ("batch", "channels", "depth", "height", "width")}
+    ours, theirs = (eval(expression, {"ov": module, **names}) for module in (front, openvino))
     assert repr(ours) == repr(theirs)
 
 
@@ -264,6 +270,18 @@ def run_requests(ov: Any, compiled: Any) -> list[Any]:
         single.start_async(inputs)
         single.wait_all()
         seen.append(filled.data.copy())
+    own_sums: list[float] = []
+    single.set_callback(lambda request, _: own_sums.append(float(request.get_output_tensor(0).data.sum())))
+    for number in range(3):  # a request of the queue is started by itself, and by the queue
+        own = single[single.get_idle_request_id()]
+        own.set_input_tensors({0: ov.Tensor(X + number), 1: ov.Tensor(W)})
+        own.start_async()
+        single.wait_all()
+        single.start_async({0: X + 10 * number, 1: W}, number)
+        single.wait_all()
+        seen += [list(own_sums), single.userdata]
+    ported = ov.Tensor(compiled.inputs[1], W)
+    seen += [ported.data is not W, np.shares_memory(ported.data, W)]
     return [*seen, sorted(sums), len(queue), queue.is_ready(), sorted(queue.userdata)[-1] >= 4, queue[0].results["z"].shape]
 
 
@@ -280,6 +298,8 @@ def test_metadata_stands_where_openvino_has_it() -> None:
         assert model.get_rt_info(["framework", "character"]).astype(str) == "ab"
         assert model.has_rt_info(["framework", "character"])
         assert not model.has_rt_info("absent")
+        model.set_rt_info({"kind": "yolo"}, "model_info")
+        assert model.get_rt_info(["model_info", "kind"]).value == "yolo"
 
 
 def test_blobs_come_back(compiled: dict[str, Any]) -> None:
@@ -390,7 +410,7 @@ KINDS = (
     *("Type", "Layout", "OVAny", "Node", "ProfilingInfo", "preprocess.PrePostProcessor", "preprocess.InputInfo"),
     *("preprocess.InputTensorInfo", "preprocess.PreProcessSteps", "preprocess.InputModelInfo", "preprocess.OutputInfo"),
     *("preprocess.OutputTensorInfo", "preprocess.PostProcessSteps", "preprocess.OutputModelInfo", "preprocess.ColorFormat"),
-    *("preprocess.ResizeAlgorithm", "preprocess.PaddingMode"),
+    *("preprocess.ResizeAlgorithm", "preprocess.PaddingMode", "layout_helpers"),
 )
 PROPERTIES = ("properties", *(f"properties.{group}" for group in ("device", "hint", "intel_auto", "intel_cpu", "log", "streams")))
 
@@ -420,7 +440,7 @@ def open_samples() -> dict[str, Any]:
     samples = (core, model, compiled, request, queue, front.Tensor(X), port, *values, node, request.profiling_info[0])
     steps = (ppp, into, into.tensor(), into.preprocess(), into.model(), out, out.tensor(), out.postprocess(), out.model())
     enums = (front.preprocess.ColorFormat.RGB, front.preprocess.ResizeAlgorithm.RESIZE_CUBIC, front.preprocess.PaddingMode.CONSTANT)
-    return dict(zip(KINDS, (*samples, *steps, *enums), strict=True))
+    return dict(zip(KINDS, (*samples, *steps, *enums, front.layout_helpers), strict=True))
 
 
 def test_table_lists_the_names_of_openvino_and_which_are_there() -> None:
