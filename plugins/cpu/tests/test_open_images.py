@@ -63,6 +63,14 @@ def test_a_unet_has_one_plan_for_small_and_large_images(name: str, threads: int,
     assert _check(model, sizes, caplog, threads=threads) == 1
 
 
+def test_a_gate_of_channels_has_one_plan_for_all_batches(caplog: pytest.LogCaptureFixture) -> None:
+    gate = "m = GlobalAveragePool (x) a = Conv (m, w) b = Relu (a) d = Conv (b, w) s = Sigmoid (d) y = Mul (x, s)"
+    model = _parse(gate)
+    weight = np.random.default_rng(4).standard_normal((16, 16, 1, 1)).astype(np.float32)
+    model.graph.initializer[-1].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
+    assert _check(model, [(batch, 16, 12, 20) for batch in (9, 4, 3, 2, 20)], caplog) == 1
+
+
 _PADS = "pads = [1, 1, 1, 1]"
 _FLOOR = '<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">'
 _IMAGES = {

@@ -32,6 +32,7 @@ from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_c
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
 from hetero_cpu.operators.tiling import Chunks, ColumnPacking, choose_chunks, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
+from hetero_cpu.symbols.sizes import is_same
 from hetero_cpu.transforms.tiles import has_exact_tiles
 
 
@@ -114,10 +115,10 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         purpose: tuple[object, ...] = ("product", tiling.vectors, tiling.width)
         packing: Callable[[Array], Array] = ColumnPacking(tiling.packing)
         units = chunks_of_run[0].units
+        # A question about an open number of tiles would part its class.
+        streams, prefetches = is_same(units, 1), tiling.count_prefetches(units)
         kernel = make_product(
-            ProductShape.of_tiling(
-                tiling, epilogue.activations, adds=bool(added), prefetches=tiling.count_prefetches(units), streams=units == 1
-            )
+            ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, streams=streams)
         )
     else:
         purpose, packing = (
