@@ -287,6 +287,17 @@ def test_written_model_has_the_default_as_onnx_runtime_reads_it(core: Core) -> N
     assert [value.name for value in session.get_overridable_initializers()] == ["w"]
 
 
+def test_trip_count_that_becomes_an_input_still_runs_in_onnx_runtime(core: Core) -> None:
+    import onnxruntime
+
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[2] x, int64 n) => (y) <int64 n = {3}> {
+        y = Loop <body = b (int64 i, bool c, float[] s) => (bool d, float[] t) { d = Identity(c) t = Add(s, s) }> (n, , x)
+    }""")
+    freed = core.read_network(model).with_optional_inputs(["n"])
+    session = onnxruntime.InferenceSession(network_to_bytes(freed), providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x": np.ones(2, np.float32), "n": np.array(1)})[0].tolist() == [2, 2]
+
+
 def test_constant_that_is_no_input_is_not_replaceable(core: Core) -> None:
     network = core.read_network(onnx.parser.parse_model(OPTIONAL))
     with pytest.raises(
