@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hetero_core.kernels.precision import Array, Namespace
 
 _METHODS = {"add": "add", "multiply": "multiply", "maximum": "max", "minimum": "min"}
@@ -43,6 +45,11 @@ def require_within(indices: Array, size: int) -> Array:
     if hasattr(type(indices), "at") and bool(((indices < -size) | (indices >= size)).any()):
         raise IndexError(f"an index is outside of an axis of {size}")
     return indices
+
+
+def take(xp: Namespace, x: Array, indices: Array, axis: int) -> Array:
+    """Returns `xp.take(x, indices, axis=axis)`; NumPy's function takes four times as long as its method for few elements."""
+    return x.take(indices, axis=axis) if xp is np else xp.take(x, indices, axis=axis)
 
 
 def reuse(array: Array) -> dict[str, Array]:

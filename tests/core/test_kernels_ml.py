@@ -288,6 +288,29 @@ def test_ambiguous_attributes_are_refused(name: str) -> None:
     assert refuse(op_type, [X], outputs=2 if "Classifier" in op_type else 1, **attributes) == reason
 
 
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("kind", ["floats", "int64s", "strings"])
+def test_label_encoder_finds_few_and_many_keys(kind: str, count: int) -> None:
+    values: dict[str, list[Any]] = {
+        "floats": [0.5, -0.0, NAN, 7.0, -float("inf"), 0.25, float("inf")],
+        "int64s": [5, -3, 0, 2**60 + 1, 2**60, 9],
+        "strings": ["b", "a", "", "no"],
+    }
+    keys, dtype = values[kind], {"floats": np.float32, "int64s": np.int64, "strings": object}[kind]
+    x = np.random.default_rng(count).choice(np.array(keys, dtype), (count, 3))
+    known = keys[:-1]
+    model = make_model(
+        "LabelEncoder", [x], version=4, **{f"keys_{kind}": known}, values_strings=[f"v{place}" for place in range(len(known))]
+    )
+
+    def find(key: Any) -> str:
+        return next((f"v{place}" for place, each in enumerate(known) if each == key or (each != each and key != key)), "_Unused")
+
+    (labels,) = run_kernels(model, [x])
+    assert labels.ravel().tolist() == list(map(find, x.ravel().tolist()))
+    assert labels.shape == x.shape
+
+
 def test_label_encoder_with_two_values_for_one_key_is_refused() -> None:
     reason = refuse("LabelEncoder", [WORDS], version=2, keys_strings=["a", "a"], values_int64s=[1, 2])
     assert reason == "LabelEncoder-2 has two values for key 'a'"

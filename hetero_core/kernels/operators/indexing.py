@@ -9,7 +9,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from hetero_core.kernels.arrays import assign, combine, lay_out, require_within
+from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
 from hetero_core.kernels.operators.layout import pad_all, range_
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
@@ -33,7 +33,7 @@ from hetero_core.network.types import TensorType, ValueType
 @kernel("Gather", since=(1, 11, 13), dtypes=(ANY, INDEX))
 def gather(xp: Namespace, x: Array, indices: Array, *, axis: int = 0) -> Array:
     """Returns the slices of x along the axis that the indices name, in their shape."""
-    return xp.take(x, require_within(indices, x.shape[axis]), axis=axis)
+    return take(xp, x, require_within(indices, x.shape[axis]), axis)
 
 
 @kernel("GatherElements", since=(11, 13), dtypes=(ANY, INDEX))

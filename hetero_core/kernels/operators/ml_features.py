@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import isnan
 from typing import Any
 
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
+from hetero_core.kernels.arrays import take
 from hetero_core.kernels.operators.ml_models import NUMERIC, InputTypes, as_rows
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import FLOAT32, INT64, STRING, Dtypes, ml_kernel
@@ -92,7 +94,7 @@ def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[i
 @ml_kernel("ArrayFeatureExtractor", since=(1,), dtypes=(NUMERIC | STRING, INT64))
 def array_feature_extractor(xp: Namespace, x: Array, y: Array) -> Array:
     """Returns the elements of the last axis at the indices y; of a vector, a row."""
-    picked = xp.take(x, y.reshape(-1), axis=-1)
+    picked = take(xp, x, y.reshape(-1), -1)
     return picked.reshape((1, -1)) if x.ndim == 1 else picked
 
 
@@ -103,11 +105,16 @@ _NAN = object()
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The value for each key and for a key that is not there, and the NumPy type of the results."""
+    """The value for each key and for a key that is not there, and the NumPy type of the results.
+
+    `keys`: if they are numbers, in order without a NaN; `values`: theirs, then the default, then that of a NaN.
+    """
 
     value_of_key: Mapping[Any, Any]
     default: Any
     dtype: np.dtype[Any]
+    keys: Array
+    values: Array
 
 
 def _build_lookup(keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> Lookup:
@@ -123,12 +130,28 @@ def _build_lookup(keys: Sequence[Any], values: Sequence[Any], default: Any, dtyp
         if folded in table and table[folded] != value:
             raise ValueError(f"has two values for key {key!r}")
         table[folded] = value
-    return Lookup(table, default, np.dtype(dtype))
+    numbers = sorted([key for key in table if isinstance(key, int | float)])
+    in_order = [*map(table.get, numbers), default, table.get(_NAN, default)]
+    return Lookup(table, default, np.dtype(dtype), np.array(numbers), np.array(in_order, dtype))
+
+
+_FEW = 32
+"""Keys that a dictionary finds in less time than a binary search of all of them."""
 
 
 def _look_up(lookup: Lookup, x: Array) -> Array:
-    results = [lookup.value_of_key.get(_NAN if key != key else key, lookup.default) for key in x.reshape(-1).tolist()]
-    return np.asarray(results, dtype=lookup.dtype).reshape(x.shape)
+    kind, keys = x.dtype.kind, lookup.keys
+    if x.size > _FEW and keys.size and kind == keys.dtype.kind:
+        places = np.searchsorted(keys, x)
+        is_key = keys.take(places, mode="clip") == x
+        return lookup.values.take(np.where(is_key, places, keys.size if kind == "i" else keys.size + (x != x)))
+    elements, get = x.ravel().tolist(), lookup.value_of_key.get
+    results = (
+        [get(_NAN if key != key else key, lookup.default) for key in elements]
+        if kind == "f"
+        else map(get, elements, repeat(lookup.default))
+    )
+    return np.fromiter(results, lookup.dtype, x.size).reshape(x.shape)
 
 
 def _choose_one(kinds: Mapping[str, Any], what: str) -> tuple[str, Any]:

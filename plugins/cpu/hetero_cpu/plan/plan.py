@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 _WITHOUT_PRODUCTS = frozenset(
     {
-        "Abs", "Add", "And", "ArrayFeatureExtractor", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "Cos", "CumSum", "Div",
-        "Equal", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity",
-        "LabelEncoder", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Min", "Mod", "Mul", "Neg", "Normalizer", "Not",
-        "OneHotEncoder", "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Reshape",
-        "Round", "Scaler", "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze",
-        "StringNormalizer", "Sub", "Tanh", "TfIdfVectorizer", "Tile", "Tokenizer", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
-        "ZipMap",
+        "Abs", "Add", "And", "ArgMax", "ArgMin", "ArrayFeatureExtractor", "Binarizer", "Cast", "CastMap",
+        "CategoryMapper", "Ceil", "Clip", "Compress", "Concat", "ConcatFromSequence", "ConstantOfShape", "Cos",
+        "CumSum", "DictVectorizer", "Div", "Equal", "Exp", "Expand", "FeatureVectorizer", "Flatten", "Floor", "Gather",
+        "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Imputer", "IsInf", "IsNaN",
+        "LabelEncoder", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Min", "Mod", "Mul", "Neg", "NonZero",
+        "Normalizer", "Not", "OneHot", "OneHotEncoder", "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceSum", "Reshape", "Round", "Scaler", "ScatterElements", "ScatterND",
+        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceLength", "Shape", "Sigmoid", "Sign", "Sin",
+        "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "StringNormalizer", "Sub", "Tanh", "TfIdfVectorizer", "Tile",
+        "Tokenizer", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "ZipMap",
     }
 )  # fmt: skip
 """Operators that the toolkit computes without products of matrices."""

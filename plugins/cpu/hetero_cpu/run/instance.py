@@ -461,7 +461,7 @@ class Instance:
         outputs: list[Any] = []
         if presets is None and not self._passes_outputs:
             for value, is_outside in self._outputs:
-                outputs.append(own_outputs[value] if is_outside else self._arrays[value].copy())  # noqa: PERF401  # a comprehension is a call
+                outputs.append(own_outputs[value] if is_outside else self._arrays[value].copy())  # a comprehension is a call
             return OwnOutputs(outputs)
         # The caller's own arrays, and passed values, may lie anywhere.
         are_own = presets is None

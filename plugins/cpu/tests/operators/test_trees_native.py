@@ -412,6 +412,7 @@ def test_normalizer_divides_rows_by_their_norms(norm: str, features: int) -> Non
     with np.errstate(invalid="ignore"):
         expected = x / np.where(sizes == 0, 1, sizes)[:, None]
     with Core() as core:
-        network = core.load_network(make_model("Normalizer", list_outputs(features), {"norm": norm}, features), "CPU", {"CPU_KERNELS": "JIT"})
+        model = make_model("Normalizer", list_outputs(features), {"norm": norm}, features)
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
         np.testing.assert_allclose(network.infer({"x": x})["y"], expected, rtol=1e-6)
         assert network.get_metric("CPU_FOREIGN_STEPS") == 0
