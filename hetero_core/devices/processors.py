@@ -33,11 +33,11 @@ def read_processor_flags(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> t
 def grants_flag(flag: str) -> bool:
     """Returns whether the instruction CPUID agrees with a flag of /proc/cpuinfo, as far as NumPy knows the flag.
 
-    An emulator of another processor shows the file of its host.
+    An emulator of another processor shows the file of its host. NumPy does not know AVX-VNNI; processors that have it have GFNI.
     """
     from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[import-not-found]  # NumPy has no stub of it
 
-    feature = "AVX512F" if flag.startswith("avx512") else {"avx2": "AVX2", "fma": "FMA3"}.get(flag, "")
+    feature = "AVX512F" if flag.startswith("avx512") else {"avx2": "AVX2", "avx_vnni": "GFNI", "fma": "FMA3"}.get(flag, "")
     return bool(__cpu_features__.get(feature, True))
 
 

@@ -273,6 +273,8 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 @cache
 def find_byte_products() -> str:
     """Returns which products of bytes the processor has: "amx" (of matrices, and those of vectors), "vnni" (of vectors), or ""."""
+    if find_width() == 8:
+        return "vnni" if "avx_vnni" in _describe_processor().split() else ""
     return _find_products("avx512_vnni", "amx_int8", ("vnni", "amx"))
 
 

@@ -120,7 +120,8 @@ def test_recurrence_writes_its_last_state_alone_and_needs_no_bias() -> None:
 
 
 @pytest.fixture(
-    params=[("amx", ""), ("vnni", r" amx_\w+"), ("", r" amx_\w+| avx512_vnni")], ids=lambda param: param[0] or "float32"
+    params=[("amx", ""), ("vnni", r" amx_\w+"), ("vnni", r" (amx_|avx512)\w+"), ("", r" amx_\w+| avx512_vnni| avx_vnni")],
+    ids=["amx", "vnni", "vnni with AVX2", "float32"],
 )
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The products of bytes in use; skipped if the processor has others alone."""
