@@ -61,16 +61,18 @@ IMPORT_SECONDS = 10.0
 
 
 def _await_imports() -> None:
-    """Lets a fork wait while another thread of hetero imports a module: in the child the lock of this module would stay held for ever.
+    """Lets a fork wait while another thread imports: in the child the lock of that module would stay held for ever.
 
-    A program's own thread may import and wait for the thread that forks; the fork must not wait for that.
+    It waits for modules of hetero and its plugins, and for all that hetero's own threads import. A program may import a package that
+    waits for the thread that forks; the fork must not wait for that one.
     """
     locks: Mapping[str, Any] = getattr(_bootstrap, "_module_locks", {})
     end = monotonic() + IMPORT_SECONDS
     while monotonic() < end:
-        owners = {getattr(reference(), "owner", None) for reference in list(locks.values())}
         own = {thread.ident for thread in threading.enumerate() if thread.name.startswith("hetero-")}
-        if owners.isdisjoint(own - {threading.get_ident()}):
+        owners = {(name.startswith("hetero_"), getattr(reference(), "owner", None)) for name, reference in list(locks.items())}
+        awaited = {owner for is_ours, owner in owners if is_ours or owner in own}
+        if awaited <= {None, threading.get_ident()}:
             return
         sleep(0.001)
     logger.warning("a fork has waited %g s for an import of another thread; the child cannot import that module", IMPORT_SECONDS)

@@ -99,3 +99,20 @@ def test_import_that_waits_for_a_forking_thread_is_not_waited_for(tmp_path: Path
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert answer.stderr == ""
+
+
+def test_fork_waits_for_a_thread_of_the_program_that_imports_a_module_of_hetero(tmp_path: Path) -> None:
+    (tmp_path / "hetero_slow.py").write_text("from time import sleep\nsleep(0.5)")
+    program = """
+import os, sys, threading, hetero_core.runtime.executors
+thread = threading.Thread(target=__import__, args=("hetero_slow",))
+thread.start()
+while "hetero_slow" not in sys.modules:
+    pass
+child = os.fork()
+if child == 0:
+    import hetero_slow
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=tmp_path, check=True, timeout=60)
