@@ -260,3 +260,44 @@ def test_computed_summand_of_a_gemm_is_added_apart() -> None:
     model = onnx.parser.parse_model(text).SerializeToString()
     assert "Add" in rewrite_models(Core().read_network(model)).op_types
     check_rewritten(text, x, -2 * x @ w.T + (x**2).sum(axis=1, keepdims=True), absent="Sub")
+
+
+def test_factor_of_a_gemm_goes_into_its_weights() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[n, 3] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, -1, 0, 4}, float[2] c = {8, -4}> {
+            y = Gemm <alpha = -2.0, beta = 0.5> (x, w, c)
+        }
+    """
+    w, c = np.array([[1, 2], [3, -1], [0, 4]], np.float32), np.array([8, -4], np.float32)
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": "JIT"})
+        np.testing.assert_array_equal(network.infer({"x": x})["y"], -2 * x @ w + c / 2)
+        assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+
+
+@pytest.mark.parametrize("points", [1, 16, 75])
+@pytest.mark.parametrize("metric", ["cityblock", "euclidean", "sqeuclidean"])
+def test_distances_to_constant_points_are_machine_code(metric: str, points: int) -> None:
+    rng = np.random.default_rng(points)
+    x, b = rng.standard_normal((70, 5)).astype(np.float32), rng.standard_normal((points, 5)).astype(np.float32)
+    x[1], x[2, 1], x[3, 2] = b[0], np.nan, np.inf
+    b[-1] = b[0]
+    node = onnx.helper.make_node("CDist", ["x", "b"], ["y"], domain="com.microsoft", metric=metric)
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 5])
+    graph = onnx.helper.make_graph([node], "g", [value], [onnx.ValueInfoProto(name="y")], [onnx.numpy_helper.from_array(b, "b")])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    differences = x[:, None].astype(np.float64) - b
+    sums = (np.abs(differences) if metric == "cityblock" else differences**2).sum(axis=2)
+    with Core() as core:
+        network = core.load_network(
+            onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), "CPU", {"CPU_KERNELS": "JIT"}
+        )
+        for rows in (70, 1):
+            (y,) = network.infer({"x": x[:rows]}).values()
+            np.testing.assert_allclose(y, (np.sqrt(sums) if metric == "euclidean" else sums)[:rows], rtol=1e-5)
+            # Equal points are equally far.
+            np.testing.assert_array_equal(y[:, 0], y[:, -1])
+        assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+        assert network.infer({"x": x[:0]})["y"].shape == (0, points)

@@ -227,7 +227,7 @@ def _make_normalizer(norm: str) -> Kernel:
             total = code.variable(least if norm == "MAX" else code.convert_element(code.constant(0.0, width), "float64"))
 
             def add(element: Number, mask: Mask | None) -> None:
-                x = code.load(line + element * FLOAT_BYTES, mask=mask)
+                x: Any = code.load(line + element * FLOAT_BYTES, mask=mask)
                 if norm == "MAX":
                     x = x if mask is None else mask.choose(x, least)
                 else:

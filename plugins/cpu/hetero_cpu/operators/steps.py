@@ -68,6 +68,7 @@ NATIVE_STEPS = (
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
     ("scores", "plan_normalizer", "LpNormalization Normalizer"),
     ("scores", "plan_coupling", "CouplePairs"),
+    ("distances", "plan_distances", "com.microsoft:CDist"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
 those of another domain are written `domain:operator`, and a product with an expression behind it `chained:operator`.

@@ -14,6 +14,7 @@ ArrayFeatureExtractor            ──> Gather
 OneHotEncoder of int64           ──> Unsqueeze ── Equal ── Cast
 ReduceProd of few columns        ──> Gather of each ── Mul
 Concat of such products          ──> Gather of all first columns, of all second ... ── Mul
+Gemm with a factor               ──> Gemm
 Gemm with a computed summand     ──> Gemm ── Add
 ReduceLogSumExp ── Sub ── Exp    ──> Softmax
 Scan of rows: Sub, sum of squares or magnitudes ──> CDist
@@ -61,7 +62,7 @@ def rewrite_models(network: Network) -> Network:
         if node.op_type == "Exp":
             return _share_probability(network, names, types, node)
         if node.op_type == "Gemm":
-            return _add_apart(network, names, types, node)
+            return _scale_weights(network, names, types, node)
         if node.op_type == "Scan":
             return _measure_distances(network, names, node)
         if node.domain != "ai.onnx.ml":
@@ -198,16 +199,21 @@ _SMALL_WEIGHTS = 1 << 16
 """Bytes up to which weights are multiplied when a network is loaded."""
 
 
-def _add_apart(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
-    """Returns a Gemm of few weights and a computed summand as a Gemm without summand and factor, and an Add."""
+def _scale_weights(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns a Gemm of few weights without factor, and with an Add if its summand is computed; None if it has neither."""
     summand, weights = node.inputs[2] if len(node.inputs) > 2 else "", network.initializers.get(node.inputs[1])
-    if not summand or summand in network.initializers or weights is None or weights.nbytes > _SMALL_WEIGHTS:
+    is_computed, alpha = bool(summand) and summand not in network.initializers, node.attributes.get("alpha", 1.0)
+    if not (is_computed or alpha != 1.0) or weights is None or weights.nbytes > _SMALL_WEIGHTS:
         return None
-    if node.since_version < 7 or weights.dtype != "float32" or node.attributes.get("beta", 1.0) != 1.0:
+    if node.since_version < 7 or weights.dtype != "float32" or (is_computed and node.attributes.get("beta", 1.0) != 1.0):
         return None
-    product, writer = names.value(f"{node.outputs[0]}/product"), NodeWriter(network, names, types, node.name)
-    scaled = writer.add_constant(weights.array * np.float32(node.attributes.get("alpha", 1.0)))
-    attributes = MappingProxyType({name: node.attributes[name] for name in ("transA", "transB") if name in node.attributes})
+    writer = NodeWriter(network, names, types, node.name)
+    scaled = writer.add_constant(weights.array * np.float32(alpha))
+    attributes = MappingProxyType({name: value for name, value in node.attributes.items() if name != "alpha"})
+    if not is_computed:
+        writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled, *node.inputs[2:]), attributes=attributes))
+        return writer.finish()
+    product = names.value(f"{node.outputs[0]}/product")
     types[product] = network.types[node.outputs[0]]
     writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled), outputs=(product,), attributes=attributes))
     writer.add("Add", product, summand, output=node.outputs[0])
