@@ -36,6 +36,7 @@ from hetero_core.network.reader import read_proto
 from hetero_core.network.tensors import read_type
 from hetero_core.network.types import TensorType, ValueSpec, shape_of
 from hetero_core.profile import Profile
+from hetero_core.runtime import executors
 from hetero_core.runtime.inputs import name_inputs
 from hetero_core.runtime.outputs import own_outputs
 
@@ -229,7 +230,7 @@ class InferenceSession:
         Raises: ValueError for missing inputs.
         """
         try:
-            feed, names = self._check_feed(input_feed), self._name_outputs(output_names)
+            feed, names = dict(self._check_feed(input_feed)), self._name_outputs(output_names)
         except OnnxRuntimeError as error:
             callback([], user_data, str(error))
             return
@@ -280,7 +281,7 @@ class InferenceSession:
         self._run_on_network(lambda network: iobinding.run(network, feed, run_options), feed)
 
     def _run_on_network(self, run: Callable[[ExecutableNetwork], Any], feed: Mapping[str, Any]) -> Any:
-        if self._process != os.getpid():  # a forked child
+        if self._process != executors.process:  # a forked child
             self._lock = Lock()  # another thread of the parent may have held it
             self._load()
         network = self.network
@@ -330,7 +331,7 @@ class InferenceSession:
         """Returns the values by name. Raises: ValueError for missing inputs, InvalidArgument for a wrong number of values."""
         network, plain = self.network, self._plain_inputs
         if type(feed) is dict and len(feed) == len(plain) and all([type(feed.get(name)) is np.ndarray for name in plain]):  # noqa: C419  # a generator takes twice as long
-            return dict(feed)
+            return feed
         if isinstance(feed, Mapping):  # ONNX Runtime skips values that are None, of any name
             feed = {name: value for name, value in feed.items() if value is not None}
         with raise_as_onnxruntime():

@@ -305,6 +305,8 @@ def zip_map(xp: Namespace, x: Array, *, prepared: Keys) -> list[Map]:
     rows = x.reshape((1, -1)) if x.ndim == 1 else x
     if rows.shape[1] != len(prepared):
         raise ValueError(f"x has {rows.shape[1]} columns for {len(prepared)} keys")
+    if len(rows) == 1:
+        return [dict(zip(prepared, rows[0].tolist(), strict=True))]
     columns = rows.T.tolist()
     # Written out, the maps of two and three classes take less than half of the time of dict(zip(...)).
     if len(prepared) == 2:

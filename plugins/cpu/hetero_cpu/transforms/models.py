@@ -64,7 +64,7 @@ def rewrite_models(network: Network) -> Network:
         if node.op_type == "Gemm":
             return _scale_weights(network, names, types, node)
         if node.op_type == "Scan":
-            return _measure_distances(network, names, node)
+            return _measure_distances(network, names, types, node)
         if node.domain != "ai.onnx.ml":
             return None
         writer, texts = NodeWriter(network, names, types, node.name), node.attributes.get("classlabels_strings")
@@ -253,16 +253,16 @@ def _has_columns(network: Network, node: Node) -> bool:
     return len(places.shape) == 1 and type(x.shape[1]) is int and bool(((places.array >= 0) & (places.array < x.shape[1])).all())
 
 
-def _measure_distances(network: Network, names: FreshNames, node: Node) -> Replacement | None:
+def _measure_distances(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
     """Returns a CDist for a Scan over rows that takes each from all rows of its state, which stays, and sums squares or magnitudes.
 
     Neighbors and Gaussian processes of scikit-learn are exported so.
     """
-    body, types = node.bodies["body"], [network.type_of(value) for value in node.inputs]
-    is_plain = len(types) == 2 and len(node.outputs) == 2 and not node.captures and node.opset >= 9
+    body, specs = node.bodies["body"], [network.type_of(value) for value in node.inputs]
+    is_plain = len(specs) == 2 and len(node.outputs) == 2 and not node.captures and node.opset >= 9
     if not is_plain or any(value for name, value in node.attributes.items() if name.startswith("scan_") and any(value)):
         return None
-    state, row = types
+    state, row = specs
     if not (isinstance(state, TensorType) and isinstance(row, TensorType) and state.dtype == row.dtype in ("float32", "float64")):
         return None
     if not (state.shape and row.shape and len(state.shape) == len(row.shape) == 2 and state.shape[1] == row.shape[1]):
@@ -274,7 +274,7 @@ def _measure_distances(network: Network, names: FreshNames, node: Node) -> Repla
             value = producers[value].inputs[0]
         return value
 
-    (state_name, row_name), (kept_name, sums_name) = ([spec.name for spec in specs] for specs in (body.inputs, body.outputs))
+    (state_name, row_name), (kept_name, sums_name) = ([spec.name for spec in own] for own in (body.inputs, body.outputs))
     sums = producers.get(find_source(sums_name))
     if find_source(kept_name) != state_name or sums is None or sums.attributes.get("keepdims", 1):
         return None
@@ -290,13 +290,18 @@ def _measure_distances(network: Network, names: FreshNames, node: Node) -> Repla
         return None
     if {find_source(value) for value in difference.inputs} != {state_name, row_name}:
         return None
-    writer = NodeWriter(network, names, {}, node.name)
+    writer = NodeWriter(network, names, types, node.name)
     if node.outputs[0]:
         writer.add("Identity", node.inputs[0], output=node.outputs[0])
     attributes = MappingProxyType({"metric": metric})
-    writer.nodes.append(
-        Node(names.node(f"{node.name}/CDist"), "CDist", node.inputs[::-1], node.outputs[1:], MICROSOFT, 1, 0, attributes)
-    )
+    # Machine code takes constants on the right; those that are not folded yet have rows of a known number.
+    is_turned = node.inputs[1] in network.initializers or (isinstance(row.shape[0], int) and not isinstance(state.shape[0], int))
+    distances = names.value(f"{node.outputs[1]}/turned") if is_turned else node.outputs[1]
+    inputs = node.inputs if is_turned else node.inputs[::-1]
+    writer.nodes.append(Node(names.node(f"{node.name}/CDist"), "CDist", inputs, (distances,), MICROSOFT, 1, 0, attributes))
+    if is_turned:
+        types[distances] = TensorType(state.dtype, (state.shape[0], row.shape[0]))
+        writer.add("Transpose", distances, perm=(1, 0), output=node.outputs[1])
     return writer.finish()
 
 
