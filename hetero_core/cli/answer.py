@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def exit_code_of_error(error: HeteroError) -> int:
 
 def error_to_json(error: Exception, exit_code: int) -> dict[str, Any]:
     """Returns an error as the fields that --json prints."""
-    fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "exit_code": exit_code}
+    fields: dict[str, Any] = {"type": type(error).__name__, "message": word_options(str(error)), "exit_code": exit_code}
     fields["notes"] = list(getattr(error, "__notes__", ()))
     if isinstance(error, UnsupportedNodesError):
         fields["refusals"] = error.refusals
@@ -72,6 +73,18 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return str(value)
+
+
+_DESCRIPTION = re.compile(r"network\.with_inputs\(\{'([^']*)': InputInfo\((.*?)\)\}\)")
+
+
+def word_options(text: str) -> str:
+    """Returns a text with the options of a command in the place of a call of Python that describes an input."""
+
+    def word(call: re.Match[str]) -> str:
+        return " ".join(f"--{option} {call[1]}={value}" for option, value in re.findall(r"(\w+)='([^']*)'", call[2]))
+
+    return _DESCRIPTION.sub(word, text)
 
 
 Announcer = Callable[[str], contextlib.AbstractContextManager[Callable[[str], None]]]

@@ -24,6 +24,7 @@ from hetero_core.cli.answer import (
     exit_code_of_error,
     print_error,
     to_json,
+    word_options,
 )
 from hetero_core.cli.options import Parser
 from hetero_core.devices.switches import read_switches
@@ -137,4 +138,4 @@ def _print_error(error: Exception, exit_code: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps(to_json(error_to_json(error, exit_code)), indent=2, ensure_ascii=False))
         return
-    print_error("hetero: error:", "\n  ".join([str(error), *getattr(error, "__notes__", ())]))
+    print_error("hetero: error:", "\n  ".join([word_options(str(error)), *getattr(error, "__notes__", ())]))

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageError, count_up, follow
+from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageError, count_up, follow, word_options
 from hetero_core.cli.inputs import (
     IMAGES,
     READERS,
@@ -312,7 +312,7 @@ class _Prediction:
             require_complete(inputs, self._specs, network=network)
             order_inputs(inputs, self._specs, network=network)
         except HeteroError as error:
-            return _Sample(file, error=str(error))
+            return _Sample(file, error=word_options(str(error)))
         except Exception as error:  # noqa: BLE001  # decoders of images raise errors of many kinds, and the file is recorded with it
             return _Sample(file, error=f"{type(error).__name__}: {error}")
         return _Sample(file, inputs, frozenset(spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None))
@@ -376,7 +376,7 @@ class _Prediction:
             except _DEVICE_ERRORS:
                 raise
             except HeteroError as error:
-                record(file, {}, sample.error or str(error))
+                record(file, {}, sample.error or word_options(str(error)))
             else:
                 record(file, self.finish(outputs, sample.batches), None)
         self._started.clear()

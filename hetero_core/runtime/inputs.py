@@ -241,7 +241,7 @@ def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[
     if value_type.dtype is not None and array_dtype != value_type.dtype:
         raise InputTypeError(
             f"{where}: expected {value_type.dtype}, got {array_dtype or array.dtype}; "
-            f"convert it with array.astype('{_spell(value_type.dtype)}')" + _suggest_precision(where, array_dtype)
+            f"convert it with array.astype('{_spell(value_type.dtype)}')" + _suggest_precision(where, array_dtype, value_type.dtype)
         )
     check_shape(array.shape, value_type, where, sizes)
     if array_dtype == "string" and array.dtype != object:
@@ -253,9 +253,10 @@ def _spell(dtype: str) -> str:
     return numpy_dtype(dtype).name
 
 
-def _suggest_precision(where: str, dtype: str | None) -> str:
-    """Returns the call that would let the network take arrays of this type, "" if no call would."""
-    if dtype is None or dtype == "string" or not where.startswith("input '"):
+def _suggest_precision(where: str, dtype: str | None, expected: str) -> str:
+    """Returns the call that would let the network take arrays of this type, "" if no call would, as it would lose fractions."""
+    loses = dtype in FLOAT_DTYPES and expected not in FLOAT_DTYPES
+    if dtype is None or "string" in (dtype, expected) or loses or not where.startswith("input '"):
         return ""
     name = where.removeprefix("input '").partition("'")[0]
     return f", or let the network take it: network.with_inputs({{'{name}': InputInfo(precision='{precision_of_dtype(dtype)}')}})"

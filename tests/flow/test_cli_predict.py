@@ -91,14 +91,16 @@ def test_file_that_fails_is_named_and_costs_no_other(capsys: pytest.CaptureFixtu
         np.save(f"in/{index}.npy", np.int64(value))
     Path("in/4.npy").write_bytes(b"no array")
     np.save("in/5.npy", np.float32(1))
+    np.save("in/6.npy", np.int32(1))
     Path("in/notes.md").write_text("")
     code, answer = ask(capsys, "table.onnx", "-d", "CPU", "-i", "in", "-o", "out.npz")
-    assert (code, answer["files"], answer["not_read"]) == (4, 6, {".md": 1})
+    assert (code, answer["files"], answer["not_read"]) == (4, 7, {".md": 1})
     reasons = {each["file"]: each["reason"] for each in answer["bad"]}
-    assert list(reasons) == ["2.npy", "4.npy", "5.npy"]
+    assert list(reasons) == ["2.npy", "4.npy", "5.npy", "6.npy"]
     assert "99" in reasons["2.npy"]
     assert reasons["4.npy"].startswith("cannot read input 'i' from 'in/4.npy': it is damaged or of another kind")
-    assert "expected int64, got float32" in reasons["5.npy"]
+    assert reasons["5.npy"].endswith("expected int64, got float32; convert it with array.astype('int64')")
+    assert reasons["6.npy"].endswith("let the network take it: --precision i=I32")
     with np.load("out.npz") as archive:
         assert archive["files"].tolist() == ["0.npy", "1.npy", "3.npy"]
         assert archive["y"].tolist() == [0, 30, 10]
@@ -106,7 +108,7 @@ def test_file_that_fails_is_named_and_costs_no_other(capsys: pytest.CaptureFixtu
         assert archive["bad_reasons"].tolist() == list(reasons.values())
     assert main(["predict", "table.onnx", "-d", "CPU", "-i", "in", "-o", "out.jsonl"]) == 4
     shown = capsys.readouterr()
-    assert "wrote 'out.jsonl': 3 of 6 files by network 'table' on " in shown.out
+    assert "wrote 'out.jsonl': 3 of 7 files by network 'table' on " in shown.out
     assert f"\n  4.npy: {reasons['4.npy']}\n" in shown.out
     assert "hetero: files of other kinds were not read: 1 .md" in shown.err
     rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]

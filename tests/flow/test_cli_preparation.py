@@ -55,6 +55,15 @@ def test_photograph_runs_through_the_requested_steps(device: str, model: str, pi
     np.testing.assert_allclose(saved["inner"][0], expected, rtol=0, atol=1e-4)
 
 
+def test_refused_input_names_the_options_to_use(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", PIXELS[None].astype(np.float32))
+    for more in ([], ["--json"]):
+        assert main(["run", model, "-d", "CPU", "-i", str(tmp_path / "x.npy"), *more]) == 2
+        shown = capsys.readouterr()
+        assert "; --layout x=NHWC --resize x=bilinear would take it" in shown.out + shown.err
+    assert main(["run", model, "-d", "CPU", "-i", str(tmp_path / "x.npy"), "--layout", "x=NHWC", "--resize", "x=bilinear"]) == 0
+
+
 def test_array_in_another_layout_and_precision_is_accepted(model: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", PIXELS[None, :4, :6])
     target = tmp_path / "out.npz"
