@@ -53,12 +53,14 @@ def compile_program(
     dtypes: Dtypes = ANY,
     host_inputs: Collection[str] = (),
     table: KernelTable = TOOLKIT,
+    renews: bool = False,
 ) -> Program:
     """Returns the program of a graph.
 
     `to_host` and `from_host` copy a tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with
     a `function(*inputs, **attributes)`, used if no kernel exists. `dtypes` are the element types of the device. `host_inputs` are
-    inputs of the graph that are given in host memory. `table` has the kernels.
+    inputs of the graph that are given in host memory. `table` has the kernels. With `renews` a program on the host holds no renewable
+    constant: a step makes those that it reads, and releases them.
 
     Raises: UnsupportedNodesError naming each node that the table's kernels cannot run, with the reason.
     """
@@ -70,7 +72,7 @@ def compile_program(
         )
     _keep_freed_memory()
     memory = KernelMemory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
-    return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
+    return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None, renews=renews).compile(host_inputs)
 
 
 @cache
@@ -126,8 +128,12 @@ class _Compiler:
         outer_constants: Mapping[str, Initializer],
         converted: dict[int, Array],
         outer_type_of: Callable[[str], ValueType | None],
+        *,
+        renews: bool = False,
     ) -> None:
         self._graph = graph
+        self._outputs = frozenset(spec.name for spec in graph.outputs)
+        self._renews = renews and memory.is_host
         self._memory = memory
         self._table = table
         self._extensions = extensions
@@ -204,7 +210,8 @@ class _Compiler:
         slot = self._add_slot(name, on_host=on_host)
         self._constant_slots.add(slot)
         if on_host or self._memory.is_host:
-            self._values[slot] = constant.array
+            is_apart = self._renews and constant.is_renewable and name not in self._outputs
+            self._values[slot] = constant if is_apart else constant.array
             return slot
         if id(constant) not in self._converted:
             self._converted[id(constant)] = self._memory.from_host(constant.array)
@@ -223,6 +230,8 @@ class _Compiler:
         bodies = tuple(self._add_body(node, attribute, body) for attribute, body in node.bodies.items())
         targets = tuple(self._add_slot(name, on_host=runs_on_host) if name else ABSENT for name in node.outputs)
         function = self._bind(node, record, np if runs_on_host else self._memory.xp)
+        if self._renews and any(isinstance(self._values[slot], Initializer) for slot in sources):
+            function = partial(_run_renewing, function)
         may_grow = (len(node.reads) > 1 or bool(node.attributes)) and targets[:1] not in ((), (ABSENT,))
         self._steps.append(Step(node, function, sources, targets, bodies=bodies, may_grow=may_grow))
 
@@ -294,6 +303,16 @@ def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tu
         prepared = take_prepared(node, record, input_types) if xp is np else record.prepare(xp, input_types, **attributes)
         attributes = {"prepared": prepared}
     return partial(record.function, xp, **attributes)
+
+
+def _run_renewing(function: Callable[..., Any], *inputs: Any, **bodies: BoundBody) -> Any:
+    """Returns the results of a kernel that gets the arrays of constants, which are released afterwards."""
+    try:
+        return function(*[x.array if isinstance(x, Initializer) else x for x in inputs], **bodies)
+    finally:
+        for x in inputs:
+            if isinstance(x, Initializer):
+                x.release()
 
 
 def _is_typed(value_type: ValueType | None) -> bool:

@@ -296,9 +296,12 @@ class CpuExecutable(Executable):
         """Returns the network as the toolkit runs it."""
         program = self._program
         if program is None:
-            from hetero_cpu.plan.passes import compile_toolkit  # an import of a blob needs no passes
+            from hetero_cpu.plan.passes import compile_toolkit, list_large_renewable  # an import of a blob needs no passes
 
-            program = self._program = compile_toolkit(self.transformed, self._extensions)
+            network = self.transformed
+            # The toolkit runs until the plan takes over, and makes large weights again in each run rather than hold them beside the plan's.
+            renews = self._kernels != NUMPY and bool(list_large_renewable(network))
+            program = self._program = compile_toolkit(network, self._extensions, renews=renews)
         return program
 
     def _let_go(self, special: Network) -> None:

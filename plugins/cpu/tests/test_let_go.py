@@ -18,12 +18,15 @@ import pytest
 from hetero_cpu import executable as executable_module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan import passes as passes_module
 from hetero_cpu.plan.passes import strip_network
+from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.source import load_source
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_onnxruntime
 from hetero_core.contract import RunContext
+from hetero_core.errors import MemoryLimitError
 from hetero_core.limits import RunLimits
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network
@@ -236,3 +239,34 @@ def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.Mo
     next(ordered[0])
     assert not set(LARGE) & set(weights.list_alive())
     executable.close()
+
+
+@pytest.mark.usefixtures("machine_code")
+def test_few_large_weights_are_held_at_a_time(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes_module, "_MANY_BYTES", 1)
+    weights, most = Weights(CONVOLUTIONS, SHAPES), list[int]()
+    network = load_source(strip_network(weights.network)).open()
+    make = weights.make
+
+    def note(name: str, shape: tuple[int, ...]) -> Any:
+        most.append(len(set(LARGE) & set(weights.list_alive())))
+        return make(name, shape)
+
+    monkeypatch.setattr(weights, "make", note)
+    program = passes_module.compile_toolkit(network, {}, renews=True)
+    program.run((images,))
+    build_plan(network, PackedWeights(releases=True), {})
+    assert max(most) <= 1
+
+
+def test_constant_that_a_step_makes_counts_for_the_memory_limit() -> None:
+    weights = Weights(
+        "g (float[514, 600] x, int64[4] pads) => (float[514, 600] y) { a = Pad(w, pads)  y = Add(x, a) }", {"w": (512, 598)}
+    )
+    network, x = load_source(weights.network).open(), np.ones((514, 600), np.float32)
+    program = passes_module.compile_toolkit(network, {}, renews=True)
+    (y,) = program.run((x, np.ones(4, np.int64)), limits=RunLimits("g", memory_limit=1 << 24))
+    np.testing.assert_array_equal(y, np.pad(weights.make("w", (512, 598)), 1) + 1)
+    assert weights.list_alive() == []
+    with pytest.raises(MemoryLimitError, match="Pad"):
+        program.run((x, np.full(4, 1 << 40)), limits=RunLimits("g", memory_limit=1 << 24))

@@ -157,7 +157,7 @@ class PackedWeights:
         self._arrays: dict[tuple[object, ...], LazyArray] = {}
         self._releases = releases
         self._memory = WeightMemory()
-        self._owners: Mapping[int, Initializer] = {}
+        self._owners: dict[int, Initializer] = {}
 
     @property
     def releases(self) -> bool:
@@ -173,8 +173,13 @@ class PackedWeights:
         """Returns the same weights for the plan of a network with these constants: an array is told apart by the constant that it is of."""
         served = PackedWeights(releases=self._releases, is_once=self.is_once)
         served._arrays, served._memory = self._arrays, self._memory
-        served._owners = {id(constant.array): constant for constant in constants.values()}
+        for constant in constants.values():
+            served.own(constant)
         return served
+
+    def own(self, constant: Initializer) -> None:
+        """Notes a further constant of the network."""
+        self._owners[id(constant.array)] = constant
 
     def pack(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> Array:
         """Returns `make(*constants)`, read-only; `purpose` tells packed forms of the same constants apart."""
@@ -200,7 +205,7 @@ class PackedWeights:
     def _find_owner(self, array: Array | Initializer) -> Array | Initializer:
         owner = None if isinstance(array, Initializer) else self._owners.get(id(array))
         # The id may be that of an array which was let go.
-        return owner if owner is not None and owner.array is array else array
+        return owner if owner is not None and owner.held is array else array
 
     def pack_all(self, workers: int) -> None:
         """Makes all lazy arrays, the largest first, with up to `workers` threads."""

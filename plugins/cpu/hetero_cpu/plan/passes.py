@@ -19,7 +19,7 @@ from hetero_core.network.hints import rebuild_graph
 from hetero_core.network.inference import infer_fixed_node, infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
-from hetero_core.transforms.constants import drop_unread, fold_constants, fold_node
+from hetero_core.transforms.constants import LARGEST_KEPT, drop_unread, fold_constants, fold_node
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
 from hetero_cpu.machine.compiler import find_byte_products
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _MOST_ROUNDS = 4
 # Bytes; a larger value gets no place in an arena, and may fail in the run that makes it.
 _LARGEST_VALUE = 1 << 31
+_MANY_BYTES = 1 << 26
+"""Bytes of large constants from which they are not held all at once."""
 
 
 def specialize_network(network: Network, signature: Signature) -> Network:
@@ -297,11 +299,21 @@ def join_open_network(network: Network, scope: Scope) -> Network:
     return run_passes(stripped, PASSES_OF_SHAPES[1:])
 
 
-def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any]) -> Program:
-    """Returns the network as the toolkit runs it, node by node, with the names that a profile shows."""
+def list_large_renewable(network: Network) -> dict[str, Initializer]:
+    """Returns the large constants that can be made again, if together they are so large that few of them should be held at a time."""
+    large = {
+        name: constant
+        for name, constant in network.initializers.items()
+        if constant.is_renewable and constant.nbytes >= LARGEST_KEPT and name not in network.names_of_outputs
+    }
+    return large if sum(constant.nbytes for constant in large.values()) >= _MANY_BYTES else {}
+
+
+def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any], *, renews: bool = False) -> Program:
+    """Returns the network as the toolkit runs it, node by node, with the names that a profile shows; `renews`: as of `compile_program`."""
     from hetero_core.kernels.program import compile_program
 
-    return compile_program(replace(network, nodes=name_nodes(network)), extensions=extensions)
+    return compile_program(replace(network, nodes=name_nodes(network)), extensions=extensions, renews=renews)
 
 
 def name_nodes(network: Network) -> tuple[Node, ...]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero_core.dtypes import onnx_of_dtype
+from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
@@ -28,7 +28,7 @@ from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Join,
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.arena import Lifetime, place_blocks
-from hetero_cpu.plan.passes import list_static_types
+from hetero_cpu.plan.passes import list_large_renewable, list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, is_same_shape, value_of
@@ -196,12 +196,19 @@ def build_plan(
     `scope`: that of the symbols, if some sizes are symbols.
     """
     types = list_static_types(network)
-    weights = weights.serve(network.initializers)
+    late = list_large_renewable(network)
+    weights = weights.serve({name: initializer for name, initializer in network.initializers.items() if name not in late})
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     ranges, refused = find_ranges(network), frozenset[str]()
     while True:
-        constants = {name: initializer.array for name, initializer in network.initializers.items()}
-        builder = _plan_groups(network, types, constants, ranges, refused, weights, extensions, workers, scope)
+        # A group gets large constants when it is planned; until then an array without memory stands for each.
+        constants = {
+            name: np.broadcast_to(np.zeros((), numpy_dtype(initializer.dtype)), initializer.shape)
+            if name in late
+            else initializer.array
+            for name, initializer in network.initializers.items()
+        }
+        builder = _plan_groups(network, types, constants, dict(late), ranges, refused, weights, extensions, workers, scope)
         if not builder.refused:
             return builder.finish()
         # A step reads or writes as float32 what was to be bytes.
@@ -212,6 +219,7 @@ def _plan_groups(
     network: Network,
     types: Mapping[str, TensorType],
     constants: dict[str, Array],
+    late: dict[str, Initializer],
     ranges: Mapping[str, Limits],
     refused: Collection[str],
     weights: PackedWeights,
@@ -225,7 +233,7 @@ def _plan_groups(
     shifts = _find_shifts(groups, network, types, constants, ranges, refused)
     types = {**types, **{value: replace(types[value], dtype="uint8") for value in shifts}}
     placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
-    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, ranges, shifts)
+    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, ranges, shifts, late)
     for group in groups:
         builder.add_group(group)
     return builder
@@ -290,6 +298,7 @@ class _Builder:
     placer: ValuePlacer
     ranges: Mapping[str, Limits]
     shifts: Mapping[str, float]
+    late: dict[str, Initializer]  # the large constants that have not been dropped; each is made for the groups that read it
     refused: set[str] = field(default_factory=set)  # the values held as bytes that a step does not read or write so
     steps: list[PlannedStep] = field(default_factory=list)
     last_read: dict[str, int] = field(default_factory=dict)
@@ -298,6 +307,8 @@ class _Builder:
 
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
+        for value in filter(self.late.__contains__, group.reads):
+            self._make_constant(value)
         choice = self._choose(group)
         if group.epilogue and choice is None:
             for part in group.split():
@@ -323,6 +334,14 @@ class _Builder:
             if self.placer.readers_left[value] == 0 and value in self.constants:
                 self._drop_constant(value)
 
+    def _make_constant(self, value: str) -> None:
+        """Makes a large constant, which a group reads."""
+        constant = self.late[value]
+        self.constants[value] = constant.array
+        if value in self.placer.prototypes:
+            self.placer.prototypes[value] = constant.array
+        self.weights.own(constant)
+
     def _drop_constant(self, value: str) -> None:
         """Takes a large constant out of the plan when no node is left to read it and no step reads it as it is."""
         if self.constants[value].nbytes < _LARGE_CONSTANT or value in self.kept:
@@ -330,6 +349,8 @@ class _Builder:
         # Sites share these mappings, so no recipe keeps packed constants.
         del self.constants[value]
         self.placer.prototypes.pop(value, None)
+        if value in self.late:
+            self.late.pop(value).release()
 
     def _choose(self, group: Group) -> Choice | None:
         if group.node.bodies or not self._has_places(group):
