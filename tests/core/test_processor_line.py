@@ -15,7 +15,8 @@ def test_line_names_the_processor_and_its_vectors(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("flag", "feature"), [("avx2", "AVX2"), ("fma", "FMA3"), ("avx512f", "AVX512F"), ("avx512_vnni", "AVX512F"), ("avx_vnni", "GFNI")]
+    ("flag", "feature"),
+    [("avx2", "AVX2"), ("fma", "FMA3"), ("avx512f", "AVX512F"), ("avx512_vnni", "AVX512F"), ("avx_vnni", "GFNI")],
 )
 @pytest.mark.parametrize("has_it", [False, True])
 def test_flag_is_granted_if_the_processor_has_the_feature(
