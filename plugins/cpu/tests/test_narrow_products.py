@@ -19,13 +19,14 @@ FLAGS = {
     "amx": "",
     "vnni": r" amx_\w+",
     "vnni with AVX2": r" (amx_|avx512)\w+",
-    "": r" amx_\w+| avx512_vnni| avx_vnni",
+    "pairs": r" amx_\w+| avx512_vnni| avx_vnni",
+    "pairs with AVX2": r" (amx_|avx512)\w+| avx_vnni",
 }
 """The flags of a processor to overlook, so that others are used."""
 FACTOR = np.float32(0.5)
 
 
-@pytest.fixture(params=FLAGS, ids=lambda name: name or "float32")
+@pytest.fixture(params=FLAGS)
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The products of bytes in use; skipped if the processor has others alone."""
     yield from use_products(monkeypatch, compiler.find_byte_products, request.param.split(" ")[0], FLAGS[request.param])
@@ -94,8 +95,23 @@ def test_convolutions_are_exact(core: Core, products: str, planned: list[str], s
     geometry = {"strides": [stride] * 2, "pads": [pads] * 4, "dilations": [dilation] * 2, "group": 1}
     case = make_convolution(x, w.astype(np.int8), zero, geometry, adds=outputs % 2 == 0)
     assert find_difference(core, case, "JIT") == ""
-    assert bool(planned) == bool(products)
+    assert bool(planned) == (products != "pairs" or np.abs(w.astype(int)).max() <= 64)
     assert all(products in name or "vnni" in name for name in planned)
+
+
+@pytest.mark.parametrize(
+    ("largest", "weight"), [(127, -128), (127, 127), (255, -64), (255, 64), (255, 65), (255, -128), (128, 127)]
+)
+def test_pairs_of_the_largest_products_are_exact(core: Core, products: str, planned: list[str], largest: int, weight: int) -> None:
+    """The sum of two products fits into 16 bits or not: 2 * 127 * 128 does, 2 * 255 * 65 does not."""
+    graph, rng = Builder(), np.random.default_rng(largest)
+    x = rng.choice([0, largest], (3, 40), p=[0.2, 0.8]).astype(np.uint8)
+    w = rng.choice([0, weight], (40, 24), p=[0.2, 0.8]).astype(np.int8)
+    limited = graph.node("Clip", graph.node("Cast", graph.feed(x), to=1), "", graph.constant(np.float32(largest)))
+    y = graph.node("MatMul", limited, graph.constant(w.astype(np.float32)))
+    expected = (x.astype(np.int64) @ w.astype(np.int64)).astype(np.float32)
+    assert find_difference(core, graph.finish({y: expected}), "JIT") == ""
+    assert bool(planned) == (products != "pairs" or largest * abs(weight) < 1 << 14)
 
 
 def make_product(x: Any, w: Any) -> Case:
@@ -112,7 +128,7 @@ def test_products_of_an_open_number_of_rows_are_exact(
     rng = np.random.default_rng(rows)
     x, w = rng.integers(0, 256, (rows, depth)).astype(np.uint8), rng.integers(-128, 128, (depth, outputs)).astype(np.int8)
     assert find_difference(core, make_product(x, w), "JIT") == ""
-    assert bool(planned) == bool(products)
+    assert bool(planned) == (products != "pairs" or np.abs(w.astype(int)).max() <= 64)
 
 
 def test_weights_that_are_no_bytes_are_multiplied_as_floats(core: Core, products: str, planned: list[str]) -> None:
@@ -130,7 +146,7 @@ def test_the_byte_of_a_nan_behind_a_relu_is_multiplied(core: Core, products: str
     y = graph.node("MatMul", graph.node("DequantizeLinear", codes, *names), weights)
     expected = np.array([[-128, 1, 2], [3, -128, 4]]) @ w.astype(np.int64)
     assert find_difference(core, graph.finish({y: expected.astype(np.float32)}), "JIT") == ""
-    assert bool(planned) == bool(products)
+    assert bool(planned) == (products != "pairs" or int(np.abs(w.astype(int)).max()) <= 64)
 
 
 def test_bytes_far_from_zero_are_multiplied_as_floats(core: Core, products: str, planned: list[str]) -> None:
@@ -151,4 +167,28 @@ def test_drawn_networks_are_exact(core: Core, products: str, kind: str) -> None:
 def test_results_that_products_of_bytes_read_are_written_as_bytes(core: Core, products: str, planned: list[str]) -> None:
     assert find_difference(core, draw_case("qdq_inverted_residual", 0), "JIT") == ""
     # All but the last, whose result is float32.
-    assert ["LimitNarrow" in name for name in planned] == ([True] * 4 + [False] if products else [])
+    # Without VNNI those two are bytes alone whose pairs fit into 16 bits.
+    assert ["LimitNarrow" in name for name in planned] == ([True] * 4 + [False] if products != "pairs" else [False] * 2)
+
+
+def test_bytes_between_products_are_exact_behind_a_relu(core: Core, products: str, planned: list[str]) -> None:
+    graph, rng = Builder(), np.random.default_rng(5)
+    x, first, second = (
+        rng.integers(*limits, size) for *limits, size in ((0, 256, (7, 70)), (-64, 65, (70, 33)), (-128, 128, (33, 9)))
+    )
+    one, zero, step = graph.constant(np.float32(1)), graph.constant(np.int8(0)), graph.constant(np.float32(1024))
+
+    def multiply(value: str, w: Any) -> str:
+        weights = graph.node("DequantizeLinear", graph.constant(w.astype(np.int8)), one, zero)
+        return graph.node("MatMul", value, weights)
+
+    def quantize(value: str, scale: str) -> str:
+        codes = graph.node("QuantizeLinear", graph.node("Relu", value), scale, zero)
+        return graph.node("DequantizeLinear", codes, scale, zero)
+
+    codes = graph.node("DequantizeLinear", graph.feed(x.astype(np.uint8)), one)
+    y = multiply(quantize(multiply(codes, first), step), second)
+    held = np.minimum(np.rint(np.maximum(x @ first, 0) / 1024), 127).astype(np.int64)
+    assert find_difference(core, graph.finish({y: (held @ second * 1024).astype(np.float32)}), "JIT") == ""
+    narrowing = "LimitWhole" if products == "pairs" else "LimitNarrow"
+    assert [narrowing in name for name in planned] == [True, False]

@@ -399,6 +399,19 @@ class Code:
         function = self._declare(f"llvm.x86.avx512.vpdpbusd.{32 * self.width}", kind, [kind] * 3)
         return Integers(self, self.builder.call(function, [total.value, left.value, right.value]))
 
+    def multiply_byte_pairs(self, left: Integers, right: Integers, total: Integers) -> Integers:
+        """Returns what `multiply_bytes` returns, on any processor, if the sums of two adjacent products fit into 16 bits."""
+        kind, lanes = total.value.type, 2 * self.width
+        words, octets = ir.VectorType(ir.I16, lanes), ir.VectorType(ir.I8, 2 * lanes)
+        names = ("avx512.pmaddubs.w.512", "avx512.pmaddw.d.512") if self.width == 16 else ("avx2.pmadd.ub.sw", "avx2.pmadd.wd")
+        multiply, add = (
+            self._declare(f"llvm.x86.{name}", result, [operand] * 2)
+            for name, result, operand in zip(names, (words, kind), (octets, words), strict=True)
+        )
+        sides = [self.builder.convert("bitcast", side.value, octets) for side in (left, right)]
+        sums = self.builder.call(add, [self.builder.call(multiply, sides), ir.write_integer(words, 1)])
+        return Integers(self, self.builder.hide(self.builder.compute("add", total.value, sums)))
+
     def multiply_halves(self, left: Floats, right: Floats, total: Floats) -> Floats:
         """Returns total + the sum of the products of two bfloat16 in each lane, which hold the bits of float32. Only with AVX512_BF16."""
         kind, halves = total.value.type, ir.VectorType(ir.BFLOAT, 2 * self.width)

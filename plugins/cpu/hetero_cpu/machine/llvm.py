@@ -248,8 +248,9 @@ class Builder:
         return Value(VOID, "")
 
     def hide(self, value: Value) -> Value:
-        """Returns the same int64 as the result of an instruction that LLVM does not look into."""
-        return self._give(I64, f'call i64 asm "", "=r,0"(i64 {value.text})')
+        """Returns the same int64, or vector, as the result of an instruction that LLVM does not look into."""
+        kind, place = value.type.text, "v" if isinstance(value.type, VectorType) else "r"
+        return self._give(value.type, f'call {kind} asm "", "={place},0"({kind} {value.text})')
 
     # Control.
 

@@ -95,6 +95,7 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
     # Of a quantization: limit(round(a)) to -b .. 255 - b, of NaN -b; this as the lowest byte less b; and that of whole numbers.
     "Limit": lambda code, a, b: (_limit(a, b) + WHOLE) - WHOLE,
     "LimitNarrow": lambda code, a, b: (_limit(a, b) + WHOLE) + b,
+    "LimitWhole": lambda code, a, b: _limit(a, b) + WHOLE,
     "Narrow": lambda code, a, b: (a + b) + WHOLE,
 }
 """Functions of two or three vectors."""
@@ -321,10 +322,11 @@ class ExpressionReader:
         if result not in self.shifts:
             return Expression(kinds, tuple(self.instructions))
         last = self.instructions[-1]
-        if last.operator == "Limit":
-            self._add("LimitNarrow", last.operands)
+        shift = np.array(self.shifts[result], np.float32)
+        if last.operator == "Limit" and (shift == 0 or self._holds(last.operands[1], shift)):
+            self._add("LimitNarrow" if shift else "LimitWhole", last.operands)
             return Expression(kinds, tuple(self.instructions), is_narrow=True)
-        self._add("Narrow", (-len(self.instructions), self._refer_constant(np.array(self.shifts[result], np.float32))))
+        self._add("Narrow", (-len(self.instructions), self._refer_constant(shift)))
         return Expression(f"{kinds}s", tuple(self.instructions), is_narrow=True)
 
     def read_node(self, node: Node) -> bool:
@@ -392,6 +394,10 @@ class ExpressionReader:
                 return None
             place = maker.operands[0]
         return place, number
+
+    def _holds(self, place: int, number: Array) -> bool:
+        operand = self.operands[place] if place >= 0 else ""
+        return not isinstance(operand, str) and bool((operand == number).all())
 
     def _is_same(self, left: int, right: int) -> bool:
         arrays = [operand for operand in (self.operands[left], self.operands[right]) if not isinstance(operand, str)]

@@ -39,6 +39,7 @@ from hetero_cpu.operators.images import (
 )
 from hetero_cpu.operators.product import ChainedEpilogue, list_overwritten, read_chained_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import (
+    BYTE_PRODUCTS,
     NARROW_FIELDS,
     PARAMETERS,
     TILE_BYTES,
@@ -73,6 +74,13 @@ class _Kind:
     products: str
     nbytes: int
     shift: str | float = 0.0
+    largest: float = 255.0
+    """The largest byte."""
+
+    @property
+    def products_of_vectors(self) -> str:
+        """Those of few rows."""
+        return "bf16" if self.nbytes > 1 else self.products if self.products == "pairs" else "vnni"
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ class _Cut:
 
     @property
     def has_sums(self) -> bool:
-        return self.products in ("amx", "vnni")
+        return self.products in BYTE_PRODUCTS
 
     def measure_pixel(self, channels: int) -> int:
         """Returns the bytes of a staged pixel."""
@@ -132,7 +140,8 @@ def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_ima
         if not is_open(pixels):
             return _Cut(cut_pixels(pixels, outputs, width, most, vectors), products)
         return _Cut(replace(cut_pixels(most, outputs, width, most, vectors), tiles=-(-pixels // most)), products)
-    return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image), "vnni" if kind.nbytes == 1 else "bf16")
+    own = kind.products_of_vectors
+    return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image, are_pairs=own == "pairs"), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +190,11 @@ def _find_kind(site: Site) -> _Kind | None:
         return _Kind(find_half_products(), HALF_BYTES)
     if not limits.is_whole or not find_byte_products():
         return None
+    products = find_byte_products()
     if limits.shift:
         is_there = site.is_float32(limits.shift) and site.prototypes[limits.shift].size == 1
-        return _Kind(find_byte_products(), 1, limits.shift) if is_there else None
-    return _Kind(find_byte_products(), 1, 255 - limits.high) if limits.is_fit else None
+        return _Kind(products, 1, limits.shift) if is_there else None
+    return _Kind(products, 1, limits.find_shift(), limits.high + limits.find_shift()) if limits.is_fit else None
 
 
 def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> bool:
@@ -193,7 +203,10 @@ def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> boo
         return False
     if kind.nbytes == HALF_BYTES:
         return not np.ascontiguousarray(weight).view(np.uint16)[..., ::2].any()
-    return depth <= _LONGEST_DEPTH and is_whole(weight) and bool(weight.min() >= -128 and weight.max() <= 127)
+    low, high = float(weight.min()), float(weight.max())
+    # Two products of a pair have to fit into 16 bits.
+    is_small = kind.products != "pairs" or 2 * kind.largest * max(-low, high) < 1 << 15
+    return depth <= _LONGEST_DEPTH and is_small and low >= -128 and high <= 127 and is_whole(weight)
 
 
 def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:

@@ -58,6 +58,8 @@ class PixelPointers:
             pointer.set(self._code.hide(base + amount))
 
 
+BYTE_PRODUCTS = ("vnni", "amx", "pairs")
+"""The names of the products whose numbers are bytes."""
 _UNROLLED = 4
 _CACHE_LINE = 64
 # The prefetch distance of weights that are read once, in a stream; more pixels leave the processor's own fetching less to go by.
@@ -91,7 +93,7 @@ class Tile:
     @property
     def are_bytes(self) -> bool:
         """Whether elements are bytes."""
-        return self.products in ("vnni", "amx")
+        return self.products in BYTE_PRODUCTS
 
     @property
     def name(self) -> str:
@@ -120,7 +122,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
     step = tile.vectors * vector_bytes
     load: Any = code.load_integers
     spread: Any = code.spread_integer
-    multiply: Any = code.multiply_bytes
+    multiply: Any = code.multiply_byte_pairs if tile.products == "pairs" else code.multiply_bytes
     first: list[Any] = [code.zero_integers()] * tile.vectors
     if tile.are_bytes:
         w = w + step

@@ -55,11 +55,14 @@ class Halo:
 NO_HALO = Halo()
 
 
+LARGE = 1e18
+"""What numbers are less than whose products of two are finite in float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is known of the elements of a value: the least and the largest, but for the lowest byte that a NaN was quantized to; whether
-    all are whole numbers, infinite or NaN; whether none is NaN; the name of the computed scalar with which they are 0 to 255, if there
-    is one; and whether all are bfloat16."""
+    """What is known of the elements of a value: the least and the largest; whether all are whole numbers, infinite or NaN; whether none
+    is NaN; the name of the computed scalar with which they are 0 to 255, if there is one; and whether all are bfloat16."""
 
     low: float = -inf
     high: float = inf
@@ -70,13 +73,21 @@ class Limits:
 
     @property
     def is_fit(self) -> bool:
-        """Says whether all are whole numbers that with 255 - `high` added are bytes.
+        """Says whether all are whole numbers that with `find_shift` added are bytes.
 
-        A NaN that was quantized is the lowest byte, which may be less than what a Relu leaves: the room is below. With a larger number
-        its product with the sums of weights would not fit into int32.
+        With a larger number its product with the sums of weights would not fit into int32.
         """
-        is_bounded = self.is_whole and self.has_no_nan and self.high - self.low <= 255 and 0 <= self.high <= 255
+        is_bounded = self.is_whole and self.has_no_nan and self.high - min(self.low, 0.0) <= 255 and self.high >= 0
         return is_bounded and not self.shift
+
+    @property
+    def is_moderate(self) -> bool:
+        """Says whether there is no NaN, and products of two such numbers are finite in float32."""
+        return self.has_no_nan and max(-self.low, self.high) < LARGE
+
+    def find_shift(self) -> float:
+        """Returns the number that makes bytes of numbers that fit: the least become zeros, so that products of them are small."""
+        return -min(self.low, 0.0)
 
 
 NO_LIMITS = Limits()

@@ -200,7 +200,7 @@ def _read_codes(site: Site) -> tuple[list[Array], list[Array], str] | None:
     are_bytes = all(numbers.min() >= -128 and numbers.max() <= 127 for numbers in centred)
     directions, columns = len(weights[1]), weights[1].shape[2]
     wide = [np.broadcast_to(scale.reshape(directions, -1), (directions, columns)) for scale in scales]
-    return zeros, wide, "vnni" if are_bytes and find_byte_products() else ""
+    return zeros, wide, "vnni" if are_bytes and find_byte_products() in ("vnni", "amx") else ""
 
 
 @cache

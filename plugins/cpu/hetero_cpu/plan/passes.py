@@ -185,7 +185,7 @@ def _fold(network: Network) -> Network:
 def compute_integers(network: Network) -> Network:
     """Returns the network with its quantized operators as float32 operators, and the weights folded that are read as floats."""
     # Products of bytes are faster than tiles of Winograd's.
-    computed = _COMPUTE_INTEGERS(network, halves=not find_byte_products())
+    computed = _COMPUTE_INTEGERS(network, halves=find_byte_products() not in ("vnni", "amx"))
     return network if computed is network else fold_constants(computed, evaluate_node, is_kept=is_turned_for_products)
 
 

@@ -24,7 +24,7 @@ from hetero_cpu.machine.compiler import find_byte_products
 from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.elementwise import ELEMENTWISE, join_chains, join_products
 from hetero_cpu.operators.groups import PRODUCTS, Group, form_groups
-from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
+from hetero_cpu.operators.recipe import LARGE, NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.arena import Lifetime, place_blocks
@@ -126,7 +126,8 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
         case "Relu":
             return replace(x, low=max(x.low, 0.0), high=max(x.high, 0.0), shift="")
         case "ThresholdedRelu" if (alpha := node.attributes.get("alpha", 1.0)) >= 0:
-            low = max(x.low, 0.0) if alpha == 0 else 0.0
+            # Of a NaN it makes zero.
+            low = max(x.low, 0.0) if alpha == 0 and x.has_no_nan else 0.0
             return Limits(low, max(x.high, 0.0), x.is_whole, has_no_nan=True)
         case "Clip":
             low, high = x.low, x.high
@@ -153,6 +154,17 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
             parts = (x, *others)
             low, high = min(part.low for part in parts), max(part.high for part in parts)
             return Limits(low, high, all(part.is_whole for part in parts), all(part.has_no_nan for part in parts))
+        case "Sum":
+            parts = (x, *others)
+            low, high = sum(part.low for part in parts), sum(part.high for part in parts)
+            return Limits(low, high, all(part.is_whole for part in parts), all(part.is_moderate for part in parts))
+        case "Conv" | "Gemm" | "MatMul" if x.is_whole and x.has_no_nan and find_byte_products() == "pairs":
+            return _limit_product(node, max(-x.low, x.high), z if node.inputs[2:] else Limits(0.0, 0.0, has_no_nan=True), network)
+        case "Div" | "Mul" | "MultiplyAdd" if x.is_moderate and y.is_moderate and (node.op_type != "Div" or y.low > 1 / LARGE):
+            factors = (1 / y.low, 1 / y.high) if node.op_type == "Div" else (y.low, y.high)
+            ends = [end * factor for end in (x.low, x.high) for factor in factors]
+            more = z if len(others) > 1 else Limits(0.0, 0.0, has_no_nan=True)
+            return Limits(min(ends) + more.low, max(ends) + more.high, has_no_nan=more.is_moderate)
         case "Div" | "Mul" | "MultiplyAdd" if x.low >= 0 and y.low > 0 and (len(others) == 1 or z.low >= 0):
             return Limits(0.0)
         case "MaxPool" if node.attributes.get("ceil_mode", 0) or set(node.attributes.get("dilations") or ()) - {1}:
@@ -161,6 +173,16 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
         case name if name in _KEEPING:
             return x
     return NO_LIMITS
+
+
+def _limit_product(node: Node, largest: float, bias: Limits, network: Network) -> Limits:
+    """Returns wide limits of products of constant weights, which say that there is no NaN behind them."""
+    weight = network.initializers.get(node.inputs[1])
+    if type(weight) is not Initializer or weight.dtype != "float32":
+        return NO_LIMITS
+    numbers = weight.array.reshape(-1)
+    bound = largest * float(np.dot(numbers, numbers)) ** 0.5 * numbers.size + max(-bias.low, bias.high)
+    return Limits(-bound, bound, has_no_nan=bias.has_no_nan and bound < LARGE)
 
 
 def _find_zero_point(value: str, x: Limits, y: Limits, network: Network) -> str:
@@ -261,7 +283,7 @@ def _find_shifts(
             same = {value for value in reads if value in types and output in types and _is_same_type(types[value], types[output])}
             limits = ranges.get(output, NO_LIMITS)
             if limits.is_fit and output in types and types[output].dtype == "float32":
-                made[output] = 255 - limits.high
+                made[output] = limits.find_shift()
         else:
             same = set()
         if is_product:
