@@ -145,7 +145,10 @@ def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> 
         raise NetworkReadError(f"cannot convert {estimator!r}: run 'pip install skl2onnx', or pass an ONNX model")
     from skl2onnx import to_onnx  # heavy
 
-    first = X[:1] if hasattr(X, "shape") else np.asarray(X[:1])
+    first: Any = X[:1] if hasattr(X, "shape") else np.asarray(X[:1])
+    if hasattr(X, "dtypes") and any(dtype.kind not in "biuf" for dtype in X.dtypes):
+        # skl2onnx 1.20 joins float64 columns with the float32 of encoded texts, which ONNX does not allow.
+        first = first.astype({name: np.float32 for name, dtype in X.dtypes.items() if dtype == np.float64})
     final = estimator[-1] if hasattr(estimator, "steps") else estimator
     scores = {"raw_scores": True} if gives_scores else {}
     try:

@@ -131,7 +131,7 @@ def test_data_frame_gives_a_column_for_each_input() -> None:
     model = make_pipeline(columns, LogisticRegression()).fit(FRAME, RICH)
     converted = HeteroClassifier(model, "CPU")
     np.testing.assert_allclose(converted.predict_proba(FRAME), model.predict_proba(FRAME), rtol=1e-4, atol=1e-5)
-    proto = to_onnx(model, FRAME[:1], options={id(model): {"zipmap": False}})
+    proto = to_onnx(model, FRAME[:1].astype({"height": np.float32}), options={id(model): {"zipmap": False}})
     mixed = FRAME[["town", "height", "age"]].assign(more=1)
     wrapped = HeteroClassifier(proto, "CPU")
     np.testing.assert_allclose(wrapped.predict_proba(mixed), model.predict_proba(FRAME), rtol=1e-4, atol=1e-5)
