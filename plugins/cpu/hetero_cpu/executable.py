@@ -170,8 +170,6 @@ class CpuExecutable(Executable):
             if is_once
             else partial(_open_body, self._bodies, extensions=extensions, kernels=kernels, workers=workers, streams=streams)
         )
-        # The network as it is planned, if it has sizes that its numbers decide.
-        self._parted: Network | None = None
         self._extensions = dict(extensions)
         self._verifier = Verifier([spec.name for spec in self.outputs])
         signature = read_static_signature(self.inputs)
@@ -341,19 +339,12 @@ class CpuExecutable(Executable):
         """
         from hetero_cpu.plan.passes import join_network, specialize_network
 
-        network = self._parted or self.transformed
-        special = specialize_network(network, signature)
-        if self._open_body is not None and self._parted is None:
-            from hetero_cpu.plan.tails import part_tail
-
-            if (parted := part_tail(network, special)) is not None:
-                self._parted = network = parted
-                special = specialize_network(network, signature)
+        special = specialize_network(self.transformed, signature)
         if self._plans.needs_class(signature):
             from hetero_cpu.plan.tabulating import make_open_plan
 
             class_plan = yield from make_open_plan(
-                network,
+                self.transformed,
                 signature,
                 special,
                 weights=self.native_weights,

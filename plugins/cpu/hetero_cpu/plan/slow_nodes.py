@@ -27,8 +27,7 @@ _TAKING = ("ArrayFeatureExtractor", "Gather", "Shape", "Size", "Slice")
 
 def list_slow_nodes(plan: ExecutionPlan, network: Network) -> tuple[Node, ...]:
     """Returns the slow nodes of a plan; `network` is that of the plan, with the sizes of a run. Cost: linear in nodes."""
-    # Branches have plans of their own.
-    foreign = [step.node for step in plan.steps if isinstance(step.work, Foreign) and step.node.op_type != "If"]
+    foreign = [step.node for step in plan.steps if isinstance(step.work, Foreign)]
     if not foreign:
         return ()
     types = list_static_types(network)
