@@ -9,6 +9,7 @@ run on a machine that has it installed.
 """
 
 import gc
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,8 @@ __all__ = [
 
 def _import_home(module: str) -> object:
     """Imports a module; its tens of thousands of objects, which stay, are not searched for garbage before the next full collection."""
+    if module in sys.modules:
+        return import_module(module)
     is_enabled = gc.isenabled()
     gc.disable()
     try:
