@@ -10,7 +10,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.operators.recipe import Limits
-from hetero_cpu.plan import passes
+from hetero_cpu.plan import passes, planner
 from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.plan.planner import find_ranges
 from hetero_cpu.transforms.tiles import has_exact_tiles
@@ -145,6 +145,17 @@ def test_ranges_hold_what_computed_bounds_and_thresholds_let_through() -> None:
     assert ranges["d"] == Limits(-inf, 250, is_whole=True)
     assert ranges["f"] == Limits(0, 260, is_whole=True, has_no_nan=True)
     assert not ranges["h"].is_whole
+
+
+def test_ranges_of_a_product_hold_its_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "find_byte_products", lambda: "pairs")
+    text = """<ir_version: 10, opset_import: ["": 17]> g (uint8[2, 3] x) => (float[2, 2] y)
+    <float[3, 2] w = {1, 1, 1, 1, 1, 1}, float[2] c = {-5, 5}>
+    { a = Cast <to = 1> (x) y = Gemm <alpha = -100.0, beta = 9000.0> (a, w, c) }"""
+    limits = find_ranges(read_network(onnx.parser.parse_model(text)))["y"]
+    assert limits.low <= -100 * 3 * 255 - 9000 * 5
+    assert limits.high >= 9000 * 5
+    assert limits.has_no_nan
 
 
 def test_ranges_of_a_concat_hold_all_of_its_inputs() -> None:

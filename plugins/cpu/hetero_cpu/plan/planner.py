@@ -180,8 +180,8 @@ def _limit_product(node: Node, largest: float, bias: Limits, network: Network) -
     weight = network.initializers.get(node.inputs[1])
     if type(weight) is not Initializer or weight.dtype != "float32":
         return NO_LIMITS
-    numbers = weight.array.reshape(-1)
-    bound = largest * float(np.dot(numbers, numbers)) ** 0.5 * numbers.size + max(-bias.low, bias.high)
+    numbers, (alpha, beta) = weight.array.reshape(-1), (abs(node.attributes.get(key, 1.0)) for key in ("alpha", "beta"))
+    bound = alpha * largest * float(np.dot(numbers, numbers)) ** 0.5 * numbers.size + beta * max(-bias.low, bias.high)
     return Limits(-bound, bound, has_no_nan=bias.has_no_nan and bound < LARGE)
 
 
