@@ -95,6 +95,27 @@ def test_erf_keeps_infinities_zero_and_nan() -> None:
     assert np.isnan(result[4])
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_blocks_of_a_long_formula_cover_the_array(order: Any) -> None:
+    x = np.linspace(-7, 7, 3 * elementwise._BLOCK + 3, dtype=np.float32).reshape(3, -1).astype(np.float32, order=order)
+    expected = np.vectorize(math.erf)(x.astype(np.float64))
+    np.testing.assert_allclose(elementwise.erf(np, x), expected, rtol=4e-7)
+    halves = elementwise.gelu(np, x.astype(np.float16))
+    wide = x.astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(halves, wide * (1 + np.vectorize(math.erf)(wide / math.sqrt(2))) / 2, rtol=1e-3, atol=1e-4)
+    assert halves.dtype == np.float16
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1), (4,)])
+def test_cube_of_floats(shape: tuple[int, ...]) -> None:
+    x = np.array([[-2.5, -0.0, 1e-20, 3.7]], np.float32)
+    result = elementwise.power(np, x, np.full(shape, 3, np.int64))
+    expected = np.broadcast_to(x.astype(np.float64) ** 3, np.broadcast_shapes(x.shape, shape))
+    np.testing.assert_allclose(result, expected, rtol=3e-7, atol=1e-45)
+    assert result.shape == expected.shape
+    assert (result.dtype, bool(np.signbit(result.flat[1]))) == (np.float32, True)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("formula", [elementwise.erf, elementwise.reciprocal, convolution.global_average_pool])
 def test_half_types_stay_half_types(dtype: Any, formula: Any) -> None:

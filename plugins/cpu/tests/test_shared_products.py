@@ -13,7 +13,7 @@ import pytest
 from hetero_cpu.run.blas import ProductTeam
 
 from hetero_core import Core
-from hetero_core.kernels.operators import convolution
+from hetero_core.kernels.operators import convolution, elementwise
 from hetero_core.kernels.precision import share_with
 
 SHAPES = [
@@ -136,6 +136,16 @@ def test_shared_blocks_of_a_convolution_are_exact(monkeypatch: pytest.MonkeyPatc
     team.close()
     with share_with(team):
         np.testing.assert_array_equal(run(), alone)
+
+
+def test_shared_blocks_of_a_long_formula_are_exact() -> None:
+    x = draw(300, 700).astype(np.float32)
+    alone, team = elementwise.gelu(np, x), ProductTeam(3)
+    with share_with(team):
+        for _ in range(5):
+            np.testing.assert_array_equal(elementwise.gelu(np, x), alone)
+    assert team._helpers is not None
+    team.close()
 
 
 @pytest.mark.parametrize("node", ["MatMul(x, w)", "Gemm(x, w)", "MatMul(x, x)", "Einsum<equation='ij,jk->ik'>(x, w)"])
