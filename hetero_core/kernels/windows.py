@@ -56,7 +56,7 @@ class Windows:
             yield (
                 position,
                 tuple(
-                    slice(index * dilation, index * dilation + (output - 1) * stride + 1, stride)
+                    slice(index * dilation, index * dilation + output * stride, stride)
                     for index, dilation, output, stride in zip(position, self.dilations, self.outputs, self.strides, strict=True)
                 ),
             )
@@ -95,3 +95,10 @@ def lay_windows(
     geometry = {"strides": strides or (1,) * rank, "dilations": dilations or (1,) * rank}
     resolved, outputs = count_windows(sizes, kernel, auto_pad=auto_pad, pads=pads, ceil_mode=ceil_mode, **geometry)
     return Windows(sizes, kernel, geometry["strides"], geometry["dilations"], resolved, outputs)
+
+
+def spread_bias(b: Array, y: Array) -> Array:
+    """Returns the bias as it is added to y (batch, channels, *sizes). Raises: ValueError if there is not one number for each channel."""
+    if b.size not in (1, y.shape[1]):
+        raise ValueError(f"a bias of shape {tuple(b.shape)} for {y.shape[1]} channels: expected ({y.shape[1]},)")
+    return b.reshape((-1, *(1,) * (y.ndim - 2)))

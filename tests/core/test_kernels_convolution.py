@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetero_core.kernels.operators.convolution import conv
+from hetero_core.kernels.operators.convolution import average_pool, conv, conv_transpose, max_pool
 
 # Shapes of x and w, and the attributes. Cases: few and many outputs, ranks, groups, rows cut into blocks, sums cut into pieces.
 CASES = {
@@ -68,3 +68,25 @@ def test_conv_of_strided_images_reads_the_view() -> None:
     x = rng.standard_normal((1, 20, 30, 32)).astype(np.float32).transpose(0, 3, 1, 2)[:, ::2]
     w = rng.standard_normal((4, 16, 3, 3)).astype(np.float32)
     np.testing.assert_allclose(conv(np, x, w), convolve(x, w), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_one_stride_too_long_leave_an_empty_axis(stride: int) -> None:
+    """ONNX Conv-22, MaxPool-22: floor((3 - 4) / stride + 1) is 0."""
+    x = np.ones((2, 5, 3, 9), np.float32)
+    w, geometry = np.ones((4, 5, 4, 2), np.float32), {"kernel_shape": (4, 2), "strides": (stride, 1)}
+    assert conv(np, x, w, w[:, 0, 0, 0], strides=(stride, 1)).shape == (2, 4, 0, 8)
+    assert max_pool(np, x, **geometry).shape == average_pool(np, x, **geometry).shape == (2, 5, 0, 8)
+    assert [each.shape for each in max_pool(np, x, output_count=2, **geometry)] == [(2, 5, 0, 8)] * 2
+
+
+def test_longer_windows_are_refused() -> None:
+    with pytest.raises(ValueError, match="a window of 4 does not fit an axis of 2 padded by 0 and 0"):
+        max_pool(np, np.ones((1, 1, 2), np.float32), kernel_shape=(4,))
+
+
+@pytest.mark.parametrize("kernel", [conv, conv_transpose])
+def test_a_bias_of_another_length_is_refused(kernel) -> None:
+    x, w = np.ones((1, 8, 5), np.float32), np.ones((8, 8, 3), np.float32)
+    with pytest.raises(ValueError, match=r"a bias of shape \(3,\) for 8 channels: expected \(8,\)"):
+        kernel(np, x, w, np.ones(3, np.float32))

@@ -35,7 +35,7 @@ from hetero_core.kernels.registry import (
     kernel,
     microsoft_kernel,
 )
-from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, lay_windows, spread_bias
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -283,7 +283,7 @@ def qlinear_conv(
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     total = convolve(xp, center(x, x_zero_point), center(w, _per_output(w_zero_point, w.ndim)), windows, group)
     if b is not None:
-        total += b.astype(np.float64).reshape((-1, *(1,) * (x.ndim - 2)))
+        total += spread_bias(b.astype(np.float64), total)
     factor = widen(x_scale) * _per_output(widen(w_scale), x.ndim - 1) / widen(y_scale)
     y = saturate_integers(xp, total.astype(np.float32) * factor, y_zero_point.astype(np.float32), y_zero_point.dtype)
     return to_layout(xp, y, channels_last)

@@ -15,7 +15,7 @@ import numpy as np
 from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
-from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows, spread_bias
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -615,7 +615,7 @@ def deform_conv(
     )
     y = y.reshape((batch, outputs, *windows.outputs))
     if b is not None:
-        y = y + widen(b).reshape((-1, *(1,) * rank))
+        y = y + spread_bias(widen(b), y)
     return narrow(y, x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Normalization parameters that do not fit the channels: the run fails with the node's name, in either kind of plan."""
+"""Parameters that do not fit the channels: the run fails with the node's name, in either kind of plan."""
 
 from __future__ import annotations
 
@@ -44,3 +44,16 @@ def test_order_of_too_few_axes_is_an_error_that_names_the_node(shape: str, kerne
         core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels}).infer(
             {"x": np.ones((3, 2, 1, 1), np.float32)}
         )
+
+
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+def test_a_quantized_bias_of_another_length_fails_in_the_run(kernels: str) -> None:
+    if kernels == "JIT":
+        pytest.importorskip("llvmlite", reason="needs machine code: pip install 'hetero-cpu[jit]'")
+    text = """<ir_version: 10, opset_import: ["": 21]> g (uint8[1,2,4] x) => (y)
+        <float s = {0.5}, uint8 z = {3}, int8 n = {0}, int8[2,2,1] w = {1, 2, 3, 4}, int32[3] b = {5, 6, 7}>
+        { [conv] y = QLinearConv(x, s, z, w, s, n, s, z, b) }"""
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels})
+        with pytest.raises(InferenceError, match=r"a bias of shape \(3,\) for 2 channels: expected \(2,\).*'conv'"):
+            network.infer({"x": np.ones((1, 2, 4), np.uint8)})

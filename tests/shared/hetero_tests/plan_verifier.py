@@ -455,7 +455,7 @@ class _Walk:
         """Yields the arrays with other strides than the step was planned for."""
         for value, strides in event.step.strides.items():
             array = self._layout.arrays.get(value)
-            if array is None or strides == array.strides:
+            if array is None or array.size == 0 or strides == array.strides:
                 continue
             # The elements are never read: only the strides count.
             planned = np.lib.stride_tricks.as_strided(np.empty(1, array.dtype), array.shape, strides)

@@ -393,8 +393,10 @@ class _Rewriter:
             largest = tuple(_bound(numbers[cut], x.ranges, outputs) for cut in cuts)
         if group > 1 and node.op_type == "ConvTranspose":
             largest = tuple(np.tile(bound, group) for bound in largest)
+        if bias is not None and bias.shape != largest[0].shape:
+            return None
         total: Array = np.sum(largest, axis=0) + (0 if bias is None else np.abs(bias))
-        if total.max(initial=0) >= _LARGEST_SUM or (bias is not None and bias.shape != largest[0].shape):
+        if total.max(initial=0) >= _LARGEST_SUM:
             return None
         is_apart = bias is not None and bool((largest[-1] + np.abs(bias)).max() >= EXACT)
         if is_apart and bias is not None and np.abs(bias).max() > EXACT:
