@@ -392,9 +392,14 @@ def _spread_pads(pads: Pads, axes: Array | None, rank: int) -> list[tuple[int, i
 
 
 def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None, mode: str) -> Array:
-    # Cutting comes first: removed elements are not mirrored or repeated.
-    y = x[tuple(slice(max(-begin, 0), size - max(-end, 0)) for size, (begin, end) in zip(x.shape, pads, strict=True))]
-    grown = [(max(begin, 0), max(end, 0)) for begin, end in pads]
+    if any(size + begin + end < 0 for size, (begin, end) in zip(x.shape, pads, strict=True)):
+        raise ValueError(f"pads {pads} take away more than there is of a tensor of shape {tuple(x.shape)}")
+    # Cutting comes first: removed elements are not mirrored or repeated. A cut beyond the elements goes on in the other border.
+    y = x[tuple(slice(max(-begin, 0), max(size + min(end, 0), 0)) for size, (begin, end) in zip(x.shape, pads, strict=True))]
+    grown = [
+        (max(begin + min(size + end, 0), 0), max(end + min(size + begin, 0), 0))
+        for size, (begin, end) in zip(x.shape, pads, strict=True)
+    ]
     if mode == "constant":
         return _surround(xp, y, grown, value)
     for axis, (begin, end) in enumerate(grown):

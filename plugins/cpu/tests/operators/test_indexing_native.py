@@ -146,6 +146,23 @@ def test_negative_pads_take_elements_away(core: Core) -> None:
     assert np.array_equal(answer, np.concatenate([np.zeros((1, 1), np.float32), x[:, 1:2]]))
 
 
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+@pytest.mark.parametrize(("begin", "end"), [(4, -5), (-5, 4), (3, -2), (-2, 3), (-2, -1)])
+def test_a_cut_beyond_the_elements_goes_on_in_the_other_border(core: Core, begin: int, end: int, kernels: str) -> None:
+    """Element i of the result is element i - begin of the input, or the filler where there is none."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (y)
+        <int64[2] pads = {{{begin}, {end}}}, float filler = {{9}}> {{ [border] y = Pad (x, pads, filler) }}"""
+    loaded = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels})
+    for size in (9, 3, 1, 2, 4, 6):
+        x = np.arange(size, dtype=np.float32)
+        if size + begin + end < 0:
+            with pytest.raises(Exception, match=r"take away more than there is of a tensor of shape.*'border'"):
+                loaded.infer({"x": x})
+            continue
+        places = range(-begin, size + end)
+        assert loaded.infer({"x": x})["y"].tolist() == [place if 0 <= place < size else 9 for place in places]
+
+
 def test_updates_and_operands_may_lie_apart(core: Core) -> None:
     """The rows that are written are a view with gaps, and so are operands of a sum."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[3,4] x, float[3,8] u) => (float[3,4] y, float[3,4] z) {
