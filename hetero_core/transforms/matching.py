@@ -199,11 +199,11 @@ def _match(network: Network, pattern: Pattern, value: str, match: Found) -> Iter
         constant = network.initializers.get(value)
         is_fit = isinstance(pattern, AnyValue) or (constant is not None and constant.dtype == "float32")
         if is_fit and match.values.get(pattern.name, value) == value:
-            yield replace(match, values={**match.values, pattern.name: value})
+            yield Found({**match.values, pattern.name: value}, match.numbers, match.nodes)
     elif isinstance(pattern, ConstantNumber):
         number = read_number(network, value)
         if number is not None and (pattern.number is None or isclose(number, pattern.number, rel_tol=_RELATIVE_TOLERANCE)):
-            yield replace(match, numbers={**match.numbers, pattern.name: number}) if pattern.name else match
+            yield Found(match.values, {**match.numbers, pattern.name: number}, match.nodes) if pattern.name else match
     else:
         yield from _match_op(network, pattern, value, match)
 

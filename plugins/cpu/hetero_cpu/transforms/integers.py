@@ -100,6 +100,13 @@ class Weight:
             numbers -= self.zero.astype(dtype)
         return numbers.T if self.is_turned else numbers
 
+    def read_narrow(self) -> Array:
+        """Returns the whole numbers of bytes as integers of one or two bytes, which take less time to add up."""
+        numbers: Array = self.constant.array
+        if self.zero.any():
+            numbers = numbers.astype(np.int16) - self.zero.astype(np.int16)
+        return numbers.T if self.is_turned else numbers
+
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
         """Returns a part of the numbers as float32, made on first use."""
         whole = self.shape
@@ -374,7 +381,7 @@ class _Rewriter:
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
         """
-        numbers, shape = weight.read(), self.shape(node.outputs[0])
+        numbers, shape = weight.read_narrow(), self.shape(node.outputs[0])
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
@@ -387,7 +394,7 @@ class _Rewriter:
             and len(cuts) == 1
             and node.op_type == "Conv"
             and group == 1
-            and _pays_to_halve(node, numbers, x.ranges, shape)
+            and _pays_to_halve(node, weight.read(), x.ranges, shape)
         ):
             cuts = tuple((slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2))
             largest = tuple(_bound(numbers[cut], x.ranges, outputs) for cut in cuts)
@@ -507,9 +514,10 @@ def _open_ranges(dtype: str, zero: int | str) -> tuple[tuple[int, int], ...]:
 def _bound(numbers: Array, ranges: Iterable[tuple[int, int]], outputs: int) -> Array:
     """Returns a bound of all partial sums of each output: numbers that are multiplied by elements within one of the ranges."""
     axes = tuple(axis for axis in range(numbers.ndim) if axis != outputs)
-    # Sums that are not exact in float32 are beyond any limit.
-    above = np.maximum(numbers, 0).sum(axis=axes).astype(np.int64)
-    below = above - numbers.sum(axis=axes).astype(np.int64)
+    # Numbers of at most 2^8; NumPy adds up int32 twice as fast as int64.
+    dtype = np.int32 if numbers.size < numbers.shape[outputs] << 23 else np.int64
+    above = np.maximum(numbers, 0).sum(axis=axes, dtype=dtype).astype(np.int64)
+    below = above - numbers.sum(axis=axes, dtype=dtype)
     bounds = []
     for low, high in ranges:
         up, down = max(high, 0), max(-low, 0)
