@@ -12,6 +12,7 @@ import numpy as np
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.symbols.sizes import is_open, largest, least
@@ -52,7 +53,8 @@ def plan_native_gather(site: Site) -> Recipe | None:
         return None
     constant = site.constants.get(name)
     is_checked = constant is not None and not is_open(size) and -size <= constant.min() and constant.max() < size
-    kernel = _make_gather(not is_open(length) and length == 1, bool(not is_checked or constant.min() < 0))
+    may_be_negative = not is_checked or constant is None or bool(constant.min() < 0)
+    kernel = _make_gather(not is_open(length) and length == 1, may_be_negative)
     rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
