@@ -190,14 +190,16 @@ class Floats(_Arithmetic):
         """Returns elements of self followed by `other`, by position."""
         return Floats(self.code, self.code.builder.shuffle(self.value, other.value, positions))
 
+    def halve(self, combine: Any) -> Floats:
+        """Returns `combine(first half, second half)`, a scalar of two elements."""
+        half = self.width // 2
+        halves = self.shuffle(self, range(half)), self.shuffle(self, range(half, 2 * half))
+        combined: Floats = combine(*halves)
+        return combined if half > 1 else Floats(self.code, self.code.builder.extract_element(combined.value, 0))
+
     def fold(self, combine: Any) -> Floats:
-        """Returns the float32 of all elements combined by `combine(half, half)`, halves first."""
-        partial_result = self
-        while partial_result.width > 1:
-            half = partial_result.width // 2
-            partial_result = combine(
-                partial_result.shuffle(partial_result, range(half)), partial_result.shuffle(partial_result, range(half, 2 * half))
-            )
-            if half == 1:
-                partial_result = Floats(self.code, self.code.builder.extract_element(partial_result.value, 0))
-        return partial_result
+        """Returns all elements combined by `combine(half, half)`, halves first."""
+        folded = self
+        while folded.width > 1:
+            folded = folded.halve(combine)
+        return folded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -12,13 +12,14 @@ import numpy as np
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.symbols.sizes import is_open, largest, least
 
 _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
 """x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y."""
-_CHUNK = 1 << 15
+_CHUNK, _UNROLLED = 1 << 15, 4
 
 
 def plan_native_gather(site: Site) -> Recipe | None:
@@ -52,6 +53,8 @@ def plan_native_gather(site: Site) -> Recipe | None:
         return None
     constant = site.constants.get(name)
     is_checked = constant is not None and not is_open(size) and -size <= constant.min() and constant.max() < size
+    may_be_negative = not is_checked or constant is None or bool(constant.min() < 0)
+    kernel = _make_gather(not is_open(length) and length == 1, may_be_negative)
     rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
@@ -60,10 +63,10 @@ def plan_native_gather(site: Site) -> Recipe | None:
             address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
             rows, rows_of_chunk,
         )  # fmt: skip
-        call = NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))
+        call = NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))
         return [call] if is_checked else [partial(_check_indices, table, indices, axis), call]
 
-    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=not is_checked)
+    return Recipe((value, name), bind, kernels=(kernel,), calls_functions=not is_checked)
 
 
 def _check_indices(x: Array, indices: Array, axis: int) -> None:
@@ -73,27 +76,40 @@ def _check_indices(x: Array, indices: Array, axis: int) -> None:
         np.take(x, indices, axis=axis)
 
 
-def _emit_gather(name: str, width: int) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
-    row_bytes, begin = p["length"] * FLOAT_BYTES, chunk * p["rows_of_chunk"]
-    # Counted, as a quotient takes longer than an element.
-    table, position = code.variable(p["x"] + begin // p["count"] * p["x_outer"]), code.variable(begin % p["count"])
-    with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as place:
-        index = code.load_number(p["indices"] + position.get() * 8)
-        # Negative indices count from the end.
-        index = (index < 0).choose(index + p["size"], index)
-        y, x = p["y"] + place * row_bytes, table.get() + index * row_bytes
-        with code.either(p["length"].equals(1)) as (single, several):
-            with single:
-                code.store(y, code.load_scalar(x))
-            with several:
-                emit_copy(code, y, x, row_bytes)
-        following = position.get() + 1
-        is_last = following.equals(p["count"])
-        position.set(is_last.choose(code.number(0), following))
-        table.set(is_last.choose(table.get() + p["x_outer"], table.get()))
-    return code.finish()
+@cache
+def _make_gather(is_single: bool, may_be_negative: bool) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
+        row_bytes, begin = p["length"] * FLOAT_BYTES, chunk * p["rows_of_chunk"]
+        end = (begin + p["rows_of_chunk"]).at_most(p["rows"])
+        table, first = code.variable(p["x"] + begin // p["count"] * p["x_outer"]), code.variable(begin % p["count"])
+        here = code.variable(begin)
+        with code.repeat() as leave_if:
+            leave_if(here.get() >= end)
+            x, indices, y = table.get(), p["indices"] + first.get() * 8, p["y"] + here.get() * row_bytes
+            count = (p["count"] - first.get()).at_most(end - here.get())
 
+            def copy(position: Number) -> None:
+                index = code.load_number(indices + position * 8)
+                if may_be_negative:
+                    # Negative indices count from the end.
+                    index = (index < 0).choose(index + p["size"], index)
+                if is_single:
+                    code.store(y + position * FLOAT_BYTES, code.load_scalar(x + index * FLOAT_BYTES))
+                else:
+                    emit_copy(code, y + position * row_bytes, x + index * row_bytes, row_bytes)
 
-GATHER = Kernel("gather_rows", _emit_gather)
-"""The kernel of all of them."""
+            unrolled = _UNROLLED if is_single else 1
+            full = count - count % unrolled
+            with code.loop(0, full, unrolled) as position:
+                for each in range(unrolled):
+                    copy(position + each)
+            if unrolled > 1:
+                with code.loop(full, count) as position:
+                    copy(position)
+            table.set(x + p["x_outer"])
+            first.set(code.number(0))
+            here.set(here.get() + count)
+        return code.finish()
+
+    return Kernel("gather" + ("_elements" if is_single else "_rows") + "_from_end" * may_be_negative, emit)

@@ -28,7 +28,7 @@ DOUBLE_BYTES = 8
 ROWS_OF_CHUNK, ROWS_AT_ONCE = 64, 4
 LARGEST = 1e30
 """Sums of numbers up to this size are finite in float32, too."""
-SCORE_PARAMETERS = ("y", "label", "labels", "targets", "base", "divisor", "rows", "sums")
+SCORE_PARAMETERS = ("y", "label", "labels", "targets", "base", "rows", "sums")
 TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX")
 Ending = tuple[str, bool]
 """The transform of a model, and whether it has labels."""
@@ -58,11 +58,11 @@ def measure_sums(targets: int, workers: int) -> int:
     return ROWS_OF_CHUNK * targets * DOUBLE_BYTES * workers
 
 
-def list_scores(writes: Sequence[Array], labels: Array, base: Array, divisor: Array, rows: int, scratch: Array) -> dict[str, int]:
+def list_scores(writes: Sequence[Array], labels: Array, base: Array, rows: int, scratch: Array) -> dict[str, int]:
     """Returns the numbers of a call; `writes`: the labels if there are any, and the scores."""
     return {
         "y": address_of(writes[-1]), "label": address_of(writes[0]), "labels": address_of(labels), "targets": len(base),
-        "base": address_of(base), "divisor": address_of(divisor), "rows": rows, "sums": address_of(scratch),
+        "base": address_of(base), "rows": rows, "sums": address_of(scratch),
     }  # fmt: skip
 
 
@@ -76,40 +76,44 @@ def list_rows_at_once(first: Number, end: Number) -> list[Number]:
     return [(first + lane).at_most(end - 1) for lane in range(ROWS_AT_ONCE)]
 
 
-def emit_scores(code: Code, p: dict[str, Number], ending: Ending, sums: Number, begin: Number, end: Number) -> None:
-    """Writes the scores and labels of rows `begin` to `end` - 1, whose sums are at `sums`."""
+def emit_scores(code: Code, p: dict[str, Number], ending: Ending, scores: Number, begin: Number, end: Number) -> None:
+    """Writes the results and labels of rows `begin` to `end` - 1, whose scores are at `scores`."""
     transform, has_label = ending
-    columns = p["targets"]
-    with code.loop(begin, end) as row:
-        source, y = sums + (row - begin) * (columns * DOUBLE_BYTES), p["y"] + row * (columns * FLOAT_BYTES)
-        position = _emit_row(code, p, source, y)
-        if has_label:
-            code.store_number(p["label"] + row * 8, code.load_number(p["labels"] + position * 8))
-        if transform == "SOFTMAX":
-            _emit_softmax(code, y, columns)
+    columns, lanes = p["targets"], code.width // 2
+    first, count = p["y"] + begin * (columns * FLOAT_BYTES), (end - begin) * columns
+    full = count - count % lanes
+    for start, stop, step in ((code.number(0), full, lanes), (full, count, 1)):
+        with code.loop(start, stop, step) as element:
+            score = code.load_element(scores + element * DOUBLE_BYTES, "float64", step)
+            code.store_element(first + element * FLOAT_BYTES, code.convert_element(score, "float32"), "float32")
+    if has_label:
+        with code.loop(begin, end, ROWS_AT_ONCE) as row:
+            rows = list_rows_at_once(row, end)
+            lines = [scores + (each - begin) * (columns * DOUBLE_BYTES) for each in rows]
+            for each, position in zip(rows, _find_greatest(code, lines, columns), strict=True):
+                code.store_number(p["label"] + each * 8, code.load_number(p["labels"] + position * 8))
+    if transform == "SOFTMAX":
+        with code.loop(begin, end) as row:
+            _emit_softmax(code, p["y"] + row * (columns * FLOAT_BYTES), columns)
     if transform == "LOGISTIC":
-        first = p["y"] + begin * (columns * FLOAT_BYTES)
 
         def compute(element: Number, mask: Mask | None) -> None:
             place = first + element * FLOAT_BYTES
             code.store(place, EMITTERS["Sigmoid"](code, code.load(place, mask=mask)), mask=mask)
 
-        code.visit_vectors((end - begin) * columns, compute)
+        code.visit_vectors(count, compute)
 
 
-def _emit_row(code: Code, p: dict[str, Number], source: Number, y: Number) -> Number:
-    """Writes the scores of a row; returns the position of the greatest, the first of equals and of NaN, as in NumPy."""
-    greatest, position = code.variable(code.widen(code.constant(-inf, 1))), code.variable(code.number(0))
-    with code.loop(0, p["targets"]) as target:
-        place = target * DOUBLE_BYTES
-        score = code.load_double(source + place) / code.load_double(p["divisor"]) + code.load_double(p["base"] + place)
-        code.store(y + target * FLOAT_BYTES, code.narrow(score))
-        best, before = greatest.get(), position.get()
-        is_greater, is_nan = score > best, score.is_nan()
-        first = best.is_nan().choose(before, target)
-        position.set(is_nan.choose(first, is_greater.choose(target, before)))
-        greatest.set(is_nan.choose(score, is_greater.choose(score, best)))
-    return Number(code, position.get().value)
+def _find_greatest(code: Code, lines: list[Number], columns: Number) -> list[Number]:
+    """Returns the positions of the greatest score of each line, the first of equals and of NaN, as in NumPy."""
+    best = [(code.variable(code.load_double(line)), code.variable(code.number(0))) for line in lines]
+    with code.loop(1, columns) as target:
+        for line, (greatest, position) in zip(lines, best, strict=True):
+            score, before = code.load_double(line + target * DOUBLE_BYTES), greatest.get()
+            stays = (score <= before) | before.is_nan()
+            position.set(stays.choose(position.get(), target))
+            greatest.set(stays.choose(before, score))
+    return [position.get() for _, position in best]
 
 
 def _emit_softmax(code: Code, y: Number, columns: Number) -> None:
@@ -148,16 +152,16 @@ def plan_linear_model(site: Site) -> Recipe | None:
     if has_label and model.labels.dtype != np.int64:
         return None
     labels = np.ascontiguousarray(model.labels) if has_label else np.zeros(1, np.int64)
-    coefficients = np.ascontiguousarray(model.coefficients, np.float64)
-    base, divisor = np.ascontiguousarray(model.intercepts, np.float64), np.ones(1)
+    coefficients = np.ascontiguousarray(model.coefficients.T, np.float64)
+    base = np.ascontiguousarray(model.intercepts, np.float64)
     rows, kernel = x.shape[0], _make_linear((model.post_transform, has_label), x.dtype.name)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         numbers = {
             "x": address_of(reads[0]), "features": features, "coefficients": address_of(coefficients),
-            **list_scores(writes, labels, base, divisor, rows, scratch),
+            **list_scores(writes, labels, base, rows, scratch),
         }  # fmt: skip
-        keep = (coefficients, labels, base, divisor, scratch, *reads, *writes)
+        keep = (coefficients, labels, base, scratch, *reads, *writes)
         return [NativeCall(kernel, tuple(numbers[name] for name in _LINEAR_PARAMETERS), -(-rows // ROWS_OF_CHUNK), keep)]
 
     return Recipe((value,), bind, measure_sums(targets, site.workers), kernels=(kernel,))
@@ -173,18 +177,30 @@ def _make_linear(ending: Ending, dtype: str) -> Kernel:
         end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
         sums, targets = find_sums(p, worker), p["targets"]
         with code.loop(begin, end, ROWS_AT_ONCE) as first, code.loop(0, targets) as target:
-            rows, column = list_rows_at_once(first, end), p["coefficients"] + target * DOUBLE_BYTES
+            rows, line = list_rows_at_once(first, end), p["coefficients"] + target * (p["features"] * DOUBLE_BYTES)
             lines = [p["x"] + row * (p["features"] * nbytes) for row in rows]
-            totals = [code.variable(code.widen(code.constant(0.0, 1))) for _ in rows]
-            with code.loop(0, p["features"]) as feature:
-                weight = code.load_double(column + feature * (targets * DOUBLE_BYTES))
-                for line, total in zip(lines, totals, strict=True):
-                    x: Any = code.load_element(line + feature * nbytes, dtype)
-                    # Whole numbers are float32 first, as in the toolkit.
-                    x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
-                    total.set(total.get() + x * weight)
+
+            def add_products(begin: Number, end: Number, lanes: int, firsts: list[Floats]) -> list[Floats]:
+                totals = [code.variable(each) for each in firsts]
+                with code.loop(begin, end, lanes) as feature:
+                    weights: Any = code.load_element(line + feature * DOUBLE_BYTES, "float64", lanes)
+                    for own, total in zip(lines, totals, strict=True):
+                        x: Any = code.load_element(own + feature * nbytes, dtype, lanes)
+                        # Whole numbers are float32 first, as in the toolkit.
+                        x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
+                        total.set(code.multiply_add(x, weights, total.get()))
+                return [total.get() for total in totals]
+
+            lanes, here = width // 2, code.number(0)
+            totals: Any = [code.convert_element(code.constant(0.0, lanes), "float64")] * ROWS_AT_ONCE
+            while lanes:
+                following = p["features"] - p["features"] % lanes
+                totals = add_products(here, following, lanes, totals)
+                totals = [total.halve(Floats.__add__) for total in totals] if lanes > 1 else totals
+                lanes, here = lanes // 2, following
             for row, total in zip(rows, totals, strict=True):
-                code.store_double(sums + ((row - begin) * targets + target) * DOUBLE_BYTES, total.get())
+                score = total + code.load_double(p["base"] + target * DOUBLE_BYTES)
+                code.store_double(sums + ((row - begin) * targets + target) * DOUBLE_BYTES, score)
         emit_scores(code, p, ending, sums, begin, end)
         return code.finish()
 

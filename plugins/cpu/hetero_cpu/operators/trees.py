@@ -41,7 +41,7 @@ from hetero_cpu.operators.scores import (
 )
 from hetero_cpu.symbols.sizes import is_open
 
-_PARAMETERS = ("x", "x_row", "nodes", "weights", "roots", "trees", *SCORE_PARAMETERS)
+_PARAMETERS = ("x", "x_row", "nodes", "weights", "roots", "trees", "divisor", *SCORE_PARAMETERS)
 """roots: the places of the roots in bytes, int64, filled up to a multiple of eight with the leaf at place 0, which weighs nothing."""
 _WALKS = 8
 _NODE_BYTES = 16
@@ -100,8 +100,8 @@ def plan_trees(site: Site) -> Recipe | None:
         calls = [NativeCall(each, (address_of(reads[0]), own, features, rows), chunks, (reads[0], scratch)) for each in rounds]
         numbers = {
             "x": own, "x_row": features * 4, "nodes": address_of(nodes), "weights": address_of(weights),
-            "roots": address_of(roots), "trees": trees,
-            **list_scores(writes, labels, base, divisor, rows, scratch),
+            "roots": address_of(roots), "trees": trees, "divisor": address_of(divisor),
+            **list_scores(writes, labels, base, rows, scratch),
         }  # fmt: skip
         keep = (nodes, weights, roots, labels, base, divisor, scratch, *reads, *writes)
         return [*calls, NativeCall(kernel, tuple(numbers[name] for name in _PARAMETERS), chunks, keep)]
@@ -244,6 +244,10 @@ def _make_kernel(ending: Ending, has_missing: bool, has_one_target: bool) -> Ker
                 roots = [p["nodes"] + code.load_number(p["roots"] + (tree + walk) * 8) for walk in range(_WALKS)]
                 for leaf in _walk(code, p["nodes"], roots, [line] * _WALKS, has_missing):
                     add(leaf, sums + row * row_bytes)
+        with code.loop(0, end - begin) as row, code.loop(0, targets) as target:
+            place = sums + row * row_bytes + target * DOUBLE_BYTES
+            score = code.load_double(place) / code.load_double(p["divisor"]) + code.load_double(p["base"] + target * DOUBLE_BYTES)
+            code.store_double(place, score)
         emit_scores(code, p, ending, sums, begin, end)
         return code.finish()
 

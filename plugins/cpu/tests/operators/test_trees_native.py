@@ -183,15 +183,17 @@ def test_forest_compares_other_types_exactly(modes: tuple[str, ...], dtype: str,
 
 
 @pytest.mark.parametrize(
-    ("dtype", "number"), [("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)]
+    ("dtype", "number"),
+    [("float32", TensorProto.FLOAT), ("float64", TensorProto.DOUBLE), ("int64", TensorProto.INT64), ("int32", TensorProto.INT32)],
 )
-def test_linear_regressor_reads_other_types(dtype: str, number: int) -> None:
-    attributes = {"coefficients": np.array([1, 2, 3, 4, 5], np.float32), "intercepts": np.array([0.5], np.float32)}
-    x = np.random.default_rng(0).integers(-(2**24), 2**24, (65, FEATURES)).astype(dtype)
-    actual = run(make_model("LinearRegressor", list_outputs(1), attributes, dtype=number), x)
-    np.testing.assert_array_equal(
-        actual["y"][:, 0], (x.astype(np.float32).astype(np.float64) @ [1, 2, 3, 4, 5] + 0.5).astype(np.float32)
-    )
+@pytest.mark.parametrize("features", [1, 5, 8, 31])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_linear_regressor_reads_any_number_of_features(targets: int, features: int, dtype: str, number: int) -> None:
+    coefficients = np.arange(1, targets * features + 1).reshape(targets, features)
+    attributes = {"coefficients": coefficients.reshape(-1) * 1.0, "intercepts": np.full(targets, 0.5), "targets": targets}
+    x = np.random.default_rng(0).integers(-(2**24), 2**24, (65, features)).astype(dtype)
+    actual = run(make_model("LinearRegressor", list_outputs(targets), attributes, features, number), x)
+    np.testing.assert_array_equal(actual["y"], (x.astype(np.float32).astype(np.float64) @ coefficients.T + 0.5).astype(np.float32))
 
 
 OF_FLOATS = pytest.mark.parametrize(
@@ -347,12 +349,17 @@ def test_linear_classifier_equals_float64(name: str, scores: int, rows: int) -> 
     np.testing.assert_allclose(actual["y"], transform(sums, name), rtol=3e-6, atol=1e-7)
 
 
-def test_linear_regressor_keeps_nan_and_infinity() -> None:
-    attributes = {"coefficients": np.array([1, 2, 3, 4, 5], np.float32), "intercepts": np.array([0.5], np.float32)}
-    x = np.zeros((3, FEATURES), np.float32)
-    x[1, 2], x[2, 4] = np.nan, -np.inf
-    actual = run(make_model("LinearRegressor", list_outputs(1), attributes), x)
-    np.testing.assert_array_equal(actual["y"], [[0.5], [np.nan], [-np.inf]])
+@pytest.mark.parametrize("features", [3, 12, 19])
+def test_linear_classifier_keeps_nan_and_infinity(features: int) -> None:
+    """The label is that of the first NaN, or else of the first of the greatest."""
+    coefficients = np.eye(3, features, dtype=np.float32)
+    attributes = {"coefficients": coefficients.reshape(-1), "intercepts": [0.5] * 3, "classlabels_ints": [4, 5, 6]}
+    x = np.concatenate([np.diag(np.full(features, special, np.float32)) for special in (np.nan, np.inf, -np.inf, 1.0)])
+    actual = run(make_model("LinearClassifier", list_outputs(3, label=TensorProto.INT64), attributes, features), x)
+    with np.errstate(invalid="ignore"):
+        scores = (x.astype(np.float64)[:, None] * coefficients).sum(axis=2) + 0.5
+    np.testing.assert_array_equal(actual["y"], scores)
+    np.testing.assert_array_equal(actual["label"], scores.argmax(axis=1) + 4)
 
 
 def test_scaler_is_two_steps_of_arithmetic() -> None:
