@@ -264,6 +264,11 @@ class Code:
         whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, value.width))
         self._store_narrow(address, self.builder.convert("trunc", whole, _lanes(ir.I8, value.width)), 1, mask)
 
+    def store_words(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
+        """Writes whole float32 of -32768 to 32767 as 16 bits each; masked elements are not written."""
+        whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, value.width))
+        self._store_narrow(address, self.builder.convert("trunc", whole, _lanes(ir.I16, value.width)), HALF_BYTES, mask)
+
     def store_lowest(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
         """Writes the lowest byte of each float32; masked elements are not written."""
         bits = self.builder.convert("bitcast", value.value, _lanes(ir.I32, value.width))
@@ -401,15 +406,21 @@ class Code:
 
     def multiply_byte_pairs(self, left: Integers, right: Integers, total: Integers) -> Integers:
         """Returns what `multiply_bytes` returns, on any processor, if the sums of two adjacent products fit into 16 bits."""
-        kind, lanes = total.value.type, 2 * self.width
-        words, octets = ir.VectorType(ir.I16, lanes), ir.VectorType(ir.I8, 2 * lanes)
-        names = ("avx512.pmaddubs.w.512", "avx512.pmaddw.d.512") if self.width == 16 else ("avx2.pmadd.ub.sw", "avx2.pmadd.wd")
-        multiply, add = (
-            self._declare(f"llvm.x86.{name}", result, [operand] * 2)
-            for name, result, operand in zip(names, (words, kind), (octets, words), strict=True)
-        )
+        words, octets = ir.VectorType(ir.I16, 2 * self.width), ir.VectorType(ir.I8, 4 * self.width)
+        name = "avx512.pmaddubs.w.512" if self.width == 16 else "avx2.pmadd.ub.sw"
         sides = [self.builder.convert("bitcast", side.value, octets) for side in (left, right)]
-        sums = self.builder.call(add, [self.builder.call(multiply, sides), ir.write_integer(words, 1)])
+        products = self.builder.call(self._declare(f"llvm.x86.{name}", words, [octets] * 2), sides)
+        return self._add_word_products([products, ir.write_integer(words, 1)], total)
+
+    def multiply_words(self, left: Integers, right: Integers, total: Integers) -> Integers:
+        """Returns total + the sum of two products of signed numbers of 16 bits in each lane, exact to 32 bits, on any processor."""
+        words = ir.VectorType(ir.I16, 2 * self.width)
+        return self._add_word_products([self.builder.convert("bitcast", side.value, words) for side in (left, right)], total)
+
+    def _add_word_products(self, sides: list[Any], total: Integers) -> Integers:
+        kind = total.value.type
+        name = "avx512.pmaddw.d.512" if self.width == 16 else "avx2.pmadd.wd"
+        sums = self.builder.call(self._declare(f"llvm.x86.{name}", kind, [side.type for side in sides]), sides)
         return Integers(self, self.builder.hide(self.builder.compute("add", total.value, sums)))
 
     def multiply_halves(self, left: Floats, right: Floats, total: Floats) -> Floats:

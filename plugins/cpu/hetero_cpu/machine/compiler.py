@@ -273,7 +273,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 @cache
 def find_byte_products() -> str:
     """Returns which products of bytes the processor has: "amx" (of matrices, and those of vectors), "vnni" (of vectors), "pairs" (of
-    vectors, if the sum of two products fits into 16 bits), or "" without machine code."""
+    vectors, if the sum of two products fits into 16 bits, else of words), or "" without machine code."""
     if find_width() == 8:
         return "vnni" if "avx_vnni" in _describe_processor().split() else "pairs"
     return _find_products("avx512_vnni", "amx_int8", ("vnni", "amx")) or "pairs" * (find_width() > 0)

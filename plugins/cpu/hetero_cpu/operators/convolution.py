@@ -44,6 +44,17 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
         return None
+    size = find_tiles(convolution)
+    staging = choose_staging(convolution, size)
+    if size:
+        reaches = () if staging is not None else (find_overhang(convolution.windows, size),)
+        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=reaches)
+    return _make_recipe(convolution, epilogue, staging)
+
+
+def find_tiles(convolution: Convolution) -> int:
+    """Returns the side of Winograd's tiles with which a convolution of floats is computed; 0 for the direct way."""
+    site = convolution.site
     size = has_planes_alone(convolution) and choose_winograd(
         convolution.windows,
         channels=convolution.channels,
@@ -55,12 +66,8 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     if size and is_whole(convolution.weight):
         # The sums of a quantized network are exact, and stay so in small tiles of small numbers.
         limits = site.ranges.get(convolution.source, NO_LIMITS)
-        size = 2 if has_exact_tiles(convolution.weight, limits.low, limits.high) else 0
-    staging = choose_staging(convolution, size)
-    if size:
-        reaches = () if staging is not None else (find_overhang(convolution.windows, size),)
-        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=reaches)
-    return _make_recipe(convolution, epilogue, staging)
+        return 2 if has_exact_tiles(convolution.weight, limits.low, limits.high) else 0
+    return size
 
 
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:

@@ -9,13 +9,15 @@ The pass `compute_integers` holds quantized tensors as whole float32. Those with
 number, the shift, is added; the sums are exact, and so is the result below 2^24. Weights are bytes of -128 to 127. The pass
 `narrow_products` rounds what a product reads to bfloat16. Four bytes or two bfloat16 of a column of weights lie side by side, filled up
 with zeros to groups that are multiplied at a time. What a row of bytes has behind its end, up to 64 of them, meets these zeros; pixels of
-bfloat16 are filled up themselves, since an infinite number times zero is NaN.
+bfloat16 are filled up themselves, since an infinite number times zero is NaN. Where the processor adds two products of bytes in 16 bits and
+these may be too large, bytes lie as words of 16 bits, two side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -26,6 +28,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.convolution import find_tiles
 from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
     Run,
@@ -72,15 +75,29 @@ class _Kind:
     """The numbers that are multiplied: bytes, whose shift is a number or the name of a scalar; or bfloat16, without a shift."""
 
     products: str
-    nbytes: int
     shift: str | float = 0.0
     largest: float = 255.0
     """The largest byte."""
 
     @property
+    def are_bytes(self) -> bool:
+        """Whether they are bytes, which lie as words if these are multiplied."""
+        return self.products in BYTE_PRODUCTS
+
+    @property
+    def dtype(self) -> str:
+        """The type of the weights, and of bytes as they lie in memory but for the sign."""
+        return ("int16" if self.products == "words" else "int8") if self.are_bytes else "bfloat16"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a number as it lies in memory."""
+        return 1 if self.dtype == "int8" else HALF_BYTES
+
+    @property
     def products_of_vectors(self) -> str:
         """Those of few rows."""
-        return "bf16" if self.nbytes > 1 else self.products if self.products == "pairs" else "vnni"
+        return {"amx": "vnni", "amx_bf16": "bf16"}.get(self.products, self.products)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -104,7 +121,9 @@ class _Cut:
 
     def measure_pixel(self, channels: int) -> int:
         """Returns the bytes of a staged pixel."""
-        return channels if self.has_sums else -(-channels * HALF_BYTES // self.group) * self.group
+        if self.has_sums:
+            return channels * HALF_BYTES if self.products == "words" else channels
+        return -(-channels * HALF_BYTES // self.group) * self.group
 
     def measure_block(self, taps: int, groups: int) -> int:
         """Returns the bytes of a block of packed weights, of so many groups of each tap."""
@@ -133,7 +152,7 @@ class _Cut:
 def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_image: bool) -> _Cut:
     products, width = kind.products, find_width()
     # Pixels of few bfloat16 would be mostly zeros.
-    is_short = kind.nbytes == HALF_BYTES and channels * kind.nbytes < TILE_BYTES // 2
+    is_short = not kind.are_bytes and channels * kind.nbytes < TILE_BYTES // 2
     if products.startswith("amx") and not is_short and (is_open(pixels) or pixels >= _FEWEST_ROWS):
         most = TILE_ROWS if not is_open(pixels) and pixels <= TILE_ROWS else 2 * TILE_ROWS
         vectors = _MOST_SUMS * TILE_ROWS // most
@@ -141,7 +160,7 @@ def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_ima
             return _Cut(cut_pixels(pixels, outputs, width, most, vectors), products)
         return _Cut(replace(cut_pixels(most, outputs, width, most, vectors), tiles=-(-pixels // most)), products)
     own = kind.products_of_vectors
-    return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image, are_pairs=own == "pairs"), own)
+    return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image, products=own), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +172,7 @@ class NarrowPacking:
     tiling: Tiling
     taps: int
     group: int
-    are_bytes: bool
+    dtype: str
     is_turned: bool = False
     begin: int = 0
     end: int = 1
@@ -165,7 +184,8 @@ class NarrowPacking:
         if self.is_spread:
             pack = replace(self, is_spread=False)
             return np.concatenate([pack(weight[:, :, i, j]) for i, j in np.ndindex(weight.shape[2:])])
-        narrow = weight.astype(np.int8) if self.are_bytes else np.ascontiguousarray(weight).view(np.uint16)[..., 1::2]
+        are_bytes = self.dtype != "bfloat16"
+        narrow = weight.astype(self.dtype) if are_bytes else np.ascontiguousarray(weight).view(np.uint16)[..., 1::2]
         if narrow.ndim > 3:
             filters = narrow[:, :, self.begin : self.end] if narrow.ndim == 5 else narrow
             matrix = np.moveaxis(filters, (1, 0), (-2, -1)).reshape(self.taps, -1, len(narrow))
@@ -176,7 +196,7 @@ class NarrowPacking:
         padded = np.zeros((taps, -(-depth // of_group) * of_group, outputs), narrow.dtype)
         padded[:, :depth] = matrix
         words = np.ascontiguousarray(padded.reshape(-1, of_word, outputs).transpose(0, 2, 1)).view(np.int32)[..., 0]
-        if self.are_bytes:
+        if are_bytes:
             words = np.concatenate([matrix.sum((0, 1), dtype=np.int32)[np.newaxis], words])
         return pack_columns(words.view(np.float32), self.tiling)
 
@@ -187,33 +207,35 @@ def _find_kind(site: Site) -> _Kind | None:
     if site.weights.is_once:
         return None
     if limits.is_bfloat16 and find_half_products():
-        return _Kind(find_half_products(), HALF_BYTES)
+        return _Kind(find_half_products())
     if not limits.is_whole or not find_byte_products():
         return None
     products = find_byte_products()
     if limits.shift:
         is_there = site.is_float32(limits.shift) and site.prototypes[limits.shift].size == 1
-        return _Kind(products, 1, limits.shift) if is_there else None
-    return _Kind(products, 1, limits.find_shift(), limits.high + limits.find_shift()) if limits.is_fit else None
+        return _Kind(products, limits.shift) if is_there else None
+    return _Kind(products, limits.find_shift(), limits.high + limits.find_shift()) if limits.is_fit else None
 
 
-def _are_fit(weight: Array | None, kind: _Kind, depth: int, outputs: int) -> bool:
-    """Says whether weights can be multiplied as the narrow numbers, and whether it pays."""
+def _fit(kind: _Kind, weight: Array | None, depth: int, outputs: int) -> _Kind | None:
+    """Returns the numbers as which weights are multiplied; None if they are none of the narrow ones, or if it does not pay."""
     if weight is None or weight.dtype != np.float32 or outputs < _FEWEST_OUTPUTS or depth == 0:
-        return False
-    if kind.nbytes == HALF_BYTES:
-        return not np.ascontiguousarray(weight).view(np.uint16)[..., ::2].any()
+        return None
+    if not kind.are_bytes:
+        return None if np.ascontiguousarray(weight).view(np.uint16)[..., ::2].any() else kind
     low, high = float(weight.min()), float(weight.max())
+    if depth > _LONGEST_DEPTH or low < -128 or high > 127 or not is_whole(weight):
+        return None
     # Two products of a pair have to fit into 16 bits.
     is_small = kind.products != "pairs" or 2 * kind.largest * max(-low, high) < 1 << 15
-    return depth <= _LONGEST_DEPTH and is_small and low >= -128 and high <= 127 and is_whole(weight)
+    return kind if is_small else replace(kind, products="words")
 
 
 def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
     """Returns the kernel that copies rows as narrow numbers; `of_bytes`: they are these already, with the same shift."""
-    title = f"stage_{'bytes' if kind.nbytes == 1 else 'halves'}{'_of_planes' * of_planes}{'_of_bytes' * of_bytes}"
-    store = _store_bytes if kind.nbytes == 1 else _store_halves
-    copy_values = _keep_bytes if of_bytes else store
+    title = f"stage_{kind.dtype}{'_of_planes' * of_planes}{'_of_bytes' * of_bytes}"
+    store = partial(_store_numbers, dtype=kind.dtype)
+    copy_values = partial(store, shifts=not of_bytes)
     x_bytes = 1 if of_bytes else FLOAT_BYTES
 
     def copy_row(code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
@@ -223,8 +245,9 @@ def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
             copy_values(code, p, y + element * kind.nbytes, values, mask)
 
         # Bytes are copied four to a float32.
-        quick = count - count % (FLOAT_BYTES * code.width) if of_bytes else code.number(0)
-        if of_bytes:
+        is_copied = of_bytes and kind.nbytes == 1
+        quick = count - count % (FLOAT_BYTES * code.width) if is_copied else code.number(0)
+        if is_copied:
             with code.loop(0, quick, FLOAT_BYTES * code.width) as place:
                 code.store(y + place, code.load(x + place))
         x, y = x + quick * x_bytes, y + quick * kind.nbytes
@@ -250,7 +273,7 @@ def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
             fill_up(code, p, target)
 
     def fill_up(code: Code, p: dict[str, Number], pixel: Number) -> None:
-        if kind.nbytes > 1:
+        if not kind.are_bytes:
             end = p["channels"] * kind.nbytes
             clear(code, p, pixel + end, p["y_pixel"] - end)
 
@@ -262,30 +285,34 @@ def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
     return Kernel(title, lambda name, width: emit_stage(name, width, copy, clear, _STAGE_NAMES))
 
 
-def _store_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
-    shift = code.load_scalar(p["shift"])
-    code.store_bytes(y, values + (shift if values.width == 1 else code.spread(shift)), mask=mask)
-
-
-def _keep_bytes(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
-    code.store_bytes(y, values, mask=mask)
-
-
-def _store_halves(code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None) -> None:
-    code.store_half(y, values, "bfloat16", mask=mask)
+def _store_numbers(
+    code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None, *, dtype: str, shifts: bool = True
+) -> None:
+    if dtype == "bfloat16":
+        code.store_half(y, values, "bfloat16", mask=mask)
+        return
+    if shifts:
+        shift = code.load_scalar(p["shift"])
+        values = values + (shift if values.width == 1 else code.spread(shift))
+    store = code.store_bytes if dtype == "int8" else code.store_words
+    store(y, values, mask=mask)
 
 
 def plan_narrow_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of one group; None if its numbers are not narrow."""
-    kind = _find_kind(site)
-    convolution = None if kind is None else read_convolution(site, of_bytes=True)
-    if convolution is None or kind is None or convolution.group > 1:
+    found = _find_kind(site)
+    convolution = None if found is None else read_convolution(site, of_bytes=True)
+    if convolution is None or found is None or convolution.group > 1:
         return None
     windows, outputs = convolution.windows, convolution.outputs
     epilogue = read_chained_epilogue(site, site.constant(2), outputs, channel_axis=1)
     runs = convolution.list_runs()
     depth = convolution.channels * max(len(run.taps) for run in runs) * prod(windows.kernel)
-    if epilogue is None or not epilogue.has_channel_vectors(site) or not _are_fit(convolution.weight, kind, depth, outputs):
+    kind = _fit(found, convolution.weight, depth, outputs)
+    if epilogue is None or kind is None or not epilogue.has_channel_vectors(site):
+        return None
+    # Words save up to a third of the time of floats, tiles of Winograd's more.
+    if kind.products == "words" and find_tiles(convolution):
         return None
     if not all(run.taps for run in runs):
         return None
@@ -302,14 +329,15 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
 
 def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a ConvTranspose with adjacent windows: each position of the kernel is a product of its own."""
-    kind, weight, bias = _find_kind(site), site.constant(1), site.constant(2)
-    if kind is None or weight is None or weight.ndim != 4 or not is_adjacent(site, weight):
+    found, weight, bias = _find_kind(site), site.constant(1), site.constant(2)
+    if found is None or weight is None or weight.ndim != 4 or not is_adjacent(site, weight):
         return None
     if not site.holds_numbers(site.node.inputs[0]):
         return None
     outputs, shape = weight.shape[1], site.shape(site.node.inputs[0])
     epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=1)
-    if epilogue is None or epilogue.added or not _are_fit(weight, kind, weight.shape[0], outputs):
+    kind = _fit(found, weight, weight.shape[0], outputs)
+    if epilogue is None or epilogue.added or kind is None:
         return None
     run = Run(0, shape[0], 0, 1, range(1), 1, is_whole=True)
     work = _Work(lay_windows(shape[2:], (1, 1)), shape, [run], lambda array: [array], is_flat=False)
@@ -329,13 +357,13 @@ def plan_narrow_gemm(site: Site) -> Recipe | None:
 
 def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
     """Returns the recipe of a matrix product: a convolution of an image with a single column by 1x1 filters."""
-    source, kind, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
-    if kind is None or weight is None or weight.ndim != 2 or not site.holds_numbers(source):
+    source, found, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
+    if found is None or weight is None or weight.ndim != 2 or not site.holds_numbers(source):
         return None
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
     epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=-1)
-    shape = site.shape(source)
-    if epilogue is None or len(shape) < 2 or shape[-1] != depth or 0 in shape or not _are_fit(weight, kind, depth, outputs):
+    shape, kind = site.shape(source), _fit(found, weight, depth, outputs)
+    if epilogue is None or kind is None or len(shape) < 2 or shape[-1] != depth or 0 in shape:
         return None
     if not all(site.prototypes[value].flags.c_contiguous for value in (source, epilogue.added) if value):
         return None
@@ -403,9 +431,9 @@ def _plan(
         )
         begin, end = run.taps.start, run.taps.stop
         parts = parts_of_plane * len(run.taps)
-        packing = NarrowPacking(tiling.packing, parts, cut.group, cut.has_sums, is_turned, begin, end, is_spread=bool(spread))
+        packing = NarrowPacking(tiling.packing, parts, cut.group, kind.dtype, is_turned, begin, end, is_spread=bool(spread))
         # The sums of weights are those of the run's taps.
-        purpose = ("narrow", kind.nbytes, taps, is_turned, cut.group, tiling.vectors, begin, end, bool(spread))
+        purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, begin, end, bool(spread))
         return run, chunks, site.weights.pack_lazily((weight,), purpose, packing)
 
     prepared = [prepare(run) for run in runs]

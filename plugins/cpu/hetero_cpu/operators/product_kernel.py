@@ -58,8 +58,8 @@ class PixelPointers:
             pointer.set(self._code.hide(base + amount))
 
 
-BYTE_PRODUCTS = ("vnni", "amx", "pairs")
-"""The names of the products whose numbers are bytes."""
+BYTE_PRODUCTS = ("vnni", "amx", "pairs", "words")
+"""The names of the products whose numbers are bytes; of words, two lie where else four bytes do."""
 _UNROLLED = 4
 _CACHE_LINE = 64
 # The prefetch distance of weights that are read once, in a stream; more pixels leave the processor's own fetching less to go by.
@@ -122,7 +122,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
     step = tile.vectors * vector_bytes
     load: Any = code.load_integers
     spread: Any = code.spread_integer
-    multiply: Any = code.multiply_byte_pairs if tile.products == "pairs" else code.multiply_bytes
+    multiply: Any = {"pairs": code.multiply_byte_pairs, "words": code.multiply_words}.get(tile.products, code.multiply_bytes)
     first: list[Any] = [code.zero_integers()] * tile.vectors
     if tile.are_bytes:
         w = w + step

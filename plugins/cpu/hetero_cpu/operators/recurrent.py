@@ -71,7 +71,7 @@ class GatePacking:
         if self.joins:
             return ColumnPacking(self.tiling)(np.concatenate(matrices, axis=1))
         if self.are_bytes:
-            return np.concatenate(list(map(NarrowPacking(self.tiling, 1, FLOAT_BYTES, are_bytes=True), matrices)))
+            return np.concatenate(list(map(NarrowPacking(self.tiling, 1, FLOAT_BYTES, "int8"), matrices)))
         return np.concatenate([pack_columns(matrix, self.tiling) for matrix in matrices])
 
 

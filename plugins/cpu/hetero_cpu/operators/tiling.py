@@ -17,6 +17,8 @@ from hetero_cpu.symbols.sizes import is_open, largest, least, pays
 _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)), 8: ((6, 2), (4, 3), (3, 3), (2, 5), (1, 8))}
 # Of pairs of bytes, which need three registers beside sums and weights.
 _PAIR_TILES = {16: ((12, 2), (8, 3), (6, 4), (4, 5), (3, 7), (2, 9), (1, 12)), 8: ((5, 2), (3, 3), (2, 4), (1, 8))}
+# Of words, which need two.
+_WORD_TILES = {16: _TILES[16], 8: ((6, 2), (3, 3), (2, 4), (1, 8))}
 # Of weights that have the same form for all numbers of pixels.
 _SHARED_TILES = {16: ((6, 4), (1, 4)), 8: ((3, 3), (1, 3))}
 # Cycles that a product has to wait for its predecessor in the same sum, and products per cycle.
@@ -104,14 +106,16 @@ class Chunks:
 
 
 def choose_tiling(
-    pixels: int, outputs: int, width: int, *, is_image: bool = False, is_shared: bool = False, are_pairs: bool = False
+    pixels: int, outputs: int, width: int, *, is_image: bool = False, is_shared: bool = False, products: str = ""
 ) -> Tiling:
     """Returns the tiling of lines of `pixels` pixels that needs the fewest cycles by its count of products and loads.
 
     `is_image`: whether the lines belong to an image and may be short. If the weights are to be shared, all numbers of
-    pixels have blocks of as many outputs. `are_pairs`: whether pairs of bytes are multiplied.
+    pixels have blocks of as many outputs. `products`: as of a kernel.
     """
-    tiles = (_SHARED_TILES if is_shared else _PAIR_TILES if are_pairs else _TILES)[width]
+    tiles = (
+        _SHARED_TILES if is_shared else _PAIR_TILES if products == "pairs" else _WORD_TILES if products == "words" else _TILES
+    )[width]
     if is_open(pixels):
         return _choose_open_tiling(pixels, outputs, width, tiles, is_image=is_image)
     candidates = [cut_pixels(pixels, outputs, width, most, vectors) for most, vectors in tiles]
