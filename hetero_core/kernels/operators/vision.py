@@ -356,15 +356,16 @@ def non_max_suppression(
     """
     limit = 0 if max_output_boxes_per_class is None else integers_of(max_output_boxes_per_class)[0]
     overlap = np.float32(0) if iou_threshold is None else iou_threshold.reshape(-1)[0]
-    chosen: list[tuple[int, int, int]] = []
+    chosen = [np.empty((0, 3), np.int64)]
     for batch in range(scores.shape[0]):
-        corners = _find_corners(boxes[batch], is_centered=bool(center_point_box))
-        for label in range(scores.shape[1]):
-            ranked = np.argsort(-scores[batch, label], kind="stable")
-            if score_threshold is not None:
-                ranked = ranked[scores[batch, label][ranked] > score_threshold.reshape(-1)[0]]
-            chosen += [(batch, label, box) for box in _suppress(corners, ranked, limit, overlap)]
-    return np.asarray(chosen, dtype=np.int64).reshape((-1, 3))
+        corners = _find_corners(boxes[batch], is_centered=bool(center_point_box)).T
+        sides = np.concatenate([corners, [(corners[2] - corners[0]) * (corners[3] - corners[1])]])
+        for label, points in enumerate(scores[batch]):
+            ranked = np.arange(len(points)) if score_threshold is None else np.flatnonzero(points > score_threshold.reshape(-1)[0])
+            ranked = ranked[np.argsort(-points[ranked], kind="stable")]
+            survivors = _suppress(sides, ranked, limit, overlap)
+            chosen.append(np.stack([np.full_like(survivors, batch), np.full_like(survivors, label), survivors], axis=1))
+    return np.concatenate(chosen)
 
 
 def _find_corners(boxes: Vector, *, is_centered: bool) -> Vector:
@@ -375,19 +376,46 @@ def _find_corners(boxes: Vector, *, is_centered: bool) -> Vector:
     return np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
 
 
-def _suppress(corners: Vector, ranked: Vector, limit: int, overlap: Any) -> list[int]:
-    areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    chosen: list[int] = []
-    while len(ranked) and len(chosen) < limit:
-        best, ranked = int(ranked[0]), ranked[1:]
-        chosen.append(best)
-        low = np.maximum(corners[best, :2], corners[ranked, :2])
-        high = np.minimum(corners[best, 2:], corners[ranked, 2:])
-        shared = np.prod(np.maximum(high - low, 0), axis=1)
-        union = areas[best] + areas[ranked] - shared
-        ratio = np.where((shared > 0) & (union > 0), shared / np.where(union > 0, union, 1), 0)
-        ranked = ranked[ratio <= overlap]
-    return chosen
+_BLOCK = 128
+"""Boxes that are compared with each other at once."""
+
+
+def _suppress(sides: Vector, ranked: Vector, limit: int, overlap: Any) -> Vector:
+    """Returns which of the ranked boxes are chosen. sides: (5, boxes), both corners and the area.
+
+    Blocks of boxes are compared with those chosen before and with each other; the bits of a row are the boxes that it suppresses.
+    """
+    chosen = [ranked[:0]]
+    for begin in range(0, len(ranked), _BLOCK):
+        block, before = ranked[begin : begin + _BLOCK], np.concatenate(chosen)
+        if len(before) >= limit:
+            break
+        block = block[~_overlap(sides[:, before], sides[:, block], overlap).any(axis=0)]
+        hits = np.packbits(_overlap(sides[:, block], sides[:, block], overlap), axis=1, bitorder="little")
+        places: list[int] = []
+        alive = (1 << len(block)) - 1
+        while alive and len(before) + len(places) < limit:
+            places.append((alive & -alive).bit_length() - 1)
+            alive &= ~(int.from_bytes(hits[places[-1]], "little") | 1 << places[-1])
+        chosen.append(block[places])
+    return np.concatenate(chosen)
+
+
+def _overlap(best: Vector, others: Vector, overlap: Any) -> Vector:
+    """Returns (best, others): whether the shared area is more than this part of the area that both cover."""
+    first, second = best[:, :, None], others[:, None, :]
+    shared = np.minimum(first[2], second[2])
+    shared -= np.maximum(first[0], second[0])
+    np.maximum(shared, 0, out=shared)
+    width = np.minimum(first[3], second[3])
+    width -= np.maximum(first[1], second[1])
+    shared *= width
+    union = np.add(first[4], second[4], out=width)
+    union -= shared
+    # Boxes without a common area have a quotient that is not positive, or NaN.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        hits: Vector = np.divide(shared, union, out=shared) > overlap
+    return hits
 
 
 _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}

@@ -23,13 +23,14 @@ from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_ke
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
-from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
+from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, cut_rows, find_kinds
 from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
 Element = Number | Floats
 _WHOLE = ("int32", "int64")
+_SUMMED = ("float32", "float64")
 _LONGEST_ROW = 64
 """Elements of a row up to which its sum and extremes are computed here."""
 _MOST_CLASSES = 8
@@ -315,6 +316,70 @@ def _make_columns(operator: str, dtype: str, is_last: bool) -> Kernel:
         return code.finish()
 
     return Kernel(f"columns_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+
+
+_RUNS = 4
+"""Rows whose sums run beside each other, since each sum waits for the one before."""
+
+
+def plan_running_sum(site: Site) -> Recipe | None:
+    """Returns the recipe of running sums along an axis, added in order. Source: ONNX CumSum-14."""
+    node, value = site.node, site.node.inputs[0]
+    x, constant = site.prototypes[value], site.constant(1)
+    name = x.dtype.name
+    if constant is None or name not in (*_WHOLE, *_SUMMED) or 0 in x.shape or x.ndim == 0 or site.group.epilogue:
+        return None
+    axis = int(np.reshape(constant, -1)[0])
+    if not -x.ndim <= axis < x.ndim or not x.flags.c_contiguous:
+        return None
+    axis %= x.ndim
+    outer, length, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
+    has_rows = not is_open(inner) and inner == 1
+    kernel = _make_running_sum(name, has_rows, bool(node.attributes.get("exclusive", 0)), bool(node.attributes.get("reverse", 0)))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        size = choose_rows_of_chunk(outer, length, site.workers) if has_rows else -(-inner // _COLUMNS)
+        numbers = (address_of(reads[0]), length, address_of(writes[0]), outer if has_rows else inner, size)
+        return [NativeCall(kernel, numbers, -(-outer // size) if has_rows else outer * size, (reads[0], writes[0]))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_running_sum(dtype: str, has_rows: bool, is_exclusive: bool, is_reverse: bool) -> Kernel:
+    """Returns the kernel of sums along the last axis, several rows at once, or along another axis, a vector of columns at once."""
+    nbytes = ELEMENTS[dtype][1]
+
+    def run(code: Code, first: Number, p: Mapping[str, Number], lanes: int, step: Number | int, rows: int) -> None:
+        """Emits the sums of `rows` rows behind each other, from the byte `first` on; elements of a row are `step` bytes apart."""
+        offsets = [first + p["length"] * (row * nbytes) for row in range(rows)]
+        # Only -0.0 added to any number is that number.
+        start = code.load_element(p["x"] + first, dtype, lanes).constant(0.0 if is_exclusive else -0.0)
+        totals = [code.variable(start) for _ in offsets]
+        with code.loop(0, p["length"]) as count:
+            place = (p["length"] - 1 - count if is_reverse else count) * step
+            for offset, total in zip(offsets, totals, strict=True):
+                before = total.get()
+                total.set(before + code.load_element(p["x"] + offset + place, dtype, lanes))
+                code.store_element(p["y"] + offset + place, before if is_exclusive else total.get(), dtype)
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "count", "size"))
+        if has_rows:
+            first = chunk * p["size"]
+            groups, step = ((_RUNS, 1), (1, 1)), nbytes
+            end, base = (first + p["size"]).at_most(p["count"]), code.number(0)
+        else:
+            first, step = chunk % p["size"] * _COLUMNS, p["count"] * nbytes
+            groups = ((1, width), (1, 1))
+            end, base = (first + _COLUMNS).at_most(p["count"]), chunk // p["size"] * p["length"] * step
+        full = end - (end - first) % (_RUNS if has_rows else width)
+        for (rows, lanes), begin, limit in zip(groups, (first, full), (full, end), strict=True):
+            with code.loop(begin, limit, rows * lanes) as unit:
+                run(code, base + unit * (p["length"] * nbytes if has_rows else nbytes), p, lanes, step, rows)
+        return code.finish()
+
+    return Kernel(f"running_{dtype}" + "_rows" * has_rows + "_exclusive" * is_exclusive + "_reverse" * is_reverse, emit)
 
 
 def _find_extreme(

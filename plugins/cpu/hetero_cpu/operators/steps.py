@@ -32,6 +32,7 @@ NATIVE_STEPS = (
         "Sum Where Xor",
     ),
     ("elements", "plan_lookup", "LabelEncoder"),
+    ("elements", "plan_running_sum", "CumSum"),
     ("elements", "plan_rows", "ArgMax ArgMin ReduceSum ReduceSumSquare Softmax"),
     ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     ("indexing", "plan_indexed_read", "GatherElements GatherND"),

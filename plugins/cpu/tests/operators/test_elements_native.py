@@ -155,6 +155,33 @@ def test_extremes_along_other_axes_equal_numpy(dtype: str) -> None:
     check(model, lambda rng, rows: {"x": rng.choice(np.array(NUMBERS[dtype], dtype), (rows, 3, 5, 37))}, compute)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+def test_running_sums_are_added_in_order(dtype: str) -> None:
+    """Along rows and along columns, from either end, with and without the own element."""
+    drawn = [(axis, exclusive, reverse) for axis in (0, 1, -2, 3) for exclusive in (0, 1) for reverse in (0, 1)]
+    nodes = [
+        helper.make_node("CumSum", ["x", f"axis{axis}"], [f"y{k}"], exclusive=exclusive, reverse=reverse)
+        for k, (axis, exclusive, reverse) in enumerate(drawn)
+    ]
+    constants = [numpy_helper.from_array(np.array(axis), f"axis{axis}") for axis in (0, 1, -2, 3)]
+
+    def compute(x: Any) -> Any:
+        results = {}
+        for k, (axis, exclusive, reverse) in enumerate(drawn):
+            turned = np.flip(x, axis) if reverse else x
+            total = np.zeros_like(np.take(x, 0, axis)) if x.size else None
+            expected = np.empty_like(x)
+            for place in range(x.shape[axis] if x.size else 0):
+                index = (slice(None),) * (axis % 4) + (place,)
+                before, total = total, total + turned[index]
+                expected[index] = before if exclusive else total
+            results[f"y{k}"] = np.flip(expected, axis) if reverse else expected
+        return results
+
+    model = make_model(nodes, {"x": (dtype, ["n", 3, 5, 37])}, {f"y{k}": TYPES[dtype] for k in range(len(drawn))}, constants)
+    check(model, lambda rng, rows: {"x": rng.choice(np.array(NUMBERS[dtype], dtype), (rows, 3, 5, 37))}, compute)
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
 @pytest.mark.parametrize(("dtype", "kind"), [("int64", "int64s"), ("float32", "floats")])
 def test_table_of_keys_equals_a_dict(dtype: str, kind: str, count: int) -> None:
