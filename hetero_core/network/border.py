@@ -76,9 +76,9 @@ class InputInfo:
     layout)
     describe the user's arrays. `color` converts colors ("BGR->RGB"). `crop` maps axes ("H", "W") to begin and end of the part that is
     used. `resize` ("nearest", "bilinear", "cubic", "area") scales this part to the height and width of the model. `pad` maps axes to the
-    numbers of pixels of value `pad_value` before and after, which are part of the model's size. `mean` and `scale` compute
-    (x - mean) / scale with a single number, or a number for each channel; `mean` may be an image in the model's layout.
-    `model_layout` is the
+    numbers of pixels before and after, which are part of the model's size: of value `pad_value`, or with `pad_mode` "reflect" the image
+    mirrored at its outermost pixels. `mean` and `scale` compute (x - mean) / scale with a single number, or a number for each channel;
+    `mean` may be an image in the model's layout. `model_layout` is the
     model's own order of axes.
     """
 
@@ -94,6 +94,7 @@ class InputInfo:
     crop: Mapping[str, tuple[int, int]] | None = None
     pad: Mapping[str, tuple[int, int]] | None = None
     pad_value: float = 0.0
+    pad_mode: str = "constant"
 
 
 @dataclass(frozen=True, slots=True)

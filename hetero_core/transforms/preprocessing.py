@@ -43,6 +43,7 @@ _RED, _GREEN, _BLUE = (1.164, 0.0, 1.596), (1.164, -0.391, -0.813), (1.164, 2.01
 Bounds = Mapping[str, tuple[int, int]]
 """Letter of an axis -> two numbers: begin and end of the crop, or the number of pixels padded before and after."""
 _LETTERS = "DHW"
+_PAD_MODES = ("constant", "reflect")
 
 
 def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Network:
@@ -93,7 +94,7 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     dtype = target_type.dtype if info.precision is None else dtype_of_precision(info.precision, where)
     channels = _find_channels(info, model_layout, target_type, where)
     crop, pad = _read_bounds(info.crop, "crop", layout, where), _read_bounds(info.pad, "pad", model_layout, where)
-    inner = TensorType(target_type.dtype, _find_inner(target_type.shape or (), pad, where))
+    inner = TensorType(target_type.dtype, _find_inner(target_type.shape or (), pad, info.pad_mode, where))
     shape = _find_given_shape(info, inner, layout, order, channels, crop, where)
     chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
     if channels is not None:
@@ -132,7 +133,7 @@ def _add_arithmetic(
         chain.cast("float64" if model_type.dtype == "float64" else "float32")
     if info.resize is not None:
         add_resize(chain, info.resize, layout, inner.shape, where)
-    _add_pad(chain, pad, info.pad_value, model_type.shape)
+    _add_pad(chain, pad, info, model_type.shape)
     for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
         if numbers is not None:
             purpose = "mean" if op_type == "Sub" else "scale"
@@ -300,8 +301,10 @@ def _add_crop(chain: Chain, crop: Mapping[int, tuple[int, int]], where: str) -> 
         chain.add("Slice", *bounds, shape=_find_cropped(chain.shape, crop, where))
 
 
-def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], where: str) -> tuple[Dimension, ...]:
-    """Returns the shape of the image inside of the model's. Raises: InvalidNetworkError if that shape is empty."""
+def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], mode: str, where: str) -> tuple[Dimension, ...]:
+    """Returns the shape of the image inside of the model's. Raises: InvalidNetworkError if that shape is too small, and for other modes."""
+    if mode not in _PAD_MODES:
+        raise InvalidNetworkError(f"{where}: there is no pad_mode {mode!r}; use one of {enumerate_choices(_PAD_MODES)}")
     inner = list(shape)
     for axis, (before, after) in pad.items():
         size = inner[axis]
@@ -309,17 +312,21 @@ def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], 
             inner[axis] = size - before - after
             if size - before - after < 1:
                 raise InvalidNetworkError(f"{where}: pad has {before} and {after} pixels; the model's axis has {size} in all")
+            if mode == "reflect" and max(before, after) >= size - before - after:
+                raise InvalidNetworkError(
+                    f"{where}: pad mirrors {before} and {after} pixels of {size - before - after}; expected fewer than the image has"
+                )
     return tuple(inner)
 
 
-def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, sizes: Sequence[Dimension]) -> None:
-    """Adds a Pad with a constant value."""
+def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], info: InputInfo, sizes: Sequence[Dimension]) -> None:
+    """Adds a Pad."""
     if pad:
         sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(sizes))]
-        filling = chain.hold("pad_value", np.asarray(value, numpy_dtype(chain.dtype)))
-        chain.add(
-            "Pad", chain.hold("pads", np.asarray(sides, np.int64)), filling, shape=tuple(sizes), attributes={"mode": "constant"}
-        )
+        inputs = [chain.hold("pads", np.asarray(sides, np.int64))]
+        if info.pad_mode == "constant":
+            inputs.append(chain.hold("pad_value", np.asarray(info.pad_value, numpy_dtype(chain.dtype))))
+        chain.add("Pad", *inputs, shape=tuple(sizes), attributes={"mode": info.pad_mode})
 
 
 # Pictures of cameras in a plane of bytes, NV12 and I420. The plane is (N, 3/2 H, W, 1): the brightness of each pixel, then the two

@@ -121,6 +121,8 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "linear_classifier_of_one_score": ("LinearClassifier", [X],
                                        {"outputs": 2, "classlabels_ints": [5, 7], "coefficients": [1.0, -2.0, 0.5],
                                         "intercepts": [0.1], "post_transform": "LOGISTIC"}),
+    "linear_classifier_of_fewer_features": ("LinearClassifier", [X[:, :2]],
+                                            {"outputs": 2, "classlabels_ints": [5, 7], "post_transform": "LOGISTIC", **LINEAR}),
     "linear_regressor": ("LinearRegressor", [X], {"targets": 2, **LINEAR}),
     "linear_regressor_logistic": ("LinearRegressor", [X], {"targets": 2, "post_transform": "LOGISTIC", **LINEAR}),
     "linear_regressor_probit": ("LinearRegressor", [np.array([[0.2], [0.5], [0.9]], np.float32)],

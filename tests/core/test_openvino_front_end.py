@@ -373,6 +373,31 @@ def test_channels_may_be_swapped_behind_a_resize(is_first: bool) -> None:
     assert ov.compile_model(ppp.build(), "CPU")(photograph)[0][0, :, 0, 0].tolist() == [-9, -18, -27]
 
 
+def test_inputs_and_outputs_are_renamed() -> None:
+    model = ov.Core().read_model(MODEL)
+    port = model.output("y")
+    port.get_tensor().set_names({"difference"})
+    model.inputs[0].tensor.set_names({"minuend"})
+    assert (port.any_name, port.names, model.output("difference") == port) == ("difference", {"difference"}, True)
+    outputs = ov.compile_model(model, "CPU")({"minuend": X, "w": W})
+    assert [outputs.names(), outputs["difference"].tolist()] == [({"difference"}, {"z"}), (X - 2).tolist()]
+    assert outputs[-2] is outputs["difference"]
+    tensor = ov.Tensor(ov.Type.string, [2])
+    tensor.str_data = ["a", "bc"]
+    assert tensor.bytes_data.tolist() == [b"a", b"bc"]
+    for names, reason in (({"z"}, "another value of network 'difference' has"), ({"a", "b"}, "expected a set of one")):
+        with pytest.raises(RuntimeError, match=reason):
+            model.output(0).set_names(names)
+
+
+def test_priorities_of_auto_are_left_to_the_device_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    priorities = {"MULTI_DEVICE_PRIORITIES": "GPU,CPU"}
+    with pytest.raises(RuntimeError, match="has no configuration key 'MULTI_DEVICE_PRIORITIES'"):
+        ov.compile_model(ONE, "CPU", priorities)
+    monkeypatch.setenv("HETERO_DEVICE", "CPU")
+    assert ov.compile_model(ONE, "AUTO", priorities).get_property("MULTI_DEVICE_PRIORITIES") == "GPU,CPU"
+
+
 def test_layout_of_a_parameter_is_kept() -> None:
     model = ov.Core().read_model(ONE)
     (parameter,) = model.get_parameters()
@@ -393,7 +418,8 @@ WRONG_STEPS: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda info: info.set_color_format(ColorFormat.NV12_TWO_PLANES), "join the planes, and say NV12_SINGLE_PLANE"),
     (lambda info: info.convert_element_type(ov.Type.u8), r"convert_element_type\(u8\) would round"),
     (lambda info: info.convert_layout("NCW").crop([0] * 4, [1] * 4), r"it has 4 axes; say their layout with set_layout, got 'NCW'"),
-    (lambda info: info.pad([0] * 4, [1] * 4, 0.0, PaddingMode.REFLECT), "pad with REFLECT"),
+    (lambda info: info.pad([0] * 4, [1] * 4, 0.0, PaddingMode.SYMMETRIC), "pad with SYMMETRIC"),
+    (lambda info: info.pad([0] * 4, [0, 0, 0, 2], 0.0, PaddingMode.REFLECT), "pad mirrors 0 and 2 pixels of 2"),
     (lambda info: info.resize(ResizeAlgorithm.RESIZE_LINEAR, 9, 4), "resize and pad give H 9; the model's is 4"),
     (lambda info: info.crop([0, 1, 0, 0], [1, 2, 4, 4]), "crop has the axis 'C'"),
     (

@@ -15,7 +15,7 @@ from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import ConfigKeyError, LoadError
 from hetero_core.frontends.openvino.model import Model
 from hetero_core.frontends.openvino.requests import CompiledModel
-from hetero_core.frontends.openvino.settings import read_property, settle_properties
+from hetero_core.frontends.openvino.settings import PRIORITIES_KEY, read_property, settle_properties
 from hetero_core.frontends.openvino.shapes import Listed, translated, with_getters
 from hetero_core.frontends.openvino.tensor import read_array
 from hetero_core.frontends.replacement import find_device
@@ -128,8 +128,11 @@ class Core(Listed):
 
     def _settle(self, name: str | None, properties: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """Returns the device, its configuration, and the hints without effect."""
-        device = self._find_device(name)
-        return device, *settle_properties(properties, self._core.config_keys(device), where=device)
+        device, declared = self._find_device(name), self._core.config_keys(self._find_device(name))
+        settings, ineffective = settle_properties(properties, declared, where=device)
+        if find_device("") and PRIORITIES_KEY not in declared:  # HETERO_DEVICE stands in for AUTO or MULTI
+            ineffective |= {key: settings.pop(key) for key in (PRIORITIES_KEY,) if key in settings}
+        return device, settings, ineffective
 
     def _find_device(self, name: str | None) -> str:
         """Returns hetero's name of a device. OpenVINO's GPU and NPU are ids of OPENVINO unless a plugin has their name."""

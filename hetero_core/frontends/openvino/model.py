@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
+from hetero_core.errors import InvalidNetworkError
 from hetero_core.frontends.openvino.ports import Output, find_port
 from hetero_core.frontends.openvino.shapes import Dimension, Listed, PartialShape, translated, with_getters
 from hetero_core.network.graph import Node as NetworkNode
-from hetero_core.transforms.editing import EditableNetwork
+from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.transforms.editing import EditableNetwork, edit
 
 
 @dataclass
@@ -100,6 +103,25 @@ class Model(Listed):
         names = [outputs] if isinstance(outputs, str) else list(outputs)
         self.network = self.network.with_outputs(add=names)
         return [self.output(name) for name in names]
+
+    @translated
+    def rename_value(self, name: str, new_name: str) -> None:
+        """Gives an input or output another name. Raises: RuntimeError for a name that another value has."""
+        network, names = self.network, {name: new_name}
+        if FreshNames(network).value(new_name) != new_name:
+            raise InvalidNetworkError(
+                f"'{name}' cannot be named '{new_name}': another value of network '{network.name}' has that name"
+            )
+        border = network.border
+        if border.states or name in border.defaults:
+            raise InvalidNetworkError(f"'{name}' of network '{network.name}' cannot be renamed: it has a state or a default")
+        renamed = replace(
+            rename_values(network, names),
+            inputs=tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in network.inputs),
+            outputs=tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in network.outputs),
+            border=replace(border, layouts=MappingProxyType({names.get(key, key): value for key, value in border.layouts.items()})),
+        )
+        self.network = edit(renamed)
 
     def clone(self) -> Model:
         """Returns a second model, which shares nodes and weights with this."""

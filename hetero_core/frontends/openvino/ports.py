@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -82,6 +82,16 @@ class Output(ConstOutput):
         network = self._model.network
         layouts = MappingProxyType({**network.border.layouts, self.any_name: letters})
         self._model.network = replace(network, border=replace(network.border, layouts=layouts))
+
+    def set_names(self, names: Set[str]) -> None:
+        """Sets the name. Raises: RuntimeError for several names, and for a name that another value has."""
+        if len(names) != 1:
+            raise RuntimeError(f"'{self.any_name}' has one name; expected a set of one, got {sorted(names)}")
+        (name,) = names
+        if name != self.any_name:
+            self._model.rename_value(self.any_name, name)
+            self.spec, self._identity = replace(self.spec, name=name), (*self._identity[:2], name)
+            self.any_name, self.names = name, {name}
 
     def get_layout(self) -> Layout:
         """Returns `layout`."""

@@ -100,6 +100,8 @@ class InputInfo(OutputInfo):
         if format.name.endswith("PLANES"):
             raise self._refuse(f"{format.name} are several arrays; join the planes, and say {format.name[:4]}_SINGLE_PLANE")
         self._color = format
+        if format.name.endswith("SINGLE_PLANE"):
+            self.fields.setdefault("layout", "NHWC")
         return self
 
     def set_shape(self, shape: Any) -> InputInfo:
@@ -159,10 +161,10 @@ class InputInfo(OutputInfo):
         return self._add("resize", (alg.value, dst_height, dst_width))
 
     def pad(self, pads_begin: Sequence[int], pads_end: Sequence[int], value: float, mode: Any) -> InputInfo:
-        """Adds pixels of a value around the image. Raises: RuntimeError for other modes, and for several values."""
-        if mode.name != "CONSTANT" or not isinstance(value, int | float):
-            raise self._refuse(f"pad with {mode.name} and {value!r}; expected PaddingMode.CONSTANT and one number")
-        return self._add("pad", (pads_begin, pads_end, float(value)))
+        """Adds pixels of a value around the image, or mirrors it. Raises: RuntimeError for SYMMETRIC, and for several values."""
+        if mode.name == "SYMMETRIC" or not isinstance(value, int | float):
+            raise self._refuse(f"pad with {mode.name} and {value!r}; expected PaddingMode.CONSTANT or REFLECT, and one number")
+        return self._add("pad", (pads_begin, pads_end, float(value), mode.name.lower()))
 
     def mean(self, value: float | Sequence[float]) -> InputInfo:
         """Subtracts a number, or one for each channel."""
@@ -182,6 +184,11 @@ class InputInfo(OutputInfo):
         Raises: RuntimeError if an axis has no letter, and if a resize does not end at the model's sizes.
         """
         model_layout = self._find_model_layout()
+        first = next((arguments for step, arguments in self._steps if step == "layout"), None)
+        if isinstance(first, list | tuple):
+            # Without letters of its own, the array has those that these axes bring into the model's order.
+            letter_of_axis = dict(zip(first, model_layout, strict=True))
+            self.fields.setdefault("layout", "".join(letter_of_axis[axis] for axis in sorted(letter_of_axis)))
         layout = str(self.fields.get("layout", model_layout))
         described = [dict(self.fields)]
         if self._spatial:
@@ -202,7 +209,7 @@ class InputInfo(OutputInfo):
                 bounds = zip(self._require_letters(layout), *arguments[:2], strict=True)
                 described[-1][step] = {letter: (first, last) for letter, first, last in bounds if letter in "DHW" or first}
             if step == "pad":
-                described[-1]["pad_value"] = arguments[2]
+                described[-1]["pad_value"], described[-1]["pad_mode"] = arguments[2:]
                 target = {letter: size + sum(described[-1]["pad"].get(letter, (0,))) for letter, size in target.items()}
         for letter, size in self._find_sizes(model_layout).items():
             if target.get(letter, size) != size:

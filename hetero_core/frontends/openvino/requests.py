@@ -34,7 +34,8 @@ class OVDict(Mapping[Any, Any]):
         self._dict = {port: _own(outputs[port.any_name], copies=copies, decodes=decodes) for port in ports}
 
     def __getitem__(self, key: Any) -> Any:
-        return self._dict[next((port for port in self._dict if key in (port.index, port.any_name)), key)]
+        own = (port for port in self._dict if key in (port.index, port.index - len(self), port.any_name))
+        return self._dict[next(own, key)]
 
     def __iter__(self) -> Iterator[ConstOutput]:
         return iter(self._dict)

@@ -26,6 +26,7 @@ HINTS = frozenset(_HINTS.split())
 """Properties that change how fast a model runs or how much memory it takes. A device without such a key computes as it does, in the
 types of the model."""
 SUPPORTED_KEY = "SUPPORTED_PROPERTIES"
+PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
 _PRECISION = "INFERENCE_PRECISION_HINT"
 
 

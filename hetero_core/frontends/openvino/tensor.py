@@ -51,6 +51,10 @@ class Tensor(Listed):
         """A copy of the texts as an array of NumPy's texts."""
         return np.asarray(self.data.astype(str))
 
+    @str_data.setter
+    def str_data(self, texts: Any) -> None:
+        self.data[...] = texts
+
     @property
     def bytes_data(self) -> np.ndarray[Any, Any]:
         """A copy of the texts as an array of NumPy's bytes."""

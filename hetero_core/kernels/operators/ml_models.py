@@ -129,8 +129,11 @@ def _prepare(
 
 
 def _score(xp: Namespace, model: LinearModel, x: Array) -> Array:
-    rows = as_rows(xp, x)
-    return xp.matmul(rows, model.coefficients.astype(rows.dtype)) + model.intercepts.astype(rows.dtype)
+    rows, table = as_rows(xp, x), model.coefficients
+    features, scores = rows.shape[1], table.shape[1]
+    if features < table.shape[0]:  # as in ONNX Runtime, the first coefficients are a row for each score, and the rest is not read
+        table = xp.reshape(xp.reshape(table.T, (-1,))[: features * scores], (scores, features)).T
+    return xp.matmul(rows, table.astype(rows.dtype)) + model.intercepts.astype(rows.dtype)
 
 
 def _prepare_classifier(

@@ -220,7 +220,29 @@ def describe_turns(ov: Any, ppp: Any) -> None:
     steps.pad([0, 1, 0, 0], [0, 0, 0, 0], 5.0, ov.preprocess.PaddingMode.CONSTANT).convert_layout([0, 3, 1, 2])
 
 
-@pytest.mark.parametrize("describe", [describe_bytes, describe_photograph, describe_part, describe_center, describe_turns])
+def describe_mirrored(ov: Any, ppp: Any) -> None:
+    ppp.input().tensor().set_layout(ov.Layout("NCHW")).set_shape([1, 3, 6, 4])
+    ppp.input().preprocess().pad([0, 0, 1, 2], [0, 0, 1, 0], 0.0, ov.preprocess.PaddingMode.REFLECT).mean(1.0)
+
+
+def describe_axes(ov: Any, ppp: Any) -> None:
+    ppp.input().tensor().set_shape([1, 8, 6, 3])
+    ppp.input().preprocess().convert_layout([0, 3, 1, 2])
+
+
+def describe_planes(ov: Any, ppp: Any) -> None:
+    ppp.input().tensor().set_element_type(ov.Type.u8).set_color_format(ov.preprocess.ColorFormat.NV12_SINGLE_PLANE)
+    ppp.input().model().set_layout(ov.Layout("NCHW"))
+    ppp.input().preprocess().convert_element_type(ov.Type.f32).convert_color(ov.preprocess.ColorFormat.RGB)
+
+
+DESCRIPTIONS = (
+    *(describe_bytes, describe_photograph, describe_part, describe_center, describe_turns),
+    *(describe_mirrored, describe_axes, describe_planes),
+)
+
+
+@pytest.mark.parametrize("describe", DESCRIPTIONS)
 def test_preprocessing_answers_as_openvino_does(describe: Any) -> None:
     outputs = []
     for ov in (front, openvino):
