@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_PLANS = 16
+_MOST_RUNS = 8
+"""Of a stream at once, each with a part of its threads; each run under way has an arena of its own."""
 GROUP_ATTENTION = "GroupQueryAttention"
 _MOST_FOUND = 256
 """Input shapes whose plan is noted."""
@@ -145,7 +147,8 @@ class CpuExecutable(Executable):
         if kernels != NUMPY and workers > 1:
             from hetero_cpu.machine.program import TeamPool  # LLVM
 
-            self._teams = TeamPool(workers, most=streams)
+            self._teams = TeamPool(workers, streams=streams)
+            self.pipeline_depth = min(workers, _MOST_RUNS)
         # On a single processor BLAS has a single thread anyway.
         self._product_team = ProductTeam(workers, streams) if needs_limit() else None
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs

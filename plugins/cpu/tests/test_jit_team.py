@@ -16,11 +16,13 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 find_width = pytest.importorskip("hetero_cpu.machine.compiler").find_width
@@ -36,6 +38,8 @@ from hetero_cpu.machine.program import (  # noqa: E402
     Team,
     TeamPool,
 )
+
+from hetero_core import AsyncInferQueue, Core, Extension  # noqa: E402  # as above
 
 MOST_WORKERS = 8
 HERE = Path(__file__).parent
@@ -278,7 +282,7 @@ def test_team_is_closed_when_the_process_takes_itself_apart(monkeypatch: pytest.
 
 def test_collected_team_and_pool_end_their_threads() -> None:
     before = set(list_helpers())
-    team, pool = Team(2), TeamPool(3)
+    team, pool = Team(2), TeamPool(3, streams=2)
     with pool.lease() as first, pool.lease() as second:
         assert first is not second
     threads = [thread for thread in list_helpers() if thread not in before]
@@ -294,8 +298,8 @@ def test_collected_team_and_pool_end_their_threads() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_pool_reuses_its_team_and_lends_none_beyond_its_limit() -> None:
-    pool = TeamPool(2, most=2)
+def test_pool_reuses_its_team_and_lends_none_beyond_its_streams() -> None:
+    pool = TeamPool(2, streams=2)
     with pool.lease() as first:
         assert first is not None
         assert first.workers == 2
@@ -304,9 +308,27 @@ def test_pool_reuses_its_team_and_lends_none_beyond_its_limit() -> None:
             assert third is None
     with pool.lease() as again:
         assert again is first
-    with TeamPool(1).lease() as alone:
+    with TeamPool(1, streams=2).lease() as alone:
         assert alone is None
     pool.close()
+
+
+def test_runs_beside_each_other_share_the_threads_of_a_pool() -> None:
+    pool, before = TeamPool(7, streams=1), set(list_helpers())
+    with ExitStack() as runs:
+        teams = [runs.enter_context(pool.lease()) for _ in range(4)]
+        assert [team.workers if team else 1 for team in teams] == [7, 3, 1, 1]
+        counted = Counted([8] * 5, workers=7)
+        counted.run(0, 5, teams[1])
+    with ExitStack() as runs:
+        runs.enter_context(pool.lease())
+        with pool.lease() as beside:
+            assert beside is teams[1]
+    with pool.lease() as again:
+        assert again is teams[0]
+    assert len(set(list_helpers()) - before) == 6 + 2
+    pool.close()
+    assert set(list_helpers()) <= before
 
 
 def test_closed_pool_ends_a_lent_team_when_it_comes_back() -> None:
@@ -348,7 +370,7 @@ def run_python(program: str, *, first: str = "") -> str:
 
 def test_forked_child_works_alone_and_can_make_teams() -> None:
     run_python("""
-team, pool, one = Team(3), TeamPool(3), Counted([64, 1, 8] * 10, workers=3, steps=100)
+team, pool, one = Team(3), TeamPool(3, streams=2), Counted([64, 1, 8] * 10, workers=3, steps=100)
 for is_parked in (False, True):
     with pool.lease() as lent:
         one.run(0, 30, lent)
@@ -409,3 +431,28 @@ def test_kernel_of_these_tests_finds_calls_that_overlap() -> None:
     counted.program.run(1, 2)
     assert counted.wrong[0] == 2
     assert COMPILER.find(COUNTING) is not None
+
+
+def test_requests_of_one_stream_run_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetero_core.devices.device.count_processors", lambda: 16)
+    met = threading.Barrier(3, timeout=60)
+
+    def meet(x: Any) -> Any:
+        met.wait()
+        return x
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[3] x) => (float[3] y) { a = com.acme.Meet(x) y = Relu(a) }'
+    )
+    with Core() as core:
+        core.add_extension(Extension("com.acme", "Meet", 1, meet, lambda types, attributes: types), "CPU")
+        counts = {threads: core.load_network(model, "CPU", {"INFERENCE_NUM_THREADS": threads}) for threads in (1, 3, 16)}
+        assert {threads: each.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") for threads, each in counts.items()} == {
+            1: 1,
+            3: 3,
+            16: 8,
+        }
+        with AsyncInferQueue(counts[3]) as queue:
+            for value in range(3):
+                queue.start_async({"x": np.full(3, value, np.float32)})
+        assert sorted(request.get_tensor("y")[0] for request in queue) == [0, 1, 2]

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -65,44 +65,53 @@ class Team:
 
 
 class TeamPool:
-    """Teams of one size, made when they are first needed, at most `most` of them. Their threads end on `close` and with the pool."""
+    """Teams for the runs of a network: up to `workers` threads for each of `streams` runs, fewer if more runs are under way.
 
-    __slots__ = ("_is_closed", "_slots", "workers")
+    A run that begins alone has all threads of a stream. Each of several runs has the largest team that leaves as much to the
+    others: half of the threads, a quarter and so on; it works alone if that is a single thread. Teams are made when they are first
+    needed. Their threads end on `close` and with the pool.
+    """
 
-    def __init__(self, workers: int, *, most: int = 4) -> None:
-        self.workers = workers
+    __slots__ = ("_is_closed", "_runs", "_slots", "_threads")
+
+    def __init__(self, workers: int, *, streams: int = 1) -> None:
         self._is_closed = False
+        self._threads = workers * streams
         # A slot is free while it is here: a team, or None for a team that is not made yet. No lock, which a fork could leave locked.
-        self._slots: deque[Team | None] = deque([None] * most if workers > 1 else [])
+        self._slots: dict[int, deque[Team | None]] = {}
+        while workers > 1:
+            self._slots[workers] = deque([None] * (self._threads // workers))
+            workers //= 2
+        self._runs: deque[None] = deque()  # its length is the number of runs that are under way
 
     @contextmanager
     def lease(self) -> Iterator[Team | None]:
-        """Yields a team for the caller alone; None if all are in use, or the pool is closed: the caller works alone."""
+        """Yields a team for the caller alone; None if the caller works alone, as after `close`."""
+        self._runs.append(None)
+        share, slots, team = self._threads // len(self._runs), deque[Team | None](), None
         try:
-            team = self._slots.pop()
-        except IndexError:
-            yield None
-            return
-        try:
-            if team is None:
-                team = Team(self.workers)
+            for size, free in self._slots.items():
+                if size <= share:
+                    with suppress(IndexError):  # all are in use
+                        team, slots = free.pop() or Team(size), free
+                    break
             yield team
         finally:
+            self._runs.pop()
             # To the end from which the next run takes: the team that ran last is awake.
-            self._slots.append(team)
+            if team is not None:
+                slots.append(team)
             if self._is_closed:
                 self.close()
 
     def close(self) -> None:
         """Ends the threads: of free teams now, of those in use when they come back."""
         self._is_closed = True
-        while self._slots:
-            try:
-                team = self._slots.pop()
-            except IndexError:  # another thread closes, too
-                return
-            if team is not None:
-                team.close()
+        for slots in self._slots.values():
+            with suppress(IndexError):  # another thread closes, too
+                while slots:
+                    if (team := slots.pop()) is not None:
+                        team.close()
 
 
 def _make_memory() -> Array:
