@@ -308,6 +308,8 @@ def reverse_sequence(xp: Namespace, x: Array, sequence_lens: Array, *, batch_axi
     return y
 
 
+_TRIANGLE_ROWS = 64
+"""Rows of a triangle that are copied together."""
 _TRIANGLES = BOOL | INT64 | {"float32", "float64"}
 
 
@@ -317,9 +319,17 @@ def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) ->
     """Returns the upper or lower triangle of the last two axes, k diagonals off; the rest is 0."""
     offset = 0 if k is None else integers_of(k)[0]
     rows, columns = x.shape[-2:]
-    distance = xp.arange(columns).reshape((1, -1)) - xp.arange(rows).reshape((-1, 1))
-    mask = distance >= offset if upper else distance <= offset
-    return xp.where(mask, x, xp.zeros((), dtype=x.dtype))
+    y = xp.zeros_like(x)
+    for first in range(0, rows, _TRIANGLE_ROWS):
+        last = min(first + _TRIANGLE_ROWS, rows)
+        # The columns of which some rows of the block keep elements and some do not; all rows keep those on the other side.
+        begin, end = (min(max(edge + offset, 0), columns) for edge in ((first, last - 1) if upper else (first + 1, last)))
+        block, band = (..., slice(first, last)), (..., slice(first, last), slice(begin, end))
+        whole = (*block, slice(end, columns) if upper else slice(0, begin))
+        distance = xp.arange(begin, end).reshape((1, -1)) - xp.arange(first, last).reshape((-1, 1))
+        mask = distance >= offset if upper else distance <= offset
+        y = assign(assign(y, whole, x[whole]), band, xp.where(mask, x[band], y[band]))
+    return y
 
 
 @kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})

@@ -239,7 +239,8 @@ def roi_align(
                     keeps_one=shift == 0,
                 )
             )
-        regions.append(_pool_region(xp, wide[item], corners, outputs, mode))
+        mean = _average_region(xp, wide[item], corners, outputs) if mode == "avg" else None
+        regions.append(_pool_region(xp, wide[item], corners, outputs, mode) if mean is None else mean)
     if not regions:
         return xp.zeros((0, x.shape[1], *outputs), dtype=x.dtype)
     return narrow(xp.stack(regions), x.dtype)
@@ -259,10 +260,11 @@ def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Arr
     return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
 
 
-def _sample_line(
-    begin: float, end: float, outputs: int, sampling_ratio: int, size: int, *, keeps_one: bool
-) -> list[tuple[list[int], list[float]]]:
-    """Returns the lower and the upper neighbours of all samples along an axis, with their weights (0 far outside).
+_Line = tuple[Vector, Vector]
+
+
+def _sample_line(begin: float, end: float, outputs: int, sampling_ratio: int, size: int, *, keeps_one: bool) -> _Line:
+    """Returns the lower and the upper neighbours of all samples along an axis, (2, samples), and their weights (0 far outside).
 
     Without the half-pixel shift a region is at least an element long.
     """
@@ -270,25 +272,43 @@ def _sample_line(
     samples = sampling_ratio if sampling_ratio > 0 else int(np.ceil(length / outputs))
     places = begin + (np.arange(outputs * samples) + 0.5) * (length / outputs / max(samples, 1))
     counted = (places >= -1) & (places <= size)
-    clipped = np.clip(places, 0, size - 1)
+    clipped = np.minimum(np.maximum(places, 0), size - 1)
     low = np.floor(clipped).astype(int)
     high = np.minimum(low + 1, size - 1)
     fraction = clipped - low
-    return [(low.tolist(), ((1 - fraction) * counted).tolist()), (high.tolist(), (fraction * counted).tolist())]
+    return np.stack([low, high]), np.stack([(1 - fraction) * counted, fraction * counted])
 
 
-def _pool_region(
-    xp: Namespace, x: Array, corners: list[list[tuple[list[int], list[float]]]], outputs: tuple[int, int], mode: str
-) -> Array:
+def _average_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tuple[int, int]) -> Array | None:
+    """Returns the mean of the samples of each bin as two products of matrices; None if a sum is not finite.
+
+    Products with the zeros of a matrix would spread an infinity or NaN to bins that do not read it.
+    """
+    matrices, cut = [], [slice(None)]
+    for (positions, weights), count in zip(corners, outputs, strict=True):
+        samples = positions.shape[1] // count
+        if samples == 0:
+            return None
+        first, end = int(positions.min()), int(positions.max()) + 1
+        places = np.arange(count).repeat(samples) * (end - first) + positions - first
+        sums = np.bincount(places.reshape(-1), weights.reshape(-1) / samples, count * (end - first))
+        matrices.append(xp.asarray(sums.reshape(count, -1), dtype=x.dtype))
+        cut.append(slice(first, end))
+    with np.errstate(invalid="ignore"):
+        y = xp.matmul(xp.matmul(matrices[0], x[tuple(cut)]), matrices[1].T)
+    return y if bool(xp.isfinite(y).all()) else None
+
+
+def _pool_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tuple[int, int], mode: str) -> Array:
     """Returns (channels, *outputs): the mean of the samples of each bin, or the largest weighted corner of all its samples.
 
     Taking the maximum of weighted corners instead of samples is what the official case and ONNX Runtime both do.
     """
     combine = xp.add if mode == "avg" else xp.maximum
     pooled: Array = None
-    for rows, row_weights in corners[0]:
-        for columns, column_weights in corners[1]:
-            read = xp.take(xp.take(x, xp.asarray(rows, dtype=np.int64), axis=1), xp.asarray(columns, dtype=np.int64), axis=2)
+    for rows, row_weights in zip(*corners[0], strict=True):
+        for columns, column_weights in zip(*corners[1], strict=True):
+            read = xp.take(xp.take(x, xp.asarray(rows), axis=1), xp.asarray(columns), axis=2)
             weights = xp.asarray(row_weights, dtype=x.dtype)[:, None] * xp.asarray(column_weights, dtype=x.dtype)[None]
             part = read * weights
             pooled = part if pooled is None else combine(pooled, part)

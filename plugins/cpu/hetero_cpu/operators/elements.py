@@ -365,9 +365,10 @@ def _make_running_sum(dtype: str, has_rows: bool, is_exclusive: bool, is_reverse
 
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "count", "size"))
+        step: Number | int = nbytes
         if has_rows:
             first = chunk * p["size"]
-            groups, step = ((_RUNS, 1), (1, 1)), nbytes
+            groups = ((_RUNS, 1), (1, 1))
             end, base = (first + p["size"]).at_most(p["count"]), code.number(0)
         else:
             first, step = chunk % p["size"] * _COLUMNS, p["count"] * nbytes

@@ -31,12 +31,12 @@ _PARAMETERS = ("table", "flat", "indices", "outer", "count", "inner", "outer_byt
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """The facts that are compiled in: the axes that have an index, whether rows are written or added, and whether a row is a word."""
+    """The facts that are compiled in: the axes that have an index, whether rows are written or added, and the bytes of rows of one word."""
 
     depth: int
     writes: bool = False
     adds: bool = False
-    is_word: bool = False
+    word: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def plan_indexed_read(site: Site) -> Recipe | None:
     walk = _find_walk(site, table, indices)
     if walk is None:
         return None
-    kernel = _make_kernel(_Access(len(walk.axes), is_word=not is_open(walk.length) and walk.length == 1))
+    kernel = _make_kernel(_Access(len(walk.axes), word=_find_word(walk)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         return [*_check(site, walk, *reads), _call(kernel, walk, reads[0], writes[0], reads[1])]
@@ -84,7 +84,7 @@ def plan_indexed_write(site: Site) -> Recipe | None:
     staging = None if updates.flags.c_contiguous else plan_copy(lay_empty(updates.shape, x.dtype), updates, workers=site.workers)
     if copy is None or (staging is None and not updates.flags.c_contiguous):
         return None
-    access = _Access(len(walk.axes), True, reduction == "add", not is_open(walk.length) and walk.length == 1)
+    access = _Access(len(walk.axes), True, reduction == "add", _find_word(walk))
     kernel = _make_kernel(access)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
@@ -102,6 +102,10 @@ def plan_indexed_write(site: Site) -> Recipe | None:
         kernels=tuple(dict.fromkeys(kernels)),
         calls_functions=site.constants.get(name) is None,
     )
+
+
+def _find_word(walk: _Walk) -> int:
+    return int(walk.length) * FLOAT_BYTES if not is_open(walk.length) and walk.length <= 2 else 0
 
 
 def _count_rows(walk: _Walk) -> int:
@@ -181,7 +185,9 @@ def _emit(name: str, width: int, *, access: _Access) -> Code:
             # Negative indices count from the end.
             place = place + (index < 0).choose(index + p[f"size_{axis}"], index) * p[f"bytes_{axis}"]
         target, source = (place, flat) if access.writes else (flat, place)
-        if access.is_word:
+        if access.word > FLOAT_BYTES and not access.adds:
+            code.store_number(target, code.load_number(source))
+        elif access.word == FLOAT_BYTES:
             word = code.load_scalar(source)
             code.store(target, code.load_scalar(target) + word if access.adds else word)
         elif access.adds:

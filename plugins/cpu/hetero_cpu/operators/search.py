@@ -23,11 +23,14 @@ from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_rows_of_chunk
+from hetero_cpu.symbols.sizes import is_open
 
 _PARAMETERS = (
     "x", "x_outer", "x_step", "x_inner", "values", "positions", "inner", "length", "count", "rows", "rows_of_chunk",
 )  # fmt: skip
 """Addresses, strides of x in bytes, and sizes: `count` of the `length` elements of each row; `inner` rows lie side by side."""
+_FEWEST_SORTED = 256
+"""Elements from which NumPy, which sorts vectors, takes less time than a heap if they are an eighth of a row."""
 _HALF = 1 << 32
 _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 """The bits of an infinite float32, and the order of a NaN."""
@@ -55,6 +58,8 @@ def plan_top(site: Site) -> Recipe | None:
     if len(site.group.outputs) != 2 or not all(site.group.outputs) or site.group.epilogue or count < 1:
         return None
     if not np.may_share_memory(x.reshape(shape), x) or count > shape[1]:
+        return None
+    if not is_open(shape[1]) and count >= _FEWEST_SORTED and count * 8 >= shape[1]:
         return None
     search = _Search(x.dtype.name, bool(node.attributes.get("largest", 1)))
     kernel = Kernel(f"top_{name_fields(search)}", partial(_emit, search=search))

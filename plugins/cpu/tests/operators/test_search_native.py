@@ -66,6 +66,26 @@ def test_elements_and_positions_are_those_of_the_sort(
         np.testing.assert_array_equal(answer["y"].view(np.int32), np.take_along_axis(x, expected, axis).view(np.int32))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(("shape", "axis", "count"), [((3, 2048), -1, 256), ((2, 300, 2), 1, 300), ((700,), 0, 500)])
+def test_large_part_of_a_row_is_sorted_by_numpy(
+    core: Core, shape: tuple[int, ...], axis: int, count: int, largest: int, dtype: Any
+) -> None:
+    x = draw(dtype, *shape)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({"float" if dtype == np.float32 else "int32"}[{", ".join(map(str, shape))}] x) => '
+        f"({'float' if dtype == np.float32 else 'int32'}[{', '.join('abc'[: x.ndim])}] y, int64[{', '.join('abc'[: x.ndim])}] places) "
+        f"<int64[1] k = {{{count}}}> {{ y, places = TopK <axis = {axis}, largest = {largest}> (x, k) }}"
+    )
+    loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    answer = loaded.infer({"x": x})
+    assert loaded.get_metric("CPU_FOREIGN_STEPS") == 1
+    expected = np.apply_along_axis(lambda row: order(row, count, is_largest=bool(largest)), axis, x)
+    np.testing.assert_array_equal(answer["places"], expected)
+    np.testing.assert_array_equal(answer["y"].view(np.int32), np.take_along_axis(x, expected, axis).view(np.int32))
+
+
 @pytest.mark.parametrize("is_open", [False, True])
 def test_more_elements_than_there_are_raise_the_toolkits_error(core: Core, is_open: bool) -> None:
     size = "n" if is_open else "3"
