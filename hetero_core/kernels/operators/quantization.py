@@ -128,6 +128,10 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     return values.reshape((-1, *(1,) * (len(shape) - place - 1)))
 
 
+def _count_dequantized(x: Array, x_scale: Array, *_: Any, **__: Any) -> int:
+    return x.size * 4
+
+
 @kernel(
     "DequantizeLinear",
     since=(10,),
@@ -145,6 +149,7 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     since=(13, 19, 21, 23),
     dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
     choices={"output_dtype": (0, 1, 10, 16)},
+    count_bytes=_count_dequantized,
 )
 @kernel(
     "DequantizeLinear",
@@ -152,6 +157,7 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     dtypes=(_NARROW | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW | {"int32"}),
     choices={"output_dtype": (0, 1, 10, 16)},
     refuse=partial(_refuse_power_of_two, attribute="output_dtype"),
+    count_bytes=_count_dequantized,
 )
 def dequantize_linear(
     xp: Namespace,
