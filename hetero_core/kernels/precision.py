@@ -56,7 +56,7 @@ def narrow(x: Array, dtype: Any) -> Array:
 
 def integers_of(x: Array | None) -> tuple[int, ...]:
     """Returns the elements of a host array (a shape, axes, pads, ...) as plain integers; () for None."""
-    return () if x is None else tuple(int(value) for value in np.asarray(x).reshape(-1))
+    return () if x is None else tuple(map(int, np.asarray(x).reshape(-1).tolist()))
 
 
 def normalize_axis(axis: int, rank: int) -> int:

@@ -10,7 +10,7 @@ import onnx
 import onnx.helper as oh
 import pytest
 from hetero_cpu.transforms.pads import fold_pads
-from hetero_cpu.transforms.reshapes import eliminate_idle
+from hetero_cpu.transforms.reshapes import drop_zero_states, eliminate_idle
 from hetero_tests.passes import check, draw_array, list_operators
 from hetero_tests.passes import parse as parse_with
 from hetero_tests.samples import DRAWS
@@ -82,6 +82,42 @@ def test_no_op_node_is_removed(core: Core, text: str) -> None:
 def test_node_that_only_looks_like_a_no_op_stays(core: Core, text: str, shape_text: str) -> None:
     network = core.read_network(parse(f"g (float[2,3,4] x) => (float{shape_text} y) {{ {text} }}"))
     assert eliminate_idle(network) is network
+
+
+STEPS: dict[str, Any] = {
+    "w1": draw_array(1, 1, 8, 3),
+    "r1": draw_array(2, 1, 8, 2),
+    "wg": draw_array(3, 1, 6, 3),
+    "rg": draw_array(4, 1, 6, 2),
+    "zero": np.zeros((1, 1, 1), np.float32),
+    "size": np.array([1, 4, 2]),
+    "tall": np.array([2, 4, 2]),
+    "begin": np.array([0]),
+    "end": np.array([1]),
+}
+ROWS = "g (float[5,4,3] x) => (float[5,1,4,2] y)"
+NO_STATE = "h = ConstantOfShape <value = float[1] {0.0}> (size)"
+ONES = "h = ConstantOfShape <value = float[1] {1.0}> (size)"
+ONE_STATE = f"{NO_STATE} {ONES.replace('h =', 'c =')}"
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs"),
+    [
+        (f"{NO_STATE} y = LSTM <hidden_size = 2> (x, w1, r1, , , h, h)", ["x", "w1", "r1", "", "", "", ""]),
+        (f"{ONE_STATE} y = LSTM <hidden_size = 2> (x, w1, r1, , , h, c)", ["x", "w1", "r1", "", "", "", "c"]),
+        ("h = Expand (zero, size) y = GRU <hidden_size = 2> (x, wg, rg, , , h)", ["x", "wg", "rg", "", "", ""]),
+        (
+            f"{NO_STATE.replace('h =', 't =').replace('size', 'tall')} h = Slice (t, begin, end) y = GRU <hidden_size = 2> (x, wg, rg, , , h)",
+            ["x", "wg", "rg", "", "", ""],
+        ),
+        (f"{ONES} y = GRU <hidden_size = 2> (x, wg, rg, , , h)", ["x", "wg", "rg", "", "", "h"]),
+    ],
+    ids=["both states", "one of two", "expanded", "cut from a stack", "ones stay"],
+)
+def test_first_states_of_zeros_are_dropped(core: Core, text: str, inputs: list[str]) -> None:
+    model = parse_with(f"{ROWS} {{ {text} }}", STEPS, opset=18)
+    assert list(check(core, model, drop_zero_states).nodes[-1].inputs) == inputs
 
 
 def make_convolution(pads: list[int], own: list[int], number: float, **attributes: Any) -> onnx.ModelProto:

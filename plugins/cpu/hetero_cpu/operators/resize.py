@@ -44,12 +44,13 @@ def _emit(name: str, width: int, down: int, right: int) -> Code:
         image, place = line // p["rows"], line % p["rows"]
         x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + place * p["y_row"]
         lines = [x + code.load_number(p["row_offsets"] + place * (8 * down), 8 * i) for i in range(down)]
-        downs = [code.load_scalar(p["row_weights"] + place * (FLOAT_BYTES * down), FLOAT_BYTES * i) for i in range(down)]
+        weights = p["row_weights"] + place * (FLOAT_BYTES * down)
+        downs = [code.load_scalar(weights, FLOAT_BYTES * i) for i in range(down)] if down > 1 else []
         with code.loop(0, p["pixels"]) as pixel:
             target = y + pixel * p["y_pixel"]
             columns = [code.load_number(p["column_offsets"] + pixel * (8 * right), 8 * j) for j in range(right)]
             weights = p["column_weights"] + pixel * (FLOAT_BYTES * right)
-            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)]
+            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)] if right > 1 else []
             sources = [start + column for start in lines for column in columns]
             if down == right == 1:
                 emit_copy(code, target, sources[0], p["channels"] * FLOAT_BYTES)
@@ -208,10 +209,10 @@ def _plan_volume(site: Site, taps: int, samplings: Samplings, scales: Scales) ->
 
 def _bind_image(site: Site, kernel: Kernel, x: Array, y: Array, samplings: Samplings, scales: Scales) -> NativeCall:
     batch, channels, height, width = y.shape
-    numbers, tables = {}, []
+    numbers, tables = {"row_weights": 0, "column_weights": 0}, []
     for axis, name in ((2, "row"), (3, "column")):
         purpose = samplings[axis - 2], scales[axis - 2]
-        for part, make in (("offsets", _make_offsets), ("weights", _make_weights)):
+        for part, make in (("offsets", _make_offsets), ("weights", _make_weights))[: _TAPS[purpose[0].mode]]:
             tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
             numbers[f"{name}_{part}"] = address_of(tables[-1])
     lines = batch * height
@@ -267,7 +268,7 @@ def _make_weights(sampling: Sampling, scale: float | None, size: int, output: in
     return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[1], np.float32)
 
 
-@lru_cache(8)  # positions and weights of an axis are asked for in turn
+@lru_cache(64)  # for positions and weights in turn, and again for a height beside other widths
 def _find_taps(sampling: Sampling, scale: float | None, size: int, output: int) -> tuple[Array, Array]:
     exact = Fraction(output, size) if scale is None else Fraction(scale)
     if exact == 1 and output == size:

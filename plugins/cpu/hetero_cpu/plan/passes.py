@@ -228,6 +228,7 @@ PASSES = (
         "Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
+    OperatorPass(f"{_OWN}.reshapes", "drop_zero_states", "GRU LSTM RNN"),
     unroll_loops,
     express_einsum,
     OperatorPass(

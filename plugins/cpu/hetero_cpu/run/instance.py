@@ -217,7 +217,7 @@ class BoundSizes:
     """All that a run reads for a set of sizes, never changed; valid until the arena grows.
 
     `shapes`: of the outputs outside the arena. `numbers`: of calls and chunks, with addresses of external memory counted from its begin.
-    `laid`: arrays by their place in the plan, `named`: by value. `calls`: of the functions.
+    `laid`: arrays by their place in the plan, `named`: by value. `calls`: of the functions. `nbytes`: that are kept beside the arena.
     """
 
     products: Products
@@ -229,11 +229,8 @@ class BoundSizes:
     laid: dict[int, Array]
     named: dict[str, Array]
     calls: tuple[partial[Any], ...]
+    nbytes: int
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes that are kept beside the arena."""
-        return sum(array.nbytes for array in (self.numbers, *self.tables, *self.shape_constants)) + _LAID_BYTES * len(self.laid)
 
 
 class Instance:
@@ -428,7 +425,8 @@ class Instance:
             shape_constants = plan.compute_shape_constants(described.elements)
         laid, calls = self._lay(described, before)
         named = {name: laid[index] for name, index in plan.numbers.inside.items()}
-        return BoundSizes(products, described, shapes, shape_constants, tables, numbers, laid, named, calls)
+        nbytes = numbers.nbytes + sum([array.nbytes for array in (*tables, *shape_constants)]) + _LAID_BYTES * len(laid)
+        return BoundSizes(products, described, shapes, shape_constants, tables, numbers, laid, named, calls, nbytes)
 
     def _lay(self, described: Described, before: BoundSizes | None) -> tuple[dict[int, Array], tuple[partial[Any], ...]]:
         """Returns the arrays that are used by name or function, and the calls of functions; those that have not moved are shared."""

@@ -1,12 +1,16 @@
-"""Passes over nodes that only move elements: they merge transposes and remove nodes without effect. Sizes must be known."""
+"""Passes over nodes that only move elements: they merge transposes and remove nodes without effect. Sizes must be known, but for states."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
+
+import numpy as np
 
 from hetero_core.kernels.operators.layout import find_sources
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, sizes_of
+from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
@@ -14,6 +18,7 @@ from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
+_OF_CHOSEN_ELEMENTS = frozenset({"Expand", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _TRANSPOSE_OPSET = 21
 
 
@@ -51,6 +56,31 @@ def _is_idle(network: Network, node: Node) -> bool:
         pads = node.attributes.get("pads") if node.since_version < 11 else read_integers(network, node.inputs[1])
         return pads is not None and not any(pads)
     return False
+
+
+def drop_zero_states(network: Network) -> Network:
+    """Returns the network without the first states of LSTM, GRU and RNN that are zeros, as they are if absent; no sizes are asked for."""
+
+    def find(node: Node) -> Replacement | None:
+        if node.op_type not in ("GRU", "LSTM", "RNN") or node.domain:
+            return None
+        inputs = ["" if place in (5, 6) and _is_zero(network, value) else value for place, value in enumerate(node.inputs)]
+        return None if inputs == list(node.inputs) else Replacement((replace(node, inputs=tuple(inputs)),))
+
+    replaced = replace_nodes(network, find)
+    return network if replaced is network else drop_unread(replaced)
+
+
+def _is_zero(network: Network, value: str) -> bool:
+    """Says whether all elements of a value are 0, for all sizes."""
+    while value not in network.initializers:
+        node = network.find_producer(value)
+        if node is None or node.domain or node.op_type not in {*_OF_CHOSEN_ELEMENTS, "ConstantOfShape"}:
+            return False
+        if node.op_type == "ConstantOfShape":
+            return not np.any(node.attributes.get("value", 0))
+        value = node.inputs[0]
+    return not network.initializers[value].array.any()
 
 
 def write_pads(network: Network) -> Network:
