@@ -72,45 +72,50 @@ class TeamPool:
     needed. Their threads end on `close` and with the pool.
     """
 
-    __slots__ = ("_is_closed", "_runs", "_slots", "_threads")
+    __slots__ = ("_is_closed", "_runs", "_slots")
 
     def __init__(self, workers: int, *, streams: int = 1) -> None:
         self._is_closed = False
-        self._threads = workers * streams
-        # A slot is free while it is here: a team, or None for a team that is not made yet. No lock, which a fork could leave locked.
-        self._slots: dict[int, deque[Team | None]] = {}
-        while workers > 1:
-            self._slots[workers] = deque([None] * (self._threads // workers))
-            workers //= 2
         self._runs: deque[None] = deque()  # its length is the number of runs that are under way
+        # By the number of runs; the last is for all larger numbers, and has none. A slot is free while it is here: a team, or the size
+        # of a team that is not made yet. No lock, which a fork could leave locked.
+        self._slots: list[deque[Team | int]] = []
+        threads = workers * streams
+        while workers > 1:
+            slots = deque[Team | int]([workers] * (threads // workers))
+            self._slots += [slots] * (threads // workers - len(self._slots))
+            workers //= 2
+        self._slots.append(deque())
 
     @contextmanager
     def lease(self) -> Iterator[Team | None]:
         """Yields a team for the caller alone; None if the caller works alone, as after `close`."""
-        self._runs.append(None)
-        share, slots, team = self._threads // len(self._runs), deque[Team | None](), None
+        runs = self._runs
+        slots = self._slots[min(len(runs), len(self._slots) - 1)]
         try:
-            for size, free in self._slots.items():
-                if size <= share:
-                    with suppress(IndexError):  # all are in use
-                        team, slots = free.pop() or Team(size), free
-                    break
+            team = slots.pop() if slots else None
+        except IndexError:  # another thread closes
+            team = None
+        runs.append(None)
+        try:
+            if isinstance(team, int):
+                team = Team(team)
             yield team
         finally:
-            self._runs.pop()
-            # To the end from which the next run takes: the team that ran last is awake.
+            runs.pop()
             if team is not None:
+                # To the end from which the next run takes: the team that ran last is awake.
                 slots.append(team)
-            if self._is_closed:
-                self.close()
+                if self._is_closed:
+                    self.close()
 
     def close(self) -> None:
         """Ends the threads: of free teams now, of those in use when they come back."""
         self._is_closed = True
-        for slots in self._slots.values():
+        for slots in self._slots:
             with suppress(IndexError):  # another thread closes, too
                 while slots:
-                    if (team := slots.pop()) is not None:
+                    if isinstance(team := slots.pop(), Team):
                         team.close()
 
 
