@@ -1,4 +1,4 @@
-"""RegexFullMatch and Tokenizer against ONNX Runtime; both use RE2 expressions, which run in linear time."""
+"""RegexFullMatch, Tokenizer and TfIdfVectorizer against ONNX Runtime; the first two use RE2 expressions, which run in linear time."""
 
 from __future__ import annotations
 
@@ -99,6 +99,9 @@ def make_tokenizer(x: np.ndarray[Any, Any], **attributes: Any) -> onnx.ModelProt
     [
         {"tokenexp": "[a-z]+"},
         {"tokenexp": "[a-z]+", "mincharnum": 2},
+        {"tokenexp": "[a-zA-Z0-9_]+"},
+        {"tokenexp": r"\w+", "mincharnum": 2},
+        {"tokenexp": r"[\dx]+"},
         {"tokenexp": "."},
         {"tokenexp": "b?"},
         {"separators": [" "]},
@@ -140,6 +143,32 @@ def test_expression_outside_re2_is_refused(attributes: dict[str, Any], reason: s
 def test_attribute_mark_is_refused() -> None:
     with pytest.raises(UnsupportedNodesError, match="attribute 'mark' of com.microsoft:Tokenizer-1 is 1; implemented: 0"):
         compile_program(read_network(make_tokenizer(SENTENCES, tokenexp=".", mark=1)))
+
+
+@pytest.mark.parametrize("shape", [(40,), (1, 40), (9, 17), (3, 2), (4, 0), (0, 5)])
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize(("least", "most", "skips"), [(1, 1, 0), (1, 3, 0), (2, 3, 2), (1, 2, 5)])
+def test_n_grams_are_counted_as_by_onnxruntime(least: int, most: int, skips: int, mode: str, shape: tuple[int, ...]) -> None:
+    pool = ["a", "b", "d", *("a", "a"), *("a", "c"), *("c", "b"), *("a", "b", "c"), *("b", "b", "b")]
+    node = helper.make_node(
+        "TfIdfVectorizer", ["x"], ["y"], min_gram_length=least, max_gram_length=most, max_skip_count=skips, mode=mode, pool_strings=pool,
+        ngram_counts=[0, 3, 9], ngram_indexes=[4, 0, 7, 6, 1, 2, 3, 5], weights=[2.0, 0.5, 1.0, 3.0, 0.25, 1.5, 4.0, 0.125],
+    )  # fmt: skip
+    specs = [
+        helper.make_tensor_value_info("x", TensorProto.STRING, shape),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph([node], "g", specs[:1], specs[1:]), opset_imports=opsets, ir_version=8)
+    x = np.random.default_rng(0).choice(np.array(list("abcde"), object), shape)
+    (counts,) = compile_program(read_network(model)).run((x,))
+    if x.size:
+        (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+            None, {"x": x}
+        )
+        np.testing.assert_array_equal(counts, expected, strict=True)
+    else:
+        np.testing.assert_array_equal(counts, np.zeros((*shape[:-1], 8), np.float32), strict=True)
 
 
 def test_element_type_of_the_tokens_is_known() -> None:

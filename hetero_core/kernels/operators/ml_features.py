@@ -145,6 +145,10 @@ def _look_up(lookup: Lookup, x: Array) -> Array:
         places = np.searchsorted(keys, x)
         is_key = keys.take(places, mode="clip") == x
         return lookup.values.take(np.where(is_key, places, keys.size if kind == "i" else keys.size + (x != x)))
+    if x.size == 1:
+        key, result = x.item(), np.empty(x.shape, lookup.dtype)
+        result.fill(lookup.value_of_key.get(_NAN if key != key else key, lookup.default))
+        return result
     elements, get = x.ravel().tolist(), lookup.value_of_key.get
     results = (
         [get(_NAN if key != key else key, lookup.default) for key in elements]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import prod
 from typing import Any
 
@@ -153,16 +154,20 @@ def string_normalizer(
     return y if x.ndim == 1 else y.reshape((1, -1))
 
 
-@kernel(
-    "TfIdfVectorizer",
-    since=(9,),
-    dtypes=STRING | (NUMBERS & {"int32", "int64"}),
-    choices={"mode": ("TF", "IDF", "TFIDF")},
-    runs_on_host=True,
-)
-def tfidf_vectorizer(
+@dataclass(frozen=True, slots=True)
+class GramRule:
+    """The output position of each n-gram, the (length, step) of those that are looked for, the outputs, and the mode with its weights."""
+
+    slots: Mapping[tuple[str | int, ...], int]
+    strides: tuple[tuple[int, int], ...]
+    width: int
+    mode: str
+    scale: Array
+
+
+def _prepare_tfidf(
     xp: Namespace,
-    x: Array,
+    input_types: InputTypes,
     *,
     max_gram_length: int,
     max_skip_count: int,
@@ -173,29 +178,53 @@ def tfidf_vectorizer(
     pool_int64s: tuple[int, ...] = (),
     pool_strings: tuple[str, ...] = (),
     weights: tuple[float, ...] | None = None,
-) -> Array:
+) -> GramRule:
+    # A single element has nothing to skip.
+    strides = [
+        (length, skip + 1)
+        for length in range(min_gram_length, max_gram_length + 1)
+        for skip in range(max_skip_count + 1 if length > 1 else 1)
+    ]
+    width = max(ngram_indexes) + 1
+    scale = np.ones(width, dtype=np.float32)
+    if weights is not None and mode != "TF":
+        scale[list(ngram_indexes)] = weights
+    slots = _index_pool(pool_strings or pool_int64s, ngram_counts, ngram_indexes)
+    return GramRule(slots, tuple(strides), width, mode, scale)
+
+
+@kernel(
+    "TfIdfVectorizer",
+    since=(9,),
+    dtypes=STRING | (NUMBERS & {"int32", "int64"}),
+    choices={"mode": ("TF", "IDF", "TFIDF")},
+    runs_on_host=True,
+    prepare=_prepare_tfidf,
+)
+def tfidf_vectorizer(xp: Namespace, x: Array, *, prepared: GramRule) -> Array:
     """Returns how often each n-gram of the pool occurs in each row, with 0 to max_skip_count elements left out between its members.
 
     TF gives counts, IDF the weights of present n-grams, TFIDF their product.
     """
-    slots = _index_pool(pool_strings or pool_int64s, ngram_counts, ngram_indexes)
-    rows = x.reshape((1, -1)) if x.ndim <= 1 else x
-    counts = np.zeros((len(rows), max(ngram_indexes) + 1), dtype=np.float32)
-    for row, elements in enumerate(rows.tolist()):
-        for length in range(min_gram_length, max_gram_length + 1):
-            # A single element has nothing to skip.
-            for skip in range(max_skip_count + 1 if length > 1 else 1):
-                step = skip + 1
-                for begin in range(len(elements) - (length - 1) * step):
-                    slot = slots.get(tuple(elements[begin : begin + (length - 1) * step + 1 : step]))
-                    if slot is not None:
-                        counts[row, slot] += 1
-    if mode != "TF":
-        scale = np.ones(counts.shape[1], dtype=np.float32)
-        if weights is not None:
-            scale[list(ngram_indexes)] = weights
-        counts = (counts > 0) * scale if mode == "IDF" else counts * scale
-    return counts.astype(np.float32).reshape(counts.shape[1:] if x.ndim <= 1 else counts.shape)
+    # A list for each row would have Python's collector walk over all of them.
+    flat, elements = x.ravel().tolist(), x.shape[-1] if x.ndim else 1
+    counts = np.zeros((x.shape[0] if x.ndim > 1 else 1, prepared.width), dtype=np.float32)
+    for length, step in prepared.strides:
+        reach = (length - 1) * step
+        if reach >= elements or not flat:
+            continue
+        count = len(flat) - reach
+        grams = zip(*(flat[k * step : k * step + count] for k in range(length)), strict=True)
+        slots = np.fromiter(map(prepared.slots.get, grams, repeat(-1)), np.int64, count)
+        is_found = slots >= 0
+        if reach:
+            # Those that begin in a row and end in the next are none.
+            is_found &= np.arange(count) % elements < elements - reach
+        (places,) = is_found.nonzero()
+        np.add.at(counts.reshape(-1), places // elements * prepared.width + slots[places], np.float32(1))
+    if prepared.mode != "TF":
+        counts = (counts > 0) * prepared.scale if prepared.mode == "IDF" else counts * prepared.scale
+    return counts.reshape(counts.shape[1:] if x.ndim <= 1 else counts.shape)
 
 
 def _index_pool(
@@ -218,6 +247,10 @@ class TokenRule:
     pad_value: str
 
 
+_RUN = re.compile(r"(?:\[(?:[A-Za-z0-9](?:-[A-Za-z0-9])?|_|\\[dw])+\]|\\[dw])\+")
+"""Runs of ASCII characters of one class, in which Python's expressions are RE2's; `re2` takes some microseconds for each match."""
+
+
 def _prepare_tokenizer(
     xp: Namespace,
     input_types: InputTypes,
@@ -237,6 +270,10 @@ def _prepare_tokenizer(
             # Not as it stands in any specification: ONNX Runtime then makes no tokens at all.
             raise ValueError(f"has the separator {separator!r}, which matches the empty text")
 
+    least = max(mincharnum, 1)
+    if _RUN.fullmatch(tokenexp):
+        return TokenRule(re.compile(f"{tokenexp[:-1]}{{{least},}}", re.ASCII).findall, pad_value)
+
     def cut(text: str) -> list[str]:
         if tokenexp:
             pieces = [text[begin:end] for begin, end in searches[0](text)]
@@ -246,7 +283,7 @@ def _prepare_tokenizer(
             pieces = [text]
             for search in searches:
                 pieces = [part for piece in pieces for part in _split(piece, search(piece))]
-        return [piece for piece in pieces if len(piece) >= max(mincharnum, 1)]
+        return [piece for piece in pieces if len(piece) >= least]
 
     return TokenRule(cut, pad_value)
 
@@ -272,11 +309,17 @@ def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
 
     Of several matches at a place the longest counts.
     """
-    cut = [prepared.cut(str(text)) for text in x.reshape(-1)]
-    y = np.full((len(cut), max((len(tokens) for tokens in cut), default=0)), prepared.pad_value, dtype=object)
-    for row, tokens in enumerate(cut):
-        y[row, : len(tokens)] = tokens
-    return y.reshape((*x.shape, y.shape[1]))
+    counts, flat = list[int](), list[str]()
+    for text in x.reshape(-1).tolist():
+        tokens = prepared.cut(str(text))
+        counts.append(len(tokens))
+        flat += tokens
+    longest = max(counts, default=0)
+    if longest * len(counts) == len(flat):
+        return np.array(flat, object).reshape((*x.shape, longest))
+    y = np.full((len(counts), longest), prepared.pad_value, dtype=object)
+    y[np.arange(longest) < np.array(counts, np.int64)[:, None]] = flat
+    return y.reshape((*x.shape, longest))
 
 
 _HASHED = frozenset({"int32", "uint32", "int64", "uint64", "float32", "float64"}) | STRING

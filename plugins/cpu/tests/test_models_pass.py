@@ -79,6 +79,19 @@ def test_scan_of_other_sums_stays(sums: str) -> None:
     check_scan(model, 4, 7, lambda x, known: (x, sign * (x - known[:, None]).sum(-1)))
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3)])
+@pytest.mark.parametrize(("zeros", "is_written"), [(1, True), (0, False)])
+def test_categories_of_texts_are_numbered(zeros: int, is_written: bool, shape: tuple[int, ...]) -> None:
+    x = np.array(["dd", "\u00fc", "other"][: 2 + zeros] + ["dd"] * (1 - zeros), object).reshape(shape)
+    sizes = "n" if len(shape) == 1 else f"n, {shape[1]}"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18, "ai.onnx.ml": 3]> g (string[{sizes}] x)
+        => (float[{sizes}, 2] y)
+        {{ y = ai.onnx.ml.OneHotEncoder <cats_strings = ["\u00fc", "dd"], zeros = {zeros}> (x) }}""").SerializeToString()
+    assert ("OneHotEncoder" not in rewrite_models(Core().read_network(model)).op_types) is is_written
+    y = Core().load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).infer({"x": x})["y"]
+    np.testing.assert_array_equal(y, (x[..., None] == np.array(["\u00fc", "dd"], object)).astype(np.float32), strict=True)
+
+
 @pytest.mark.parametrize(
     ("categories", "zeros", "is_written"), [([0, 1, 5], 1, True), ([0, 1, 0], 1, False), ([-2, -1, 0, 1, 2, 3, 4], 0, False)]
 )

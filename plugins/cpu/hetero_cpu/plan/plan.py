@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Node
 from hetero_core.network.operators import STANDARD_DOMAINS
 from hetero_cpu.machine.calls import NativeCall
@@ -39,7 +40,7 @@ _WITHOUT_PRODUCTS = frozenset(
 
 def may_multiply(node: Node) -> bool:
     """Says whether the toolkit may multiply matrices for a node, or run an extension that asks for its context."""
-    return node.op_type not in _WITHOUT_PRODUCTS or node.domain not in STANDARD_DOMAINS
+    return node.op_type not in _WITHOUT_PRODUCTS or node.domain not in (*STANDARD_DOMAINS, MICROSOFT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ─�
                                  └─> Mul ── Add ── CouplePairs ──> probabilities
 ArrayFeatureExtractor            ──> Gather
 OneHotEncoder of int64           ──> Unsqueeze ── Equal ── Cast
+OneHotEncoder of texts           ──> LabelEncoder, categories 0, 1, ... ── Unsqueeze ── Equal ── Cast
 ReduceProd of few columns        ──> Gather of each ── Mul
 Concat of such products          ──> Gather of all first columns, of all second ... ── Mul
 Gemm with a factor               ──> Gemm
@@ -85,9 +86,17 @@ def rewrite_models(network: Network) -> Network:
             threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
             above = writer.add("Greater", node.inputs[0], threshold)
             writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
-        elif node.op_type == "OneHotEncoder" and _has_whole_categories(network, node):
-            column = writer.add("Unsqueeze", node.inputs[0], writer.add_integers(-1))
-            is_category = writer.add("Equal", column, writer.add_integers(*node.attributes["cats_int64s"]))
+        elif node.op_type == "OneHotEncoder" and (categories := _find_categories(network, node)):
+            x: str = node.inputs[0]
+            if isinstance(categories[0], str):
+                place = names.value(f"{node.outputs[0]}/place")
+                types[place] = TensorType("int64", getattr(network.type_of(x), "shape", None))
+                attributes = {"keys_strings": categories, "values_int64s": tuple(range(len(categories)))}
+                encoder = Node(names.node(f"{node.name}/places"), "LabelEncoder", (x,), (place,), node.domain, 2, 2)
+                writer.nodes.append(replace(encoder, attributes=MappingProxyType(attributes)))
+                x, categories = place, attributes["values_int64s"]
+            column = writer.add("Unsqueeze", x, writer.add_integers(-1))
+            is_category = writer.add("Equal", column, writer.add_integers(*categories))
             writer.add("Cast", is_category, to=_CODES["float32"], output=node.outputs[0])
         elif node.op_type == "Imputer":
             _replace_missing(writer, node, network)
@@ -101,11 +110,14 @@ def rewrite_models(network: Network) -> Network:
     return drop_unread(replace_nodes(network, rewrite))
 
 
-def _has_whole_categories(network: Network, node: Node) -> bool:
-    """Says whether a OneHotEncoder compares int64 with distinct numbers, and other numbers give zeros."""
-    numbers, x = node.attributes.get("cats_int64s", ()), network.type_of(node.inputs[0])
-    is_known = isinstance(x, TensorType) and x.dtype == "int64" and x.shape is not None and len(x.shape) > 0
-    return is_known and 0 < len(set(numbers)) == len(numbers) and bool(node.attributes.get("zeros", 1))
+def _find_categories(network: Network, node: Node) -> tuple[Any, ...]:
+    """Returns the distinct categories of a OneHotEncoder of int64 or texts that gives zeros for others; nothing for any other."""
+    x = network.type_of(node.inputs[0])
+    if not isinstance(x, TensorType) or not x.shape or not node.attributes.get("zeros", 1):
+        return ()
+    categories = tuple(node.attributes.get({"int64": "cats_int64s", "string": "cats_strings"}.get(x.dtype or "", ""), ()))
+    has_others = {"cats_int64s", "cats_strings"} <= {name for name, values in node.attributes.items() if values}
+    return categories if not has_others and len(set(categories)) == len(categories) else ()
 
 
 def _prepare(node: Node, network: Network) -> Any:
