@@ -33,6 +33,8 @@ for _package in ("starlette", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(_package, reason="the extra 'serve' is not installed")
 grpc = pytest.importorskip("grpc", reason="the extra 'serve' is not installed")
 
+from google.protobuf.message import DecodeError  # noqa: E402  # comes with grpc's packages
+
 from hetero_core.serving import protocol, rest, rpc  # noqa: E402  # need the packages above
 from hetero_core.serving.repository import Repository, find_models  # noqa: E402  # as above
 
@@ -204,6 +206,49 @@ def test_other_refusals_have_their_own_status(server: RunningServer) -> None:
     assert server.ask(INFER, b"x" * (2**20 + 1))[0] == 413
     assert server.ask(INFER, b"", {"Content-Length": str(2**40), "Expect": "100-continue"})[0] == 413
     assert server.ask(INFER, b"x", {"Content-Encoding": "gzip"})[0] == 415
+
+
+def read_by_protobuf(content: bytes) -> tuple[bytes, list[bytes]] | None:
+    """Returns the fields that both readers find, the raw contents apart; None if the message is refused."""
+    try:
+        message = rpc.MESSAGES["ModelInferRequest"].FromString(content)
+    except DecodeError:
+        return None
+    raw = list(message.raw_input_contents)
+    message.ClearField("raw_input_contents")
+    return message.SerializeToString(deterministic=True), raw
+
+
+def read_by_server(content: bytes) -> tuple[bytes, list[bytes]] | None:
+    try:
+        message, views = rpc.parse_request(content)
+    except DecodeError:
+        return None
+    raw = list(map(bytes, views))
+    message.ClearField("raw_input_contents")
+    return message.SerializeToString(deterministic=True), raw
+
+
+def test_request_of_grpc_is_read_as_by_protobuf() -> None:
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [3]}, {"name": "y", "datatype": "UINT8", "shape": [200]}]
+    fields = {"model_name": "double", "id": "7", "inputs": inputs, "outputs": [{"name": "z"}]}
+    whole = rpc.MESSAGES["ModelInferRequest"](**fields, raw_input_contents=[bytes(12), bytes(range(200))]).SerializeToString()
+    assert all(isinstance(part, memoryview) for part in rpc.parse_request(whole)[1])
+    draws = np.random.default_rng(0)
+    changed = [
+        whole[:place] + bytes([value]) + whole[place + 1 :] for place in range(len(whole)) for value in draws.integers(0, 256, 8)
+    ]
+    records = [whole[place:] + whole[:place] for place in range(len(whole))]
+    longer = [
+        b"\xba\x00\x01a" + whole,
+        whole + b"\x38\x05",
+        whole + b"\x3b\x3c",
+        whole + b"\xff" * 20,
+        whole + b"\x3a\x81\x80\x80\x80\x80\x00a",
+    ]
+    many = [b"\x3a\x01a" * count for count in (0, 999, 1000, 1001)]
+    for content in [whole, *(whole[:end] for end in range(len(whole))), *changed, *records, *longer, *many]:
+        assert read_by_server(content) == read_by_protobuf(content)
 
 
 def test_codes_of_grpc(server: RunningServer) -> None:
