@@ -194,7 +194,7 @@ def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple
     resolved = normalize_axis(axis, x.ndim)
     wide = widen(x)
     # Of few elements a sort costs less than the calls.
-    if xp is np and wide.dtype in (np.float32, np.int32) and 0 < k and 500 <= x.size and x.shape[resolved] < 2**31:
+    if xp is np and wide.dtype in (np.float32, np.int32) and k > 0 and x.size >= 500 and x.shape[resolved] < 2**31:
         order = np.moveaxis(_sort_packed(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
     else:
         order = xp.asarray(_order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
