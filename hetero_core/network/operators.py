@@ -1029,7 +1029,10 @@ OPERATORS: Mapping[str, Operator] = {
     **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, _keep, "bool", along=_keep_apart)),
     "CastLike": define(15, _keep, 1),
     "DequantizeLinear": Operator(10, _keep, _dequantized, _along_scales),
-    "EyeLike": Operator(9, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
+    **dict.fromkeys(
+        ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"),
+        Operator(1, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
+    ),
     "QuantizeLinear": Operator(10, _keep, _quantized, _along_scales),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, _broadcast, _alike, _keep_apart)),
     **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, _broadcast, _alike, _keep_apart)),

@@ -193,10 +193,9 @@ def top_k_by_attribute(xp: Namespace, x: Array, *, axis: int = -1, k: int) -> tu
 def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple[Array, Array]:
     resolved = normalize_axis(axis, x.ndim)
     wide = widen(x)
-    if xp is np and wide.dtype in (np.float32, np.int32) and 256 <= x.shape[resolved] < 2**31 and x.shape[resolved] <= 8 * k:
+    # Of few elements a sort costs less than the calls.
+    if xp is np and wide.dtype in (np.float32, np.int32) and k > 0 and x.size >= 500 and x.shape[resolved] < 2**31:
         order = np.moveaxis(_sort_packed(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
-    elif xp is np and 0 < 4 * k <= x.shape[resolved] and x.size >= 2000:  # below, a sort costs less than the calls
-        order = np.moveaxis(_select_top(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
     else:
         order = xp.asarray(_order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
     return xp.take_along_axis(x, order, axis=resolved), order
@@ -225,26 +224,6 @@ def _order_stably(xp: Namespace, x: Array, axis: int, largest: int) -> Array:
     # A stable sort of the reversed axis, read backwards, keeps the lower position first among equals.
     order = xp.argsort(xp.flip(x, axis=axis), axis=axis, stable=True)
     return x.shape[axis] - 1 - xp.flip(order, axis=axis)
-
-
-def _select_top(x: Array, k: int, largest: int) -> Array:
-    """Returns the positions of the k largest (or smallest) elements of the last axis in order, like `_order_stably`.
-
-    Only the k selected elements of a row are sorted. A row is sorted whole if more than k elements reach its k-th one: a tie at the limit,
-    or a limit that is NaN. NaN is the largest element of all.
-    """
-    size = x.shape[-1]
-    rows = x.reshape(-1, size)
-    place = size - k if largest else k - 1
-    limits = np.partition(rows, place, axis=1)[:, place : place + 1]
-    selected = ~(rows < limits) if largest else rows <= limits
-    tied = np.count_nonzero(selected, axis=1) != k
-    selected[tied] = np.arange(size) < k  # any k elements: the order of these rows is replaced below
-    positions = (np.flatnonzero(selected) % size).reshape(-1, k)
-    order = np.take_along_axis(positions, _order_stably(np, np.take_along_axis(rows, positions, axis=1), 1, largest), axis=1)
-    if np.any(tied):
-        order[tied] = _order_stably(np, rows[tied], 1, largest)[:, :k]
-    return order.astype(np.int64, copy=False).reshape(*x.shape[:-1], k)
 
 
 @kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL | COMPLEX)

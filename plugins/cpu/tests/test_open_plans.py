@@ -128,6 +128,20 @@ def test_the_first_sizes_make_the_plan_of_their_class() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=3) == 1
 
 
+@pytest.mark.parametrize("operator", ["RandomNormalLike <mean = 2.0, scale = 0.0>", "RandomUniformLike <low = 2.0, high = 2.0>"])
+def test_noise_takes_the_sizes_of_its_class(operator: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 18]> noisy (float[1, 4, n] x) => (float[1, 4, n] y)
+        {{ noise = {operator} (x) y = Add (x, noise) }}"""
+    )
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        for length in (30, 50, 77):
+            x = np.random.default_rng(length).standard_normal((1, 4, length)).astype(np.float32)
+            np.testing.assert_array_equal(network.infer({"x": x})["y"], x + np.float32(2))
+        assert network.get_metric("CPU_PLANS")[0] == 1
+
+
 def test_accidentally_equal_sizes_make_no_separate_class() -> None:
     # 64 is the width; 16 and 17 lie on both sides of a vector of queries.
     shapes = [(20, 64), (20, 20), (64, 20), (20, 16), (20, 17), (16, 100), (65, 65)]
