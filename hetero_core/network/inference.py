@@ -150,6 +150,11 @@ class _Inference:
             inferred.update(state.follow(node, inferred))
             for name, value_type in inferred.items():
                 learnt |= merge_into(graph, types, name, value_type)
+        # A body may hand out a value of the graph around it as it is, and need not declare its type.
+        for output in graph.outputs if outer else ():
+            captured = None if has_known_element(types.get(output.name)) else state.find_type(output.name)
+            if captured is not None and output.name not in graph.initializers:
+                learnt |= merge_into(graph, types, output.name, captured)
         self.learnt |= learnt
         return rebuild_graph(graph, tuple(nodes), types if learnt else graph.types)
 

@@ -230,6 +230,26 @@ def test_shape_declared_by_a_branch_is_no_proof(core: Core, device: str, config:
     np.testing.assert_array_equal(y, np.abs(X).reshape(3, 4))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "If (c) <then_branch = t () => (x, k) {}, else_branch = e () => (l, x) { l = Abs (k) }>",
+        "If (c) <then_branch = t () => (x, v) { v = If (c) <then_branch = u () => (k) {}, else_branch = e () => (x) {}> },"
+        " else_branch = f () => (k, x) {}>",
+        "Loop (one, c, x) <body = b (int64 i, bool d, float[N] p) => (d, k, x) {}>",
+    ],
+)
+def test_a_body_may_hand_out_a_value_from_around_it(core: Core, call: str) -> None:
+    """The network is cut behind the node, where the element types have to be known."""
+    model = parse(
+        f"g (bool c, float[N] x) => (w, z) <int64 one = {{1}}> {{ [first] k = Neg (x) [body] y, z = {call} [last] w = Abs (y) }}"
+    )
+    network = core.read_network(model).with_affinity({"first": "TEMPLATE", "body": "CPU", "last": "TEMPLATE"})
+    outputs = core.load_network(network, "HETERO:CPU,TEMPLATE").infer({"c": np.array(True), "x": X})
+    np.testing.assert_array_equal(outputs["w"], np.abs(X))
+    np.testing.assert_array_equal(np.ravel(outputs["z"]), X if "Loop" in call else -X)
+
+
 @pytest.mark.parametrize("device", ["CPU", "ORT"])
 @pytest.mark.parametrize(("trips", "shape"), [(0, (0, 3)), (2, (2, 3))])
 def test_loop_without_iterations_has_the_size_of_its_body(core: Core, device: str, trips: int, shape: tuple[int, ...]) -> None:

@@ -126,3 +126,13 @@ def test_loop_of_no_trips_returns_its_state(kernels: str, call: str, trips: int)
         outputs = core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"n": np.array(trips), "x": x})
     assert outputs["y"].tolist() == [1, -2]
     assert outputs["ys"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("shape", ["1,8,8", "a,b,c"])
+def test_an_empty_slice_behind_the_last_element(kernels: str, shape: str) -> None:
+    """The slice takes nothing of one axis, and begins behind the first row of the other: its first byte lies behind the input."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[{shape}] x) => (y) <int64[2] begins = {{2, 3}}, int64[2] ends = {{9, 9}},
+        int64[2] axes = {{0, 1}}> {{ y = Slice (x, begins, ends, axes) }}"""
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels})
+        assert network.infer({"x": np.ones((1, 8, 8), np.float32)})["y"].shape == (0, 5, 8)

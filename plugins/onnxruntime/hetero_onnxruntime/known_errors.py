@@ -44,6 +44,7 @@ from hetero_core.engines.known_errors import (
 )
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.operators import scale_size
+from hetero_core.network.types import TensorType
 from hetero_onnxruntime.corrections import MANY, may_have_no_depth
 from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, import_own_names, make_options, open_session
 
@@ -73,6 +74,17 @@ def _check_openvino(node: Node, graph: Graph) -> str | None:
     if node.domain:
         return None
     return _check_openvino_rows(node, graph) or _check_integers(node, graph)
+
+
+def _moves_empty_axes(node: Node, graph: Graph) -> bool:
+    """Says whether a Scan reads or writes along another axis than the first, of a tensor that may have no elements."""
+    count = int(node.attributes["num_scan_inputs"])
+    read, written = node.inputs[-count:], node.outputs[len(node.inputs) - count :]
+    moved = [value for value, axis in zip(read, node.attributes.get("scan_input_axes", ()), strict=False) if axis]
+    moved += [value for value, axis in zip(written, node.attributes.get("scan_output_axes", ()), strict=False) if axis]
+    types = [graph.type_of(value) for value in moved]
+    shapes = [each.shape if isinstance(each, TensorType) else None for each in types]
+    return any(shape is None or not all(isinstance(size, int) and size > 0 for size in shape) for shape in shapes)
 
 
 def _has_output(index: int) -> Condition:
@@ -357,6 +369,9 @@ ERRORS = (
     _row("drawn numbers", "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
          lambda node, graph: node.attributes.get("scale", 1) <= 0 or node.attributes.get("low", 0) > node.attributes.get("high", 1),
          "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high",
+         kind="ends the process"),
+    _row("axes of a Scan", "Scan", _moves_empty_axes,
+         "ONNX Runtime ends the process on a Scan that moves an axis of a tensor without elements, as there may be one here",
          kind="ends the process"),
     _row("position in a sequence", "SequenceAt SequenceErase SequenceInsert",
          lambda node, graph: any(size != 1 for size in find_shape(node, graph, 2 if node.op_type == "SequenceInsert" else 1) or ()),

@@ -136,6 +136,12 @@ EXAMPLES: dict[str, Example] = {
         "13 g (float[2] x, int64[0] p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
         "13 g (float[2] x, int64 p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
     ),
+    "axes of a Scan": (
+        "17 g (float[n] h, float[3,n] x) => (a, s) { a, s = Scan<num_scan_inputs = 1, scan_output_axes = [1], "
+        "body = b (float[p] t, float[p] e) => (float[p] u, float[p] o) { u = Add(t, e) o = Neg(e) }>(h, x) }",
+        "17 g (float[n] h, float[3,n] x) => (a, s) { a, s = Scan<num_scan_inputs = 1, scan_output_axes = [0], "
+        "body = b (float[p] t, float[p] e) => (float[p] u, float[p] o) { u = Add(t, e) o = Neg(e) }>(h, x) }",
+    ),
     "aligned corners": (
         '13 g (float[1,1,5,4] x) => (y) <float[4] s = {1, 1, 1.5, 1}> { y = Resize<mode = "linear", '
         'coordinate_transformation_mode = "align_corners">(x, , s) }',

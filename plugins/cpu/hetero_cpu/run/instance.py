@@ -438,7 +438,8 @@ class Instance:
         laid = {} if before is None else before.laid.copy()
         for index in moved:
             address, shape, strides = places[index]
-            laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, address, strides)
+            # A view without elements may begin behind the memory.
+            laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, 0 if 0 in shape else address, strides)
         if before is None:
             return laid, tuple([step.bind(laid) for step in self._rebound])
         calls = zip(self._rebound, before.calls, strict=True)
