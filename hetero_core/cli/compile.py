@@ -105,9 +105,9 @@ def _read_sample(executable: ExecutableNetwork, path: str) -> Sample:
     if Path(path).suffix.lower() != ".npz":
         raise UsageError(f"--samples {path}: expected a .npz archive, with an array for each input and perhaps for outputs")
     specs = {spec.name: spec for spec in (*executable.outputs, *executable.replaceable, *executable.inputs)}
-    outputs = read_file(Path(path), "", list(specs.values()), network=executable.name)
+    outputs = read_file(Path(path), "", list(specs.values()), network=executable.name, where=f"--samples {path}")
     inputs = {spec.name: outputs.pop(spec.name) for spec in (*executable.inputs, *executable.replaceable) if spec.name in outputs}
-    require_complete(inputs, executable.inputs, network=executable.name)
+    require_complete(inputs, executable.inputs, network=executable.name, cure=f"Add an array of its name for each to {path}")
     return inputs, outputs
 
 

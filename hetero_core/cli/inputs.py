@@ -137,14 +137,14 @@ def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSp
         raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {advise_on_sizes(unknown, sizes)}")
 
 
-def require_complete(inputs: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str) -> None:
+_CURE = "Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random"
+
+
+def require_complete(inputs: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str, cure: str = _CURE) -> None:
     """Raises UsageError that lists the inputs that are missing."""
     missing = [str(spec) for spec in specs if spec.name not in inputs and not isinstance(spec.type, OptionalType)]
     if missing:
-        raise UsageError(
-            f"network '{network}' misses the inputs {'; '.join(missing)}. "
-            "Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random"
-        )
+        raise UsageError(f"network '{network}' misses the inputs {'; '.join(missing)}. {cure}")
 
 
 def _read_option(text: str, specs: Sequence[ValueSpec], replaceable: Sequence[ValueSpec], network: str) -> dict[str, Any]:
@@ -169,13 +169,15 @@ def _read_option(text: str, specs: Sequence[ValueSpec], replaceable: Sequence[Va
     return {name: literal}
 
 
-def read_file(path: Path, name: str, specs: Sequence[ValueSpec], *, network: str) -> dict[str, Any]:
+def read_file(path: Path, name: str, specs: Sequence[ValueSpec], *, network: str, where: str = "") -> dict[str, Any]:
     """Returns the arrays of a file for the input of this name; "" gives each array of a .npz archive to the input of its own name.
+
+    `where` begins the message about an unknown name, by default the option -i.
 
     Raises: UsageError if the file cannot be read, or has an array for no input.
     """
     if not name:
-        return _read_whole_archive(path, specs, network)
+        return _read_whole_archive(path, specs, network, where)
     spec = next(spec for spec in specs if spec.name == name)
     return {name: _view_as(open_input(READERS[path.suffix.lower()], path, spec), spec)}
 
@@ -234,11 +236,11 @@ def _read_npz(path: Path, spec: ValueSpec) -> Any:
     raise UsageError(f"'{path}' has no array '{spec.name}'{suggest(spec.name, arrays) or ';'} it has {enumerate_choices(arrays)}")
 
 
-def _read_whole_archive(path: Path, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
+def _read_whole_archive(path: Path, specs: Sequence[ValueSpec], network: str, where: str) -> dict[str, Any]:
     named = ValueSpec(path.name, TensorType(None))
     arrays: dict[str, Any] = open_input(lambda archive, _: _load_archive(archive), path, named)
     hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
-    require_known(list(arrays), specs, network, hint)
+    require_known(list(arrays), specs, network, where or hint)
     return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}
 
 

@@ -309,7 +309,9 @@ class _Prediction:
             lacking = [spec for spec in self._specs if spec.name in arrays and _lacks_batch(arrays[spec.name], spec)]
             added = {spec.name: arrays[spec.name][None] for spec in lacking}
             inputs = fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
-            require_complete(inputs, self._specs, network=network)
+            require_complete(
+                inputs, self._specs, network=network, cure="Give each with -i NAME=VALUE, or a .npz file an array for each"
+            )
             order_inputs(inputs, self._specs, network=network)
         except HeteroError as error:
             return _Sample(file, error=word_options(str(error)))
@@ -319,7 +321,7 @@ class _Prediction:
 
     def _read_arrays(self, path: Path) -> dict[str, Any]:
         if path.suffix.lower() not in IMAGES:
-            return read_file(path, self._name, self._specs, network=self.executable.name)
+            return read_file(path, self._name, self._specs, network=self.executable.name, where="the archive")
         spec = next(spec for spec in self._specs if spec.name == self._name)
         pixels = open_input(read_converted_image, path, spec)
         return {self._name: pixels[0] if len(spec.shape or ()) == 4 else pixels}

@@ -94,8 +94,14 @@ def test_wrong_expected_output_is_refused(model: str, capsys: pytest.CaptureFixt
         ),
         (["verify", "model.onnx"], "'model.onnx' is no exported network"),
         (["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "x.npy"], "--samples x.npy: expected a .npz archive"),
-        (["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "unknown.npz"], "has no input 'z'"),
-        (["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "empty.npz"], "network 'double' misses the inputs x"),
+        (
+            ["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "unknown.npz"],
+            "--samples unknown.npz: network 'double' has no input 'z'",
+        ),
+        (
+            ["compile", "model.onnx", "-d", "CPU", "-o", "m.blob", "--samples", "empty.npz"],
+            "Add an array of its name for each to empty.npz",
+        ),
     ],
 )
 def test_wrong_use_is_refused(model: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
