@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.transforms.lines import lift_lines
 
 from hetero_core import Core
@@ -40,6 +41,11 @@ def spread(x: Any, t: Any, stride: int) -> Any:
     for place in range(x.shape[2]):
         y[:, :, place * stride : place * stride + t.shape[2]] += np.einsum("nc,cok->nok", x[:, :, place], t)
     return y
+
+
+def compute_snake(x: Any, w: Any) -> Any:
+    z = convolve(x, w["w"]) + w["b"][:, None]
+    return spread(z + np.sin(w["k"] * z) ** 2 / w["k"], w["t"], 1)
 
 
 def compute_gated(x: Any, w: Any) -> Any:
@@ -86,6 +92,13 @@ BODIES = {
             )
         ),
     ),
+    "a snake between reshapes": (
+        """starts = Constant <value_ints = [0]> () middle = Constant <value_ints = [2]> () rest = Constant <value_ints = [-1]> ()
+        z = Conv (x, w, b) sizes = Shape (z) first = Slice (sizes, starts, middle) flat = Concat <axis = 0> (first, rest)
+        u = Reshape (z, flat) a = Mul (k, u) s = Sin (a) p = Mul (s, s) q = Div (p, k) v = Add (u, q) r = Reshape (v, sizes)
+        y = ConvTranspose (r, t)""",
+        compute_snake,
+    ),
     "a transpose behind": (
         "z = Conv (x, w) r = Relu (z) q = Transpose <perm = [0, 2, 1]> (r) s = Softmax <axis = -1> (q) y = Mul (s, s)",
         lambda x, w: (lambda e: (e / e.sum(2, keepdims=True)) ** 2)(
@@ -106,6 +119,14 @@ def test_windows_over_sequences_equal_the_formula_for_open_sizes(name: str, kern
             actual = loaded.infer({"x": x})["y"]
             expected = formula(x.astype(np.float64), exact_weights)
             np.testing.assert_allclose(actual, expected, rtol=0, atol=3e-5 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.skipif(not find_width(), reason="no machine code is made for this processor")
+def test_elements_of_a_reshaped_sequence_are_machine_code() -> None:
+    with Core() as core:
+        loaded = core.load_network(make_model(BODIES["a snake between reshapes"][0]), "CPU", {"CPU_KERNELS": "JIT"})
+        loaded.infer({"x": np.ones((2, 4, 9), np.float32)})
+        assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
 
 
 def test_gated_convolution_moves_to_images_once_and_back_once() -> None:

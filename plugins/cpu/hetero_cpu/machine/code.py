@@ -154,12 +154,12 @@ class Code:
         self.builder.store(value.value, self._point(address, offset), 8)
 
     def widen(self, value: Floats) -> Floats:
-        """Returns a float32 as float64."""
-        return Floats(self, self.builder.convert("fpext", value.value, ir.DOUBLE))
+        """Returns float32 as float64."""
+        return Floats(self, self.builder.convert("fpext", value.value, _lanes(ir.DOUBLE, value.width)))
 
     def narrow(self, value: Floats) -> Floats:
-        """Returns a float64 as float32, rounded to nearest, ties to even."""
-        return Floats(self, self.builder.convert("fptrunc", value.value, ir.FLOAT))
+        """Returns float64 as float32, rounded to nearest, ties to even."""
+        return Floats(self, self.builder.convert("fptrunc", value.value, _lanes(ir.FLOAT, value.width)))
 
     def load_element(self, address: Number, dtype: str, lanes: int = 1) -> Number | Floats:
         """Returns an element, or a vector, of a type of `ELEMENTS` or `HALVES`: a whole number or truth value as int64."""

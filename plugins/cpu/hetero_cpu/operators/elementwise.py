@@ -18,7 +18,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.groups import PRODUCTS, Extra, Group
-from hetero_cpu.operators.recipe import Recipe, Site, order_axes
+from hetero_cpu.operators.recipe import Recipe, Site, lies_channels_last, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kinds
 from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
@@ -27,7 +27,9 @@ from hetero_cpu.symbols.sizes import is_open, is_same_shape
 # Vectors of a row that are loaded before the first is written; fewer for long expressions, which would take long to compile.
 _UNROLLED = 4
 _UNROLLED_LONG = 2
-_LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"})
+_LONG = frozenset(
+    {"Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Sin", "Softplus", "Swish", "Tanh"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +191,8 @@ def emit_behind(code: Code, expression: Expression, vectors: Sequence[Floats], r
 
 PLAIN = frozenset(
     {
-        "Abs", "Ceil", "Erf", "Exp", "Floor", "HardSwish", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid",
-        "Sign", "Softplus", "Softsign", "Sqrt", "Tanh",
+        "Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "HardSwish", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid",
+        "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
     }
 )  # fmt: skip
 """The functions that have neither numbers nor attributes."""
@@ -584,7 +586,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     if 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
     full = [value for value in values if is_same_shape(site.shape(value), shape)]
-    is_last = any(site.is_channels_last(operand) for operand in full)
+    is_last = any(lies_channels_last(site.prototypes[operand]) for operand in full)
     order = order_axes(len(shape), is_channels_last=is_last)
     prototype = lay_empty(shape, np.dtype(np.uint8 if output in site.shifts else np.float32), order)
     kinds = find_kinds(arrays, prototype)
@@ -609,7 +611,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     overwrites = tuple(
         index
         for index, value in enumerate(values)
-        if value in full and site.is_channels_last(value) == is_last and not _is_shared(site, value, values)
+        if value in full and lies_channels_last(site.prototypes[value]) == is_last and not _is_shared(site, value, values)
     )
     return Recipe(values, bind, is_channels_last=is_last, overwrites=overwrites, kernels=(kernel,))
 

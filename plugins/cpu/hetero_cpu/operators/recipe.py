@@ -196,13 +196,18 @@ class Site:
 
 
 def order_axes(rank: int, *, is_channels_last: bool) -> tuple[int, ...]:
-    """Returns axes from the slowest to the fastest: channels last for images and volumes if asked for, else C order."""
-    return (0, *range(2, rank), 1) if is_channels_last and rank in (4, 5) else tuple(range(rank))
+    """Returns axes from the slowest to the fastest: channels last for lines, images and volumes if asked for, else C order."""
+    return (0, *range(2, rank), 1) if is_channels_last and rank in (3, 4, 5) else tuple(range(rank))
 
 
 def is_channels_last(array: Array) -> bool:
     """Says whether an array of rank 4 or 5 lies in memory with its channels side by side, and not in C order as well."""
-    if array.ndim not in (4, 5) or array.size == 0:
+    return array.ndim != 3 and lies_channels_last(array)
+
+
+def lies_channels_last(array: Array) -> bool:
+    """Says what `is_channels_last` says, of a line of rank 3, too."""
+    if array.ndim not in (3, 4, 5) or array.size == 0:
         return False
     *outer, channel = (array.strides[axis] for axis in order_axes(array.ndim, is_channels_last=True))
     is_dense = channel == array.itemsize or array.shape[1] == 1

@@ -232,7 +232,6 @@ class BoundSizes:
     nbytes: int
 
 
-
 class Instance:
     """Not safe for threads: one run uses it at a time."""
 

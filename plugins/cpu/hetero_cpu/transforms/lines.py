@@ -24,9 +24,9 @@ _WINDOWS = frozenset({"AveragePool", "Conv", "ConvTranspose", "MaxPool"})
 _WHOLE = frozenset({"BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"})
 _ELEMENTWISE = frozenset(
     {
-        "Abs", "Add", "Ceil", "Celu", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log",
-        "Max", "Min", "Mish", "Mul", "MultiplyAdd", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign",
-        "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu"
+        "Abs", "Add", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish",
+        "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "MultiplyAdd", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu",
+        "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu"
     }
 )  # fmt: skip
 _BEFORE = {"dilations": (1,), "kernel_shape": (1,), "output_padding": (0,), "output_shape": (1,), "strides": (1,)}

@@ -22,8 +22,8 @@ _TRANSPOSE_OPSET = 21
 # Only the first input of these has axes; the rest are bounds and the like.
 _UNARY = frozenset(
     {
-        "Abs", "Cast", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
-        "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus",
+        "Abs", "Cast", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
+        "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
         "Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu"
     }
 )  # fmt: skip

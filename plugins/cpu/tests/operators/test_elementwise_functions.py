@@ -67,6 +67,8 @@ FORMULAS: list[tuple[Activation, Callable[[Array], Array], float]] = [
     (Activation("Exp"), np.exp, 1.0),
     (Activation("Log"), np.log, 1.0),
     (Activation("Tanh"), np.tanh, 5.0),
+    (Activation("Sin"), np.sin, 1.5),
+    (Activation("Cos"), np.cos, 1.5),
     (Activation("Erf"), erf, 6.0),
     (Activation("Sigmoid"), expit, 2.0),
     (Activation("Swish", (1.0,)), lambda x: x * expit(x), 2.5),
