@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, format_table
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, format_seconds, format_table
 from hetero_core.cli.options import Parser, add_device_options, add_repeated, add_shape_option, list_parts, read_pinned
 from hetero_core.contract import QueryResult, freeze_mapping
 from hetero_core.core import Core
@@ -21,6 +21,7 @@ from hetero_core.reports.text import describe_plan
 
 NODE_LIMIT = 40
 _TRACE_KEY = "HETERO_TRACE_SELECTION"
+_PLACEMENT_KEY = "HETERO_PLACEMENT"
 
 
 def add_options(parser: Parser) -> None:
@@ -29,6 +30,9 @@ def add_options(parser: Parser) -> None:
     add_device_options(parser)
     add_shape_option(parser)
     add_repeated(parser, "--explain", metavar="NODE", help="explain why this node is on its device; may be repeated")
+    parser.add_argument(
+        "--cost", action="store_true", help="list who could run each node, and the times that `hetero tune` has measured"
+    )
     parser.add_argument(
         "--trace-selection",
         action="store_true",
@@ -44,10 +48,14 @@ def answer(options: argparse.Namespace) -> Answer:
 
     if options.trace_selection and options.explain:
         raise UsageError("--trace-selection prints the selection step by step; give it without --explain")
+    if options.cost and (options.explain or options.trace_selection):
+        raise UsageError("--cost lists the times of all nodes; give it without --explain and --trace-selection")
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         network, config = read_pinned(core, options)
         if options.trace_selection:
             config = {**config, **_ask_for_trace(core, options.device)}
+        if options.cost:
+            return _list_costs(core, network, options, config)
         result = core.query_network(network, options.device, config)
         explained = _explain(core, network, result, options, config) if options.explain else None
     fields: dict[str, Any] = {
@@ -81,6 +89,45 @@ def _explain(
         "\n\n".join(describe_explanation(plan, explanation) for explanation in explanations),
         [explanation_to_json(explanation) for explanation in explanations],
     )
+
+
+def _list_costs(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> Answer:
+    """Returns for each node its device, the devices that could run it, and the time of its segment on each of them.
+
+    Times come from the placement that `hetero tune` has measured, or are measured now.
+    """
+    devices = list_parts(core, options.device, config)
+    if _PLACEMENT_KEY not in core.config_keys(options.device):
+        raise UsageError(
+            f"--cost compares the devices of a list, and {options.device} has none; use a device as HETERO:GPU,CPU, or "
+            f"'hetero bench {options.model} -d {options.device}' for the time of the whole"
+        )
+    result = core.query_network(network, options.device, {_PLACEMENT_KEY: "MEASURED", **config})
+    placement = None if result.plan is None else result.plan.placement
+    plan = _ask_every_device(core, network, _find_plan(core, network, result, options.device, config), config)
+    segments = () if placement is None else placement.segments
+    segment_of_node = {name: index for index, segment in enumerate(segments) for name in segment.nodes}
+    rows, records = [], []
+    for node in network.nodes:
+        own, index = plan.device_of_node.get(node.name), segment_of_node.get(node.name)
+        able = [device for device in devices if device == own or device in plan.candidates.get(node.name, ())]
+        seconds = {} if index is None else dict(segments[index].seconds)
+        times = [format_seconds(seconds[device]) if device in seconds else "-" for device in devices]
+        cells = (node.name, node.operator, own or "none", ", ".join(able) or "none", "-" if index is None else str(index))
+        rows.append((*cells, *times))
+        records.append(
+            {"node": node.name, "operator": node.operator, "device": own, "able": able, "segment": index, "seconds": seconds}
+        )
+    limit = len(rows) if options.verbose else NODE_LIMIT
+    header = ("NODE", "OPERATOR", "DEVICE", "COULD RUN ON", "SEGMENT", *devices)
+    text = format_table(header, rows[:limit]) + _count_rest(len(rows), limit)
+    if placement is None:
+        text += "\n\nNo times: a node without a device, or a network that cannot be run with drawn inputs."
+    else:
+        origin = "measured by an earlier command" if placement.is_kept else "measured now"
+        text += f"\n\nA time is that of the whole segment, {origin}; segments that differ in names alone were measured once."
+    fields = {"network": network.name, "device": options.device, "nodes": records}
+    return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
 def _ask_for_trace(core: Core, device: str) -> Mapping[str, str]:

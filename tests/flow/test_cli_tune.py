@@ -38,6 +38,12 @@ def test_tables_are_printed_and_the_result_is_stored(model: str, tmp_path: Path,
     placement = json.loads(capsys.readouterr().out)["placement"]
     assert placement["is_kept"]
     assert sum(candidate["seconds"] is not None for candidate in placement["candidates"]) >= 2
+    # `query --cost` shows the stored times of every node.
+    assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--shape", "n=4", "--cost", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["nodes"]:
+        assert (row["device"] in row["able"], row["able"]) == (True, ["TEMPLATE", "CPU"])
+        assert row["node"] in placement["segments"][row["segment"]]["nodes"]
+        assert row["seconds"].keys() == {"TEMPLATE", "CPU"}
     # --affinity reads the file and gives the same split.
     assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--affinity", str(tmp_path / "pins.toml"), "--json"]) == 0
     pinned = json.loads(capsys.readouterr().out)["plan"]["device_of_node"]
@@ -90,5 +96,7 @@ def test_fit_prints_what_each_device_may_hold(model: str, capsys: pytest.Capture
 
 
 def test_device_that_splits_nothing_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "CPU", "--cost"]) == 2
+    assert "--cost compares the devices of a list" in capsys.readouterr().err
     assert main(["tune", model, "-d", "CPU"]) == 2
     assert "CPU splits none. Use a device as HETERO:ORT,CPU" in capsys.readouterr().err
