@@ -12,14 +12,13 @@ import numpy as np
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.symbols.sizes import is_open, largest, least
 
 _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
 """x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y."""
-_CHUNK, _UNROLLED = 1 << 15, 4
+_CHUNK = 1 << 15
 
 
 def plan_native_gather(site: Site) -> Recipe | None:
@@ -89,7 +88,7 @@ def _make_gather(is_single: bool, may_be_negative: bool) -> Kernel:
             x, indices, y = table.get(), p["indices"] + first.get() * 8, p["y"] + here.get() * row_bytes
             count = (p["count"] - first.get()).at_most(end - here.get())
 
-            def copy(position: Number) -> None:
+            with code.loop(0, count) as position:
                 index = code.load_number(indices + position * 8)
                 if may_be_negative:
                     # Negative indices count from the end.
@@ -98,15 +97,6 @@ def _make_gather(is_single: bool, may_be_negative: bool) -> Kernel:
                     code.store(y + position * FLOAT_BYTES, code.load_scalar(x + index * FLOAT_BYTES))
                 else:
                     emit_copy(code, y + position * row_bytes, x + index * row_bytes, row_bytes)
-
-            unrolled = _UNROLLED if is_single else 1
-            full = count - count % unrolled
-            with code.loop(0, full, unrolled) as position:
-                for each in range(unrolled):
-                    copy(position + each)
-            if unrolled > 1:
-                with code.loop(full, count) as position:
-                    copy(position)
             table.set(x + p["x_outer"])
             first.set(code.number(0))
             here.set(here.get() + count)

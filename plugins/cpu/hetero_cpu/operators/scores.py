@@ -8,7 +8,7 @@ sums (float64) ── base values ──> scores ── greatest, the first of e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import inf
 from typing import Any
@@ -154,7 +154,7 @@ def plan_linear_model(site: Site) -> Recipe | None:
     labels = np.ascontiguousarray(model.labels) if has_label else np.zeros(1, np.int64)
     coefficients = np.ascontiguousarray(model.coefficients.T, np.float64)
     base = np.ascontiguousarray(model.intercepts, np.float64)
-    rows, kernel = x.shape[0], _make_linear((model.post_transform, has_label), x.dtype.name)
+    rows, kernel = x.shape[0], _make_linear((model.post_transform, has_label), x.dtype.name, _count_at_once(targets))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         numbers = {
@@ -168,43 +168,105 @@ def plan_linear_model(site: Site) -> Recipe | None:
 
 
 @cache
-def _make_linear(ending: Ending, dtype: str) -> Kernel:
-    nbytes = ELEMENTS[dtype][1]
-
+def _make_linear(ending: Ending, dtype: str, at_once: int) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, worker = begin_kernel(name, width, _LINEAR_PARAMETERS)
         begin = chunk * ROWS_OF_CHUNK
         end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
-        sums, targets = find_sums(p, worker), p["targets"]
-        with code.loop(begin, end, ROWS_AT_ONCE) as first, code.loop(0, targets) as target:
-            rows, line = list_rows_at_once(first, end), p["coefficients"] + target * (p["features"] * DOUBLE_BYTES)
-            lines = [p["x"] + row * (p["features"] * nbytes) for row in rows]
+        sums = find_sums(p, worker)
 
-            def add_products(begin: Number, end: Number, lanes: int, firsts: list[Floats]) -> list[Floats]:
-                totals = [code.variable(each) for each in firsts]
-                with code.loop(begin, end, lanes) as feature:
-                    weights: Any = code.load_element(line + feature * DOUBLE_BYTES, "float64", lanes)
-                    for own, total in zip(lines, totals, strict=True):
-                        x: Any = code.load_element(own + feature * nbytes, dtype, lanes)
-                        # Whole numbers are float32 first, as in the toolkit.
-                        x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
-                        total.set(code.multiply_add(x, weights, total.get()))
-                return [total.get() for total in totals]
+        def store(row: Number, target: Number, total: Any) -> None:
+            score = total + code.load_double(p["base"] + target * DOUBLE_BYTES)
+            code.store_double(sums + ((row - begin) * p["targets"] + target) * DOUBLE_BYTES, score)
 
-            lanes, here = width // 2, code.number(0)
-            totals: Any = [code.convert_element(code.constant(0.0, lanes), "float64")] * ROWS_AT_ONCE
-            while lanes:
-                following = p["features"] - p["features"] % lanes
-                totals = add_products(here, following, lanes, totals)
-                totals = [total.halve(Floats.__add__) for total in totals] if lanes > 1 else totals
-                lanes, here = lanes // 2, following
-            for row, total in zip(rows, totals, strict=True):
-                score = total + code.load_double(p["base"] + target * DOUBLE_BYTES)
-                code.store_double(sums + ((row - begin) * targets + target) * DOUBLE_BYTES, score)
+        _emit_products(code, p, dtype, at_once, begin, end, store)
         emit_scores(code, p, ending, sums, begin, end)
         return code.finish()
 
-    return Kernel(f"linear_{dtype}_{ending[0].lower()}" + "_label" * ending[1], emit)
+    return Kernel(f"linear_{dtype}_{ending[0].lower()}" + "_label" * ending[1] + f"_{at_once}", emit)
+
+
+def _count_at_once(targets: int) -> int:
+    """Returns how many targets are computed at once, so that each element of x is read and converted less often."""
+    return next(count for count in (3, 2, 1) if targets % count == 0)
+
+
+def _emit_products(
+    code: Code,
+    p: dict[str, Number],
+    dtype: str,
+    at_once: int,
+    begin: Number,
+    end: Number,
+    store: Callable[[Number, Number, Any], None],
+) -> None:
+    """Computes x @ coefficients.T of rows `begin` to `end` - 1 in float64, and calls `store(row, target, product)` for each."""
+    nbytes, features = ELEMENTS[dtype][1], p["features"]
+    with code.loop(begin, end, ROWS_AT_ONCE) as first, code.loop(0, p["targets"], at_once) as target:
+        rows, targets = list_rows_at_once(first, end), [target + each for each in range(at_once)]
+        lines = [p["x"] + row * (features * nbytes) for row in rows]
+        columns = [p["coefficients"] + each * (features * DOUBLE_BYTES) for each in targets]
+
+        def add_products(here: Number, stop: Number, lanes: int, firsts: list[Any]) -> list[Any]:
+            totals = [code.variable(each) for each in firsts]
+            with code.loop(here, stop, lanes) as feature:
+                weights = [code.load_element(column + feature * DOUBLE_BYTES, "float64", lanes) for column in columns]
+                for position, line in enumerate(lines):
+                    x: Any = code.load_element(line + feature * nbytes, dtype, lanes)
+                    # Whole numbers are float32 first, as in the toolkit.
+                    x = code.convert_element(x if dtype == "float64" else code.convert_element(x, "float32"), "float64")
+                    for weight, total in zip(weights, totals[position * at_once :], strict=False):
+                        total.set(code.multiply_add(x, weight, total.get()))  # type: ignore[arg-type]  # floats
+            return [total.get() for total in totals]
+
+        lanes, here = code.width // 2, code.number(0)
+        totals: list[Any] = [code.convert_element(code.constant(0.0, lanes), "float64")] * (ROWS_AT_ONCE * at_once)
+        while lanes:
+            following = features - features % lanes
+            totals = add_products(here, following, lanes, totals)
+            totals = [total.halve(Floats.__add__) for total in totals] if lanes > 1 else totals
+            lanes, here = lanes // 2, following
+        for position, total in enumerate(totals):
+            store(rows[position // at_once], targets[position % at_once], total)
+
+
+_MOST_COLUMNS = 8
+"""Of a product of float64; BLAS computes more of them in less time."""
+
+
+def plan_double_product(site: Site) -> Recipe | None:
+    """Returns the recipe of rows of float64 by a constant matrix of few columns, as linear models of float64 have it. Source: MatMul-13."""
+    value, matrix = site.node.inputs[0], site.constant(1)
+    x = site.prototypes[value]
+    if matrix is None or matrix.ndim != 2 or matrix.dtype != np.float64 or site.weights.is_shared or site.group.epilogue:
+        return None
+    if x.dtype != np.float64 or x.ndim != 2 or not x.flags.c_contiguous or is_open(x.shape[1]):
+        return None
+    features, targets = matrix.shape
+    if x.shape[1] != features or not 0 < targets <= _MOST_COLUMNS or not 0 < matrix.size <= _MOST_COEFFICIENTS:
+        return None
+    coefficients, rows, kernel = np.ascontiguousarray(matrix.T), x.shape[0], _make_double_product(_count_at_once(targets))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), features, address_of(coefficients), address_of(writes[0]), targets, rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (coefficients, *reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_double_product(at_once: int) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "features", "coefficients", "y", "targets", "rows"))
+        begin = chunk * ROWS_OF_CHUNK
+
+        def store(row: Number, target: Number, total: Any) -> None:
+            code.store_double(p["y"] + (row * p["targets"] + target) * DOUBLE_BYTES, total)
+
+        _emit_products(code, p, "float64", at_once, begin, (begin + ROWS_OF_CHUNK).at_most(p["rows"]), store)
+        return code.finish()
+
+    return Kernel(f"double_product_{at_once}", emit)
 
 
 _NORM_PARAMETERS = ("x", "features", "y", "rows")

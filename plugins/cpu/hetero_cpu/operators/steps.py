@@ -67,6 +67,7 @@ NATIVE_STEPS = (
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
+    ("scores", "plan_double_product", "MatMul"),
     ("scores", "plan_normalizer", "LpNormalization Normalizer"),
     ("scores", "plan_coupling", "CouplePairs"),
     ("distances", "plan_distances", "com.microsoft:CDist"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from hetero_core import Core
 
@@ -347,6 +347,21 @@ def test_linear_classifier_equals_float64(name: str, scores: int, rows: int) -> 
     actual = run(make_model("LinearClassifier", list_outputs(len(labels), label=TensorProto.INT64), attributes), x)
     np.testing.assert_array_equal(actual["label"], labels[sums.argmax(axis=1)])
     np.testing.assert_allclose(actual["y"], transform(sums, name), rtol=3e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("features", [1, 5, 8, 31])
+@pytest.mark.parametrize("columns", [1, 2, 3, 8])
+def test_few_columns_of_float64_are_multiplied(columns: int, features: int) -> None:
+    matrix = np.arange(1.0, features * columns + 1).reshape(features, columns)
+    node = helper.make_node("MatMul", ["x", "matrix"], ["y"])
+    x, y = (helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["rows", size]) for n, size in (("x", features), ("y", columns)))
+    graph = helper.make_graph([node], "model", [x], [y], [numpy_helper.from_array(matrix, "matrix")])
+    rows = np.random.default_rng(0).integers(-(2**40), 2**40, (67, features)).astype(np.float64)
+    rows[1, -1], rows[66, 0] = np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        expected = (rows[:, :, None] * matrix).sum(axis=1)
+    actual = run(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), rows)
+    np.testing.assert_array_equal(actual["y"], expected, strict=True)
 
 
 @pytest.mark.parametrize("features", [3, 12, 19])
