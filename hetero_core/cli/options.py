@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hetero_core.blobs.container import is_blob
 from hetero_core.cli.answer import UsageError
 from hetero_core.devices.switches import read_switches
 from hetero_core.errors import ConfigKeyError, HeteroError, enumerate_choices, suggest
@@ -269,6 +268,8 @@ def read_model(core: Core, path: str) -> EditableNetwork:
     try:
         return core.read_network(path)
     except HeteroError as error:
+        from hetero_core.blobs.container import is_blob  # with numpy
+
         if is_blob(path):
             raise UsageError(f"'{path}' is an exported network; this needs the ONNX model that it was made from") from error
         raise

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import ConfigValueError, DeviceNameError, DeviceNotFoundError, enumerate_choices, suggest
 
 DEVICE_VARIABLE, PLUGINS_VARIABLE, CACHE_VARIABLE = "HETERO_DEVICE", "HETERO_PLUGINS", "HETERO_CACHE_DIR"
@@ -73,6 +72,8 @@ def read_switches(environment: Mapping[str, str] = os.environ) -> Switches:
     device, plugins, cache_dir = (environment.get(name, "").strip() for name in (DEVICE_VARIABLE, PLUGINS_VARIABLE, CACHE_VARIABLE))
     switches = Switches(device, plugins, cache_dir)
     if device:
+        from hetero_core.devices.names import parse_device_name  # with numpy
+
         with switches.name_device():
             parse_device_name(device)
     if cache_dir and os.path.exists(path := os.path.expanduser(cache_dir)) and not os.path.isdir(path):

@@ -106,6 +106,22 @@ def test_blocks_of_a_long_formula_cover_the_array(order: Any) -> None:
     assert halves.dtype == np.float16
 
 
+EXTREMES = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-45, 2.5, -2.5, 3e38, -3e38]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0, 2.0, -0.5])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_rectifiers_of_extreme_numbers(alpha: float, dtype: Any) -> None:
+    with np.errstate(all="ignore"):
+        x = np.array(EXTREMES).astype(dtype)
+        numbers = [float(number) for number in x]
+        leaky, thresholded = (function(np, x, alpha=alpha) for function in (elementwise.leaky_relu, elementwise.thresholded_relu))
+        expected = np.array([n * alpha if n < 0 else n for n in numbers]).astype(dtype)
+    np.testing.assert_array_equal(leaky.astype(np.float64), expected.astype(np.float64))
+    np.testing.assert_array_equal(thresholded.astype(np.float64), [n if n > alpha else 0.0 for n in numbers])
+    assert (leaky.dtype, thresholded.dtype) == (x.dtype, x.dtype)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1), (4,)])
 def test_cube_of_floats(shape: tuple[int, ...]) -> None:
     x = np.array([[-2.5, -0.0, 1e-20, 3.7]], np.float32)

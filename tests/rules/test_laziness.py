@@ -61,6 +61,13 @@ def test_hetero_devices_names_loads_no_plugin_or_heavy_module() -> None:
     assert find_heavy(loaded) == []
 
 
+def test_help_loads_no_numpy() -> None:
+    loaded = list_loaded("from hetero_core.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass")
+    assert "hetero_core.cli.main" in loaded
+    assert "numpy" not in loaded
+    assert find_heavy(loaded) == []
+
+
 def test_first_query_of_a_device_loads_only_its_plugin() -> None:
     loaded = list_loaded("from hetero_core import Core\nwith Core() as core:\n    core.get_metric('HETERO', 'FULL_DEVICE_NAME')")
     assert {name.partition(".")[0] for name in find_plugins(loaded)} == {"hetero_hetero"}

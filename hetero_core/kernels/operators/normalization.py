@@ -33,7 +33,8 @@ def _per_channel(x: Array, values: Array) -> Array:
 def _apply_statistics(xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float) -> Array:
     """Returns (x - mean) / sqrt(variance + epsilon) * scale + bias, with all but x already broadcastable."""
     factor = scale / xp.sqrt(variance + epsilon)
-    y = (widen(x) - mean) * factor
+    y = widen(x) - mean
+    y *= factor
     y += bias
     return narrow(y, x.dtype)
 

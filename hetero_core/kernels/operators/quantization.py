@@ -352,7 +352,11 @@ def fuse(x: Array, factor: Array, summand: Array) -> Array:
 @kernel("MultiplyAdd", since=(0,), dtypes=FLOAT32)
 def multiply_add(xp: Namespace, a: Array, b: Array, c: Array) -> Array:
     """Returns a * b + c, rounded once; no operator of ONNX, but a node that a pass makes."""
-    return fuse(a, b, c) if c.size > 1 or c.any() else a * b + c
+    if c.size > 1 or c.any():
+        return fuse(a, b, c)
+    y = a * b
+    y += c.reshape(())
+    return y
 
 
 @microsoft_kernel("QLinearAdd", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
