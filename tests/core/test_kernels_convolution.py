@@ -90,3 +90,11 @@ def test_a_bias_of_another_length_is_refused(kernel) -> None:
     x, w = np.ones((1, 8, 5), np.float32), np.ones((8, 8, 3), np.float32)
     with pytest.raises(ValueError, match=r"a bias of shape \(3,\) for 8 channels: expected \(8,\)"):
         kernel(np, x, w, np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("pads", [(0, 6), (6, 0), (4, 2)])
+def test_pads_longer_than_the_result_are_refused(pads: tuple[int, int]) -> None:
+    x, w = np.ones((1, 8, 3), np.float32), np.ones((8, 8, 3), np.float32)
+    assert conv_transpose(np, x, w, pads=(2, 3)).shape == (1, 8, 0)
+    with pytest.raises(ValueError, match=r"cut off more than the \[5\] elements that the filters reach"):
+        conv_transpose(np, x, w, pads=pads)

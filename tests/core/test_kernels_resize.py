@@ -144,3 +144,9 @@ def test_interpolated_integers_are_cut_off(dtype: str) -> None:
     y = resize(np, x, None, np.array([1, 4], np.float32), mode="linear")
     assert y.dtype == x.dtype
     assert y.tolist() == expected.tolist()
+
+
+def test_an_axis_without_elements_cannot_grow() -> None:
+    assert resize(np, np.ones((2, 0), np.float32), None, None, np.array([3, 0])).shape == (3, 0)
+    with pytest.raises(ValueError, match=r"sizes \[2, 5\] of a tensor of shape \(2, 0\): an axis without elements cannot grow"):
+        resize(np, np.ones((2, 0), np.float32), None, None, np.array([2, 5]))

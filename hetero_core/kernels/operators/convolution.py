@@ -193,6 +193,8 @@ def conv_transpose(
     # An output_shape beyond the reach of the filters ends in zeros.
     full = full if target_sizes is None else tuple(map(max, full, target_sizes))
     cuts = _find_cuts(full, target_sizes, auto_pad, pads)
+    if any(begin + end > size for size, (begin, end) in zip(full, cuts, strict=True)):
+        raise ValueError(f"pads {cuts} cut off more than the {list(full)} elements that the filters reach")
     y = _spread_filters(xp, widen(x), widen(w), full, group, strides, dilations)
     y = y[(slice(None), slice(None), *(slice(begin, size - end) for size, (begin, end) in zip(full, cuts, strict=True)))]
     if b is not None:

@@ -161,6 +161,8 @@ def lay_axes(
     if target_sizes:
         pairs = list(zip(target_sizes, (shape[axis] for axis in named), strict=True))
         # An axis of length 0 stays as it is.
+        if any(size and not length for size, length in pairs):
+            raise ValueError(f"sizes {list(target_sizes)} of a tensor of shape {shape}: an axis without elements cannot grow")
         factors = [Fraction(1) if size == length == 0 else Fraction(size, length) for size, length in pairs]
         outputs = list(target_sizes)
         if policy != "stretch":
