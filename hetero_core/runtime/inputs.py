@@ -68,11 +68,12 @@ class QuickCheck:
     All other inputs are left to `order_inputs`.
     """
 
-    __slots__ = ("_constants", "_last", "_ranks", "_read_first", "_read_second", "_types")
+    __slots__ = ("_constants", "_last", "_ranks", "_read_first", "_read_second", "_texts", "_types")
 
     def __init__(self, specs: Sequence[ValueSpec], border: Border) -> None:
         are_known = all(type(spec.type) is TensorType and spec.dtype for spec in specs)
         self._types = [(spec.name, numpy_dtype(spec.dtype or "")) for spec in specs] if are_known else None
+        self._texts = [place for place, spec in enumerate(specs) if spec.dtype == "string"]
         self._last: list[tuple[int, ...]] | None = None
         shapes = [spec.shape for spec in specs]
         # None: no other shapes than those of the last run pass.
@@ -101,6 +102,8 @@ class QuickCheck:
                 return None
             ordered.append(value)
             shapes.append(value.shape)
+        if self._texts and not all([_holds_texts(ordered[place]) for place in self._texts]):
+            return None
         if shapes != self._last:
             if self._ranks is None or self._ranks != list(map(len, shapes)):
                 return None
@@ -150,7 +153,8 @@ def convert_value(
     value_type = spec.type
     if type(value) is np.ndarray and type(value_type) is TensorType and value.flags.c_contiguous:
         dtype = value_type.dtype
-        if dtype is not None and value.dtype == numpy_dtype(dtype):  # as nearly every value; the rest is for errors and conversions
+        is_plain = dtype is not None and value.dtype == numpy_dtype(dtype) and (dtype != "string" or _holds_texts(value))
+        if is_plain:  # as nearly every value; the rest is for errors and conversions
             if value.shape != value_type.shape:
                 check_shape(value.shape, value_type, f"input '{spec.name}' of network '{network}'", {} if sizes is None else sizes)
             return value
@@ -246,7 +250,15 @@ def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[
     check_shape(array.shape, value_type, where, sizes)
     if array_dtype == "string" and array.dtype != object:
         return array.astype(object)
+    if array_dtype == "string" and not _holds_texts(array):
+        # As ONNX Runtime does: a missing value is the text "nan" or "None", which converters of data frames have among their categories.
+        return np.array([str(each) for each in array.flat], object).reshape(array.shape)
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")) if array.ndim else array
+
+
+def _holds_texts(array: np.ndarray[Any, Any]) -> bool:
+    """Says whether all objects of an array are texts."""
+    return all([issubclass(kind, str) for kind in set(map(type, array.ravel().tolist()))])
 
 
 def _spell(dtype: str) -> str:

@@ -174,6 +174,16 @@ def test_values_after_an_accepted_run_are_converted(core: Core, read: Callable[.
         assert network.infer({"x": each})["y"].tolist() == (-BEHIND).tolist()
 
 
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_objects_that_are_no_texts_are_written_as_texts(core: Core, read: Callable[..., Network], device: str) -> None:
+    """ONNX Runtime writes them in the same way; columns of data frames have missing values among their texts."""
+    network = read("g (string[N] x) => (string[N] y) { y = Identity(x) }")
+    loaded = core.load_network(network, device)
+    for texts in (["a", "b", "c"], ["a", np.nan, None], [np.str_("a"), 5, 1.5], ["nan", "None", "c"]):
+        outputs = loaded.infer({"x": np.array(texts, object)})["y"].tolist()
+        assert (outputs, {isinstance(each, str) for each in outputs}) == (list(map(str, texts)), {True})
+
+
 def test_bytes_are_not_copied(load: Load) -> None:
     request = load("uint8[2]").create_infer_request()
     request.infer({"x": b"ab"})
