@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -62,6 +62,8 @@ from hetero_cpu.symbols.sizes import is_open
 _FEWEST_OUTPUTS = 8
 # A sum of so many products of bytes fits into int32.
 _LONGEST_DEPTH = 1 << 16
+# Channels from which on Winograd's tiles, which are made of words and whose images are float32, are faster than products.
+_FEWEST_OF_TILES = {"pairs": 128, "words": 0}
 # Rows from which on AMX's products of matrices are faster than those of vectors.
 _FEWEST_ROWS = 5
 # Tiles of AMX for the sums of a block: 32 pixels times 2 vectors, or 16 times 4.
@@ -311,8 +313,7 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     kind = _fit(found, convolution.weight, depth, outputs)
     if epilogue is None or kind is None or not epilogue.has_channel_vectors(site):
         return None
-    # Words save up to a third of the time of floats, tiles of Winograd's more.
-    if kind.products == "words" and find_tiles(convolution):
+    if convolution.channels >= _FEWEST_OF_TILES.get(kind.products, inf) and find_tiles(convolution):
         return None
     if not all(run.taps for run in runs):
         return None

@@ -1,4 +1,8 @@
-"""The recipe of a 3x3 convolution with Winograd's transforms."""
+"""The recipe of a 3x3 convolution with Winograd's transforms.
+
+Whole numbers may be multiplied as words of 16 bits: the products of tiles are exact in either, and so are sums of four times as large
+transformed weights, which are whole.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import numpy as np
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
@@ -90,6 +94,12 @@ class WinogradShape:
     prefetches: int
     adds: bool
     activations: tuple[Activation, ...]
+    are_words: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a transformed element."""
+        return HALF_BYTES if self.are_words else FLOAT_BYTES
 
 
 def make_whole(shape: WinogradShape) -> Kernel:
@@ -97,9 +107,9 @@ def make_whole(shape: WinogradShape) -> Kernel:
     return Kernel(f"winograd_whole_{name_fields(shape)}", partial(_emit_whole, shape=shape))
 
 
-def make_input(size: int) -> Kernel:
+def make_input(shape: WinogradShape) -> Kernel:
     """Returns the kernel that transforms ranges of tiles into memory of all."""
-    return Kernel(f"winograd_input_{size}", partial(_emit_input, size=size))
+    return Kernel(f"winograd_input_{shape.size}{'w' * shape.are_words}", partial(_emit_input, shape=shape))
 
 
 def make_output(shape: WinogradShape) -> Kernel:
@@ -113,16 +123,16 @@ def _emit_whole(name: str, width: int, shape: WinogradShape) -> Code:
     last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
     moved = p["moved"] + worker * p["moved_worker"]
     products = p["products"] + worker * p["products_worker"]
-    _emit_forth(code, p, shape.size, first, last, moved)
+    _emit_forth(code, p, shape, first, last, moved)
     _emit_blocks(code, p, shape, (first, last), (code.number(0), p["blocks"]), moved, products)
     return code.finish()
 
 
-def _emit_input(name: str, width: int, size: int) -> Code:
+def _emit_input(name: str, width: int, shape: WinogradShape) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     first = chunk * p["tiles_of_chunk"]
     last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
-    _emit_forth(code, p, size, first, last, p["moved"] + first * p["channels"] * FLOAT_BYTES)
+    _emit_forth(code, p, shape, first, last, p["moved"] + first * p["channels"] * shape.nbytes)
     return code.finish()
 
 
@@ -142,23 +152,23 @@ def _place(p: dict[str, Number], tile: Number, size: int) -> tuple[Number, Numbe
     return image, (inside // p["right"]) * size, (inside % p["right"]) * size
 
 
-def _emit_forth(code: Code, p: dict[str, Number], size: int, first: Number, last: Number, moved: Number) -> None:
+def _emit_forth(code: Code, p: dict[str, Number], shape: WinogradShape, first: Number, last: Number, moved: Number) -> None:
     """Writes B^T d B of each tile d, the first at `moved`."""
-    forth, window = build_matrices(size)[2], size + 2
-    pixel_bytes = p["channels"] * FLOAT_BYTES
+    forth, window = build_matrices(shape.size)[2], shape.size + 2
+    store = code.store_words if shape.are_words else code.store
     with code.loop(first, last) as tile:
-        image, row, column = _place(p, tile, size)
+        image, row, column = _place(p, tile, shape.size)
         x = p["x"] + image * p["x_image"] + row * p["x_row"] + column * p["x_pixel"]
-        target = moved + (tile - first) * pixel_bytes
-        with code.loop(0, pixel_bytes, code.width * FLOAT_BYTES) as channel:
+        target = moved + (tile - first) * p["channels"] * shape.nbytes
+        with code.loop(0, p["channels"], code.width) as channel:
             columns = []
             for j in range(window):
-                pixels = [code.load(x + channel + p["x_row"] * i + p["x_pixel"] * j) for i in range(window)]
+                pixels = [code.load(x + channel * FLOAT_BYTES + p["x_row"] * i + p["x_pixel"] * j) for i in range(window)]
                 columns.append(_combine(code, forth, pixels))
             for i in range(window):
                 results = _combine(code, forth, [columns[j][i] for j in range(window)])
                 for j in range(window):
-                    code.store(target + channel + p["moved_position"] * (i * window + j), results[j])
+                    store(target + channel * shape.nbytes + p["moved_position"] * (i * window + j), results[j])
 
 
 def _emit_blocks(
@@ -176,25 +186,28 @@ def _emit_blocks(
 
     def walk(block: Number, is_last: bool) -> None:
         vectors = shape.last_vectors if is_last else shape.vectors
-        panel = p["channels"] * (vectors * vector_bytes)
+        depth = p["channels"] * shape.nbytes // FLOAT_BYTES
+        panel = depth * (vectors * vector_bytes)
         share = panel // p["row_tiles"]
         with code.loop(0, positions) as position:
-            w = p["w"] + block * positions * p["channels"] * block_bytes + position * panel
+            w = p["w"] + block * positions * depth * block_bytes + position * panel
             source, target = moved + position * p["moved_position"], products + position * p["products_position"]
             for is_short in (False, True)[: 1 + shape.has_short_tiles]:
-                tile = Tile(shape.pixels - is_short, vectors, shape.prefetches)
+                tile = Tile(shape.pixels - is_short, vectors, shape.prefetches, products="words" * shape.are_words)
                 first, end = (p["long_tiles"], p["row_tiles"]) if is_short else (code.number(0), p["long_tiles"])
                 with code.loop(first, end) as number:
                     row = number * tile.pixels + (p["long_tiles"] if is_short else 0)
                     call_tile(
                         code,
                         tile,
-                        x=source + row * p["channels"] * FLOAT_BYTES,
-                        x_pixel=p["channels"] * FLOAT_BYTES,
+                        x=source + row * p["channels"] * shape.nbytes,
+                        x_pixel=p["channels"] * shape.nbytes,
                         offsets=p["offsets"],
                         taps=1,
-                        depth=p["channels"],
-                        w=w,
+                        depth=depth,
+                        # Words have no shift: what stands before their weights is multiplied by zero.
+                        w=w - vectors * vector_bytes * shape.are_words,
+                        shift=p["zeros"],
                         # The next position, or the next block, follows.
                         ahead=w + panel + number * share,
                         bias=p["zeros"],
@@ -233,9 +246,11 @@ def _emit_back(
             line = [code.load(m + p["products_position"] * (i * window + j)) for i in range(window)]
             columns.append(_combine(code, back, line))
         results = [_combine(code, back, [columns[j][i] for j in range(window)]) for i in range(size)]
+        unit = code.constant(1 / _UNITS)
 
         def write(i: int, j: int) -> None:
-            result = results[i][j] + bias  # called inside the loop
+            result = results[i][j]  # called inside the loop
+            result = code.multiply_add(result, unit, bias) if shape.are_words else result + bias
             if shape.adds:
                 result = result + code.load(added + p["added_row"] * i + p["added_pixel"] * j)
             code.store(y + p["y_row"] * i + p["y_pixel"] * j, emit_activations(code, shape.activations, result))
@@ -293,19 +308,26 @@ def _sum(code: Code, coefficients: Array, vectors: list[Floats]) -> Floats:
 _TILES_OF_CHUNK, _TILES_OF_OPEN_CHUNK = 56, 28
 _LARGE_CHANNELS = 512
 _INPUT_TILES = 8
+_UNITS = 4
+"""By which transformed weights of tiles of 2 x 2 are whole numbers."""
 _LINE = 16
 """Numbers between arrays, so that their rows do not share lines of the caches."""
 
 
-def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, size: int) -> Recipe:
-    """Returns the recipe with tiles of `size` x `size` results. The image has a halo that reaches to the end of the last tile."""
+def plan_winograd(
+    convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, size: int, *, are_words: bool = False
+) -> Recipe:
+    """Returns the recipe with tiles of `size` x `size` results. The image has a halo that reaches to the end of the last tile.
+
+    `are_words`: whether to multiply words of 16 bits; the tiles are those of 2 x 2.
+    """
     site, channels, outputs = convolution.site, convolution.channels, convolution.outputs
     height, width = convolution.windows.outputs
     down, right = -(-height // size), -(-width // size)
     tiles, positions, workers = convolution.planes[1] * down * right, (size + 2) ** 2, site.workers
     most = _TILES_OF_CHUNK * (2 if channels >= _LARGE_CHANNELS else 1)
     rows, count, is_whole = _cut_tiles(tiles, most, workers)
-    tiling = choose_tiling(rows, outputs, find_width())
+    tiling = choose_tiling(rows, outputs, find_width(), products="words" * are_words)
     block = tiling.vectors * tiling.width
     shape = WinogradShape(
         size,
@@ -316,18 +338,20 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         tiling.count_prefetches(tiling.tiles),
         bool(epilogue.added),
         epilogue.activations,
+        are_words,
     )
     weight = convolution.pack_lazily(
-        ("winograd", size, tiling.vectors, tiling.width), partial(_pack, size=size, tiling=tiling.packing)
+        ("winograd", size, tiling.vectors, tiling.width, are_words),
+        partial(_pack, size=size, tiling=tiling.packing, are_words=are_words),
     )
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     zeros, offsets = pad_vector(None, 0, block), np.zeros(1, np.int64)
-    moved_position = (rows * channels + _LINE) * 4
+    moved_position = (rows * channels + _LINE) * shape.nbytes
     products_position = (rows * block + _LINE) * 4
     moved_bytes = positions * moved_position
     products_bytes = positions * products_position
     staged_bytes = 0 if staging is None else align(prod(staging.shape) * 4)
-    kernels = (make_whole(shape),) if is_whole else (make_input(size), make_output(shape))
+    kernels = (make_whole(shape),) if is_whole else (make_input(shape), make_output(shape))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         planes = (convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:]))
@@ -340,7 +364,8 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         numbers = {
             **list_strides("x", x), "x": address_of(x) - top * x.strides[2] - left * x.strides[3],
             **list_strides("y", y), **list_strides("added", addend),
-            "w": address_of(weight), "bias": address_of(bias), "zeros": address_of(zeros), "offsets": address_of(offsets),
+            "w": address_of(weight) + block * FLOAT_BYTES * are_words, "bias": address_of(bias), "zeros": address_of(zeros),
+            "offsets": address_of(offsets),
             "moved": base, "moved_worker": moved_bytes, "moved_position": moved_position,
             "products": base + moved_bytes * (workers if is_whole else 1), "products_worker": products_bytes,
             "products_position": products_position, "channels": channels, "blocks": tiling.blocks, "blocks_of_chunk": 1, "outputs": outputs,
@@ -367,17 +392,26 @@ def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
     return -(-tiles // count), count, True
 
 
-def _pack(w: Array, size: int, tiling: Tiling) -> Array:
-    """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column). w: those of planes, or of images."""
+def _pack(w: Array, size: int, tiling: Tiling, *, are_words: bool) -> Array:
+    """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column). w: those of planes, or of images.
+
+    Words are times `_UNITS`, those of two channels in the place of a float32, behind as many unused numbers as a block has columns.
+    """
     outputs, channels = w.shape[:2]
     w = w.reshape(outputs, channels, 3, 3)
     positions = (size + 2) ** 2
     columns = tiling.vectors * tiling.width
-    packed = allocate_floats(positions * channels * tiling.padded_outputs)
+    unused, depth = (columns, channels // 2) if are_words else (0, channels)
+    packed = allocate_floats(unused + positions * depth * tiling.padded_outputs)
+    packed[:unused] = 0
     for begin in range(0, tiling.padded_outputs, columns):
         held = min(columns, tiling.padded_outputs - begin)
-        block = packed[positions * channels * begin :][: positions * channels * held].reshape(positions, channels, held)
+        place = packed[unused + positions * depth * begin :][: positions * depth * held].reshape(positions, depth, held)
+        block = np.empty((positions, channels, held), np.float32) if are_words else place
         block_outputs = min(held, outputs - begin)
         block[:, :, block_outputs:] = 0
         transform_kernels(w[begin : begin + block_outputs], size, block[:, :, :block_outputs])
+        if are_words:
+            words = (block * _UNITS).astype(np.int16).reshape(positions, depth, 2, held).swapaxes(2, 3)
+            place[...] = np.ascontiguousarray(words).view(np.float32)[..., 0]
     return packed
