@@ -139,8 +139,13 @@ def tensor_scatter(
     for item, start in enumerate(starts):
         if mode == "linear" and start + count > length:
             raise ValueError(f"batch {item} writes {count} steps from {start} into an axis of {length}")
-        for step in range(count):
-            present = assign(present, (item, *ahead, (start + step) % length), update[(item, *ahead, step)])
+        step = 0
+        while step < count:
+            place = (start + step) % length
+            steps = min(count - step, length - place)
+            written = update[(item, *ahead, slice(step, step + steps))]
+            present = assign(present, (item, *ahead, slice(place, place + steps)), written)
+            step += steps
     return present
 
 
