@@ -23,6 +23,11 @@ def assign(array: Array, places: Any, values: Any) -> Array:
     return array
 
 
+def bring(xp: Namespace, array: Any, dtype: Any) -> Array:
+    """Returns an array of the host in the library's memory; NumPy takes it as it is, which costs nothing."""
+    return xp.asarray(array, dtype=dtype) if xp is np else xp.asarray(array.tolist(), dtype=dtype).reshape(array.shape)
+
+
 def add_at(xp: Namespace, array: Array, places: Any, values: Any) -> Array:
     """Returns the array with the values added at these places, none of which is repeated: the same array, changed, if it can change."""
     elements = array[places]

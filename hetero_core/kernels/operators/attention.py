@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.arrays import assign, lay_out
+from hetero_core.kernels.arrays import assign, bring, lay_out
 from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
 from hetero_core.kernels.operators.linear import mat_mul
 from hetero_core.kernels.operators.quantization import mat_mul_integer_to_float
@@ -248,7 +248,7 @@ def _bias(xp: Namespace, mask: Array | None, allowed: Any, keys: int, dtype: Any
             mask = xp.concatenate([mask, filler], axis=-1)
         bias = xp.where(mask, zero, never) if mask.dtype.kind == "b" else mask
     if allowed is not None:
-        bias = xp.where(xp.asarray(allowed.tolist(), dtype=bool).reshape(allowed.shape), bias, never)
+        bias = xp.where(bring(xp, allowed, bool), bias, never)
     return bias
 
 

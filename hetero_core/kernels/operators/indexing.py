@@ -139,8 +139,13 @@ def tensor_scatter(
     for item, start in enumerate(starts):
         if mode == "linear" and start + count > length:
             raise ValueError(f"batch {item} writes {count} steps from {start} into an axis of {length}")
-        for step in range(count):
-            present = assign(present, (item, *ahead, (start + step) % length), update[(item, *ahead, step)])
+        step = 0
+        while step < count:
+            place = (start + step) % length
+            steps = min(count - step, length - place)
+            written = update[(item, *ahead, slice(step, step + steps))]
+            present = assign(present, (item, *ahead, slice(place, place + steps)), written)
+            step += steps
     return present
 
 
@@ -193,37 +198,47 @@ def top_k_by_attribute(xp: Namespace, x: Array, *, axis: int = -1, k: int) -> tu
 def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple[Array, Array]:
     resolved = normalize_axis(axis, x.ndim)
     wide = widen(x)
-    # Of few elements a sort costs less than the calls.
-    if xp is np and wide.dtype in (np.float32, np.int32) and k > 0 and x.size >= 500 and x.shape[resolved] < 2**31:
-        order = np.moveaxis(_sort_packed(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
+    if xp is np and 0 < 8 * k <= x.shape[resolved] and x.size >= 2000:  # below, a sort costs less than the calls
+        order = np.moveaxis(_select_top(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
     else:
         order = xp.asarray(_order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
     return xp.take_along_axis(x, order, axis=resolved), order
 
 
-def _sort_packed(x: Array, k: int, largest: int) -> Array:
-    """Returns the positions of the k largest (or smallest) elements of the last axis in order, like `_order_stably`.
-
-    Sorts whole numbers: the order of an element in the upper 32 bits, the larger the better, and its position in the lower, reversed.
-    """
-    # Adding zero makes zeros equal.
-    order = bits = (x + x.dtype.type(0)).view(np.int32).astype(np.int64)
-    if x.dtype == np.float32:
-        order = np.where(np.isnan(x), 0x7FFFFFFF, np.where(bits < 0, -(bits & 0x7FFFFFFF), bits))
-    packed = (order if largest else -1 - order) * 2**32 + np.arange(2**32 - 1, 2**32 - 1 - x.shape[-1], -1)
-    best = packed if 2 * k > x.shape[-1] else np.partition(packed, x.shape[-1] - k, axis=-1)[..., -k:]
-    best.sort(axis=-1)
-    places: Array = (2**32 - 1) - (best[..., : -k - 1 : -1] & (2**32 - 1))
-    return places
-
-
 def _order_stably(xp: Namespace, x: Array, axis: int, largest: int) -> Array:
     """Returns the positions along the axis in the order of their elements; the lower position comes first among equals."""
+    if xp is np and x.dtype in (np.float32, np.int32) and x.size >= 500 and x.shape[axis] < 2**32:
+        # Sorts whole numbers, which NumPy does by vectors: the order above, NaN the largest and -0.0 as 0.0, and the position below.
+        order = (x + x.dtype.type(0)).view(np.int32).astype(np.int64)
+        if x.dtype == np.float32:
+            order = np.where(np.isnan(x), 0x7FFFFFFF, np.where(order < 0, -(order & 0x7FFFFFFF), order))
+        positions = np.arange(x.shape[axis]).reshape((-1, *(1,) * (x.ndim - axis - 1)))
+        return np.sort((-1 - order if largest else order) * 2**32 + positions, axis=axis) & (2**32 - 1)
     if not largest:
         return xp.argsort(x, axis=axis, stable=True)
     # A stable sort of the reversed axis, read backwards, keeps the lower position first among equals.
     order = xp.argsort(xp.flip(x, axis=axis), axis=axis, stable=True)
     return x.shape[axis] - 1 - xp.flip(order, axis=axis)
+
+
+def _select_top(x: Array, k: int, largest: int) -> Array:
+    """Returns the positions of the k largest (or smallest) elements of the last axis in order, like `_order_stably`.
+
+    Only the k selected elements of a row are sorted. A row is sorted whole if more than k elements reach its k-th one: a tie at the limit,
+    or a limit that is NaN. NaN is the largest element of all.
+    """
+    size = x.shape[-1]
+    rows = x.reshape(-1, size)
+    place = size - k if largest else k - 1
+    limits = np.partition(rows, place, axis=1)[:, place : place + 1]
+    selected = ~(rows < limits) if largest else rows <= limits
+    tied = np.count_nonzero(selected, axis=1) != k
+    selected[tied] = np.arange(size) < k  # any k elements: the order of these rows is replaced below
+    positions = (np.flatnonzero(selected) % size).reshape(-1, k)
+    order = np.take_along_axis(positions, _order_stably(np, np.take_along_axis(rows, positions, axis=1), 1, largest), axis=1)
+    if np.any(tied):
+        order[tied] = _order_stably(np, rows[tied], 1, largest)[:, :k]
+    return order.astype(np.int64, copy=False).reshape(*x.shape[:-1], k)
 
 
 @kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL | COMPLEX)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.arrays import assign
+from hetero_core.kernels.arrays import assign, bring
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
@@ -293,7 +293,7 @@ def clamp(begin: int, stop: int, stride: int, size: int) -> slice:
 @kernel("Compress", since=(9, 11, 28), dtypes=(ANY, BOOL), host=(1,))
 def compress(xp: Namespace, x: Array, condition: Array, *, axis: int | None = None) -> Array:
     """Returns the slices along the axis, or the elements, for which the condition holds."""
-    indices = xp.asarray(np.flatnonzero(condition).tolist(), dtype=np.int64)
+    indices = bring(xp, np.flatnonzero(condition), np.int64)
     return xp.take(x.reshape(-1) if axis is None else x, indices, axis=0 if axis is None else axis)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.arrays import bring
 from hetero_core.kernels.operators.ml_models import (
     NUMERIC,
     POST_TRANSFORMS,
@@ -183,7 +184,7 @@ def build_forest(
         "base_values": (np.asarray(base_values if len(base_values) else (0.0,) * targets), np.float64),
     }
     # As lists, because no other device takes a host array by accident.
-    arrays = {name: xp.asarray(values if xp is np else values.tolist(), dtype=dtype) for name, (values, dtype) in upload.items()}
+    arrays = {name: bring(xp, values, dtype) for name, (values, dtype) in upload.items()}
     return Forest(
         depth=depth,
         modes_used=tuple(np.unique(nodes.modes).tolist()),

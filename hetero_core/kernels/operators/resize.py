@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.arrays import bring
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
 from hetero_core.network.graph import Node
@@ -258,10 +259,10 @@ def _resample_axis(xp: Namespace, x: Array, axis: Axis, sampling: Sampling) -> A
     shape = (-1, *(1,) * (x.ndim - axis.axis - 1))
     total = None
     for tap in range(positions.shape[1]):
-        read = xp.take(x, xp.asarray(positions[:, tap].tolist(), dtype=np.int64), axis=axis.axis)
+        read = xp.take(x, bring(xp, positions[:, tap], np.int64), axis=axis.axis)
         if sampling.mode == "nearest":
             return read
-        part = read * xp.asarray(weights[:, tap].tolist(), dtype=x.dtype).reshape(shape)
+        part = read * bring(xp, weights[:, tap], x.dtype).reshape(shape)
         total = part if total is None else total + part
     return total
 
@@ -300,5 +301,5 @@ def _fill_outside(xp: Namespace, x: Array, axis: Axis, value: float) -> Array:
     outside = ((numerators < 0) | (numerators > (axis.size - 1) * denominator)).astype(bool)
     if not outside.any():
         return x
-    mask = xp.asarray(outside.tolist()).reshape((-1, *(1,) * (x.ndim - axis.axis - 1)))
+    mask = bring(xp, outside, bool).reshape((-1, *(1,) * (x.ndim - axis.axis - 1)))
     return xp.where(mask, x.dtype.type(value), x)

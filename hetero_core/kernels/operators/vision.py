@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.arrays import assign
+from hetero_core.kernels.arrays import assign, bring
 from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows, spread_bias
@@ -239,7 +239,8 @@ def roi_align(
                     keeps_one=shift == 0,
                 )
             )
-        mean = _average_region(xp, wide[item], corners, outputs) if mode == "avg" else None
+        # Only memory of the host may be asked whether a number is finite.
+        mean = _average_region(wide[item], corners, outputs) if mode == "avg" and xp is np else None
         regions.append(_pool_region(xp, wide[item], corners, outputs, mode) if mean is None else mean)
     if not regions:
         return xp.zeros((0, x.shape[1], *outputs), dtype=x.dtype)
@@ -279,7 +280,7 @@ def _sample_line(begin: float, end: float, outputs: int, sampling_ratio: int, si
     return np.stack([low, high]), np.stack([(1 - fraction) * counted, fraction * counted])
 
 
-def _average_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tuple[int, int]) -> Array | None:
+def _average_region(x: Array, corners: list[_Line], outputs: tuple[int, int]) -> Array | None:
     """Returns the mean of the samples of each bin as two products of matrices; None if a sum is not finite.
 
     Products with the zeros of a matrix would spread an infinity or NaN to bins that do not read it.
@@ -292,11 +293,11 @@ def _average_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tupl
         first, end = int(positions.min()), int(positions.max()) + 1
         places = np.arange(count).repeat(samples) * (end - first) + positions - first
         sums = np.bincount(places.reshape(-1), weights.reshape(-1) / samples, count * (end - first))
-        matrices.append(xp.asarray(sums.reshape(count, -1), dtype=x.dtype))
+        matrices.append(sums.reshape(count, -1).astype(x.dtype))
         cut.append(slice(first, end))
     with np.errstate(invalid="ignore"):
-        y = xp.matmul(xp.matmul(matrices[0], x[tuple(cut)]), matrices[1].T)
-    return y if bool(xp.isfinite(y).all()) else None
+        y = np.matmul(np.matmul(matrices[0], x[tuple(cut)]), matrices[1].T)
+    return y if np.isfinite(y).all() else None
 
 
 def _pool_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tuple[int, int], mode: str) -> Array:
@@ -308,8 +309,8 @@ def _pool_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tuple[i
     pooled: Array = None
     for rows, row_weights in zip(*corners[0], strict=True):
         for columns, column_weights in zip(*corners[1], strict=True):
-            read = xp.take(xp.take(x, xp.asarray(rows), axis=1), xp.asarray(columns), axis=2)
-            weights = xp.asarray(row_weights, dtype=x.dtype)[:, None] * xp.asarray(column_weights, dtype=x.dtype)[None]
+            read = xp.take(xp.take(x, bring(xp, rows, np.int64), axis=1), bring(xp, columns, np.int64), axis=2)
+            weights = bring(xp, row_weights, x.dtype)[:, None] * bring(xp, column_weights, x.dtype)[None]
             part = read * weights
             pooled = part if pooled is None else combine(pooled, part)
     channels, height, width = pooled.shape
