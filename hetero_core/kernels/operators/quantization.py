@@ -129,7 +129,7 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
 
 
 def _count_dequantized(x: Array, x_scale: Array, *_: Any, **__: Any) -> int:
-    return x.size * 4
+    return int(x.size) * 4
 
 
 @kernel(

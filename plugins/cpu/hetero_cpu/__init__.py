@@ -6,7 +6,7 @@ from hetero_core.hookspecs import hookimpl
 
 requires_api = (1, 2)
 kind = "processor"
-quick_weights = 4 << 20
+quick_weights = 2 << 20
 """The toolkit, which answers until machine code is compiled, takes longer for more quantized weights than an engine takes to start."""
 
 
