@@ -206,7 +206,7 @@ def webgpu(session: nox.Session) -> None:
 def models(session: nox.Session) -> None:
     """Runs exports of scikit-learn, lightgbm, xgboost, torch and language models, with random weights; downloads the exporters."""
     tools = ["skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", TORCH, "onnxscript>=0.7,<0.8", "transformers>=5.23,<6"]
-    tools += ["onnxruntime-genai>=0.18,<0.19", "onnxmltools>=1.16,<2", "lightgbm>=4.7,<5", "pandas"]
+    tools += ["onnxruntime-genai>=0.18,<0.19", "onnxmltools>=1.16,<2", "lightgbm>=4.7,<5", "pandas", "polars"]
     install_workspace(session, [*(with_extras(name, "jit") for name in COMPANIONS), with_extras("onnxruntime", "cpu")], *tools)
     # --no-deps skips the only requirement that is not installed yet: a library for several GPUs.
     session.install("--no-deps", "xgboost>=3.2,<4")

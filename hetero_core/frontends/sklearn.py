@@ -9,6 +9,7 @@ Imports scikit-learn, whose base classes these are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, NetworkReadError, word_missing
+from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, InvalidNetworkError, NetworkReadError, word_missing
 from hetero_core.frontends.shared_core import find_core
 from hetero_core.network.types import TensorType, ValueSpec
 
@@ -71,19 +72,29 @@ class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     def _run(self, X: Any, *, gives_scores: bool = False) -> list[Any]:  # noqa: N803
         """Returns the outputs of the model in order. Raises: errors of inputs, of the conversion, of the load and of the device."""
-        network = self._find_network(X, gives_scores=gives_scores)
-        return list(network.infer(read_columns(X, network.inputs)).values())
+        network, names = self._find_network(X, gives_scores=gives_scores)
+        specs = network.inputs
+        if len(names) == len(specs):  # skl2onnx writes the names of columns as identifiers
+            specs = tuple([replace(spec, name=name) for spec, name in zip(specs, names, strict=True)])
+        return list(network.infer(list(read_columns(X, specs).values())).values())
 
-    def _find_network(self, X: Any, *, gives_scores: bool) -> ExecutableNetwork:  # noqa: N803
-        dtypes = [X[name].dtype for name in X.columns] if hasattr(X, "columns") else [np.asarray(X).dtype]
+    def _find_network(self, X: Any, *, gives_scores: bool) -> tuple[ExecutableNetwork, list[str]]:  # noqa: N803
+        """Returns the network, and the columns of the data frame that its estimator was converted for."""
+        dtypes = [column.dtype for column in list_columns(X).values()] if hasattr(X, "columns") else [np.asarray(X).dtype]
         types = tuple(map(str, dtypes)) if self._is_estimator else None
         key = (id(self.model), self.device, repr(self.config), gives_scores, types)
         # The model is held beside its network, so that no later model gets its id.
-        loaded: dict[Any, tuple[Any, ExecutableNetwork]] = self.__dict__.setdefault("_loaded", {})
+        loaded: dict[Any, tuple[Any, ExecutableNetwork, list[str]]] = self.__dict__.setdefault("_loaded", {})
         if key not in loaded:
             model = convert_estimator(self.model, X, gives_scores=gives_scores) if self._is_estimator else self.model
-            loaded[key] = self.model, find_core().load_network(model, self.device, self.config)
-        return loaded[key][1]
+            names = [str(name) for name in X.columns] if self._is_estimator and hasattr(X, "columns") else []
+            try:
+                loaded[key] = self.model, find_core().load_network(model, self.device, self.config), names
+            except InvalidNetworkError as error:
+                if types is None or "float64" not in types:
+                    raise
+                raise NetworkReadError(f"skl2onnx mixes float32 and float64 in {self.model!r}: give X in float32") from error
+        return loaded[key][1:]
 
 
 def _gives_probabilities(estimator: Any) -> bool:
@@ -144,19 +155,30 @@ def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> 
     if find_spec("skl2onnx") is None:
         raise NetworkReadError(f"cannot convert {estimator!r}: run 'pip install skl2onnx', or pass an ONNX model")
     from skl2onnx import to_onnx  # heavy
+    from skl2onnx.common.data_types import guess_data_type
 
-    first: Any = X[:1] if hasattr(X, "shape") else np.asarray(X[:1])
-    if hasattr(X, "dtypes") and any(dtype.kind not in "biuf" for dtype in X.dtypes):
-        # skl2onnx 1.20 joins float64 columns with the float32 of encoded texts, which ONNX does not allow.
-        first = first.astype({name: np.float32 for name, dtype in X.dtypes.items() if dtype == np.float64})
     final = estimator[-1] if hasattr(estimator, "steps") else estimator
+    if gives_scores and getattr(final, "probability", None) is True:  # by default a text: the option is deprecated
+        raise NetworkReadError(f"skl2onnx writes probabilities in place of the scores of {final!r}; fit one with probability=False")
+    first = None if hasattr(X, "columns") else np.asarray(X[:1].toarray() if hasattr(X, "toarray") else X[:1])
+    types = None
+    if first is None:
+        columns = list_columns(X[:1])
+        if any(column.dtype.kind not in "biuf" for column in columns.values()):
+            # skl2onnx 1.20 joins float64 columns with the float32 of encoded texts, which ONNX does not allow.
+            columns = {
+                name: column.astype(np.float32) if column.dtype == np.float64 else column for name, column in columns.items()
+            }
+        types = [(name, guess_data_type(column.reshape(-1, 1))[0][1]) for name, column in columns.items()]
+        types = [(name, type(each)([None, 1])) for name, each in types]
     scores = {"raw_scores": True} if gives_scores else {}
     try:
         try:
             options = {id(final): {"zipmap": False, **scores}} if hasattr(final, "classes_") else None
-            model = to_onnx(estimator, first, options=options, target_opset=_OPSETS)
+            model = to_onnx(estimator, first, initial_types=types, options=options, target_opset=_OPSETS)
         except NameError:  # an estimator without maps does not know the option
-            model = to_onnx(estimator, first, options={id(final): scores} if scores else None, target_opset=_OPSETS)
+            options = {id(final): scores} if scores else None
+            model = to_onnx(estimator, first, initial_types=types, options=options, target_opset=_OPSETS)
     except Exception as error:
         raise NetworkReadError(f"skl2onnx cannot convert {estimator!r}: {type(error).__name__}: {error}") from error
     # skl2onnx 1.20 declares a single column for the scores of two classes, and float64 for trees that give float32; types are inferred.
@@ -192,15 +214,16 @@ def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa:
 
     Raises: InputNameError for a missing column, InputShapeError for another number of columns, InputTypeError.
     """
-    names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
+    columns = list_columns(X) if hasattr(X, "columns") else None
+    names = None if columns is None else list(columns)
     rows = X.toarray() if hasattr(X, "toarray") else X  # a sparse matrix
     if len(specs) == 1 and (names is None or specs[0].name not in names):
         return {specs[0].name: _as_input(rows, specs[0])}
-    if names is not None:
+    if columns is not None and names is not None:
         missing = next((spec.name for spec in specs if spec.name not in names), None)
         if missing is not None:
             raise InputNameError(word_missing("the data frame", "column", missing, names))
-        return {spec.name: _as_input(rows[spec.name], spec) for spec in specs}
+        return {spec.name: _as_input(columns[spec.name], spec) for spec in specs}
     array, feeds, start = np.asarray(rows), {}, 0
     for spec in specs:
         shape = spec.type.shape if isinstance(spec.type, TensorType) and spec.type.shape is not None else ()
@@ -210,6 +233,18 @@ def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa:
     if array.shape[1] != start:
         raise InputShapeError(f"the inputs {', '.join(map(str, specs))} take {start} columns, and X has {array.shape[1]}")
     return feeds
+
+
+def list_columns(frame: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the columns of a data frame of pandas or polars by name; a missing value among numbers is NaN."""
+    columns: dict[str, np.ndarray[Any, Any]] = {}
+    for name in frame.columns:
+        column = frame[name]
+        values = np.asarray(column)
+        if values.dtype.hasobject and getattr(column.dtype, "kind", "O") in "iuf":  # numbers of pandas that may be missing
+            values = column.to_numpy(np.float64 if column.hasnans else column.dtype.numpy_dtype, na_value=np.nan)
+        columns[str(name)] = values
+    return columns
 
 
 def _as_input(values: Any, spec: ValueSpec) -> np.ndarray[Any, Any]:

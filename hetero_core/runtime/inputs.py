@@ -102,7 +102,7 @@ class QuickCheck:
                 return None
             ordered.append(value)
             shapes.append(value.shape)
-        if self._texts and not all([_holds_texts(ordered[place]) for place in self._texts]):
+        if self._texts and not all(_holds_texts(ordered[place]) for place in self._texts):
             return None
         if shapes != self._last:
             if self._ranks is None or self._ranks != list(map(len, shapes)):
@@ -258,7 +258,7 @@ def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[
 
 def _holds_texts(array: np.ndarray[Any, Any]) -> bool:
     """Says whether all objects of an array are texts."""
-    return all([issubclass(kind, str) for kind in set(map(type, array.ravel().tolist()))])
+    return all(issubclass(kind, str) for kind in set(map(type, array.ravel().tolist())))
 
 
 def _spell(dtype: str) -> str:

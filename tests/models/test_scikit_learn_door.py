@@ -13,10 +13,12 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed; nox -s mod
 pytest.importorskip("skl2onnx", reason="skl2onnx is not installed; nox -s models installs it", exc_type=ImportError)
 
 import pandas
+import polars
+import scipy.sparse
 from skl2onnx import to_onnx
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import AdaBoostClassifier, GradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.metrics import get_scorer
@@ -27,6 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
+from hetero_core.errors import NetworkReadError
 from hetero_core.frontends.sklearn import HeteroClassifier, HeteroRegressor
 
 # skl2onnx 1.20 reads attributes that scikit-learn 1.9 has deprecated.
@@ -142,11 +145,56 @@ def test_data_frame_gives_a_column_for_each_input() -> None:
         wrapped.predict(FRAME.to_numpy()[:, :2])
 
 
+def fit_on(frame: pandas.DataFrame) -> Any:
+    town = frame.columns[-1]
+    columns = make_column_transformer(
+        (StandardScaler(), list(frame.columns[:-1])), (OneHotEncoder(handle_unknown="ignore"), [town])
+    )
+    return make_pipeline(columns, LogisticRegression()).fit(frame, RICH)
+
+
+@pytest.mark.parametrize("names", [["age", "height", "town"], ["age (years)", "height-cm", "1"], ["a b", "a_b", "a-b"]])
+@pytest.mark.parametrize("kind", ["pandas", "nullable", "category", "missing", "polars"])
+def test_frames_of_all_kinds_and_names(names: list[str], kind: str) -> None:
+    frame = FRAME.set_axis(names, axis=1)
+    if kind == "nullable":
+        frame = frame.convert_dtypes()
+    elif kind == "category":
+        frame = frame.astype({names[2]: "category"})
+    elif kind == "missing":
+        frame.loc[[3, 7], names[2]] = None
+    model = fit_on(frame)
+    asked: Any = polars.DataFrame({name: frame[name].tolist() for name in names}) if kind == "polars" else frame
+    converted = HeteroClassifier(model, "CPU")
+    np.testing.assert_allclose(converted.predict_proba(asked), model.predict_proba(frame), rtol=1e-4, atol=1e-5)
+    assert converted.predict(asked[names[::-1]]).tolist() == model.predict(frame).tolist()
+
+
+def test_columns_without_names_and_sparse_rows() -> None:
+    model = make_pipeline(StandardScaler(with_mean=False), LogisticRegression()).fit(pandas.DataFrame(X), NAMED)
+    converted = HeteroClassifier(model, "CPU")
+    assert converted.predict(pandas.DataFrame(TEST)).tolist() == model.predict(pandas.DataFrame(TEST)).tolist()
+    plain = LogisticRegression().fit(X, NAMED)
+    assert HeteroClassifier(plain, "CPU").predict(scipy.sparse.csr_matrix(TEST)).tolist() == plain.predict(TEST).tolist()
+
+
+def test_what_skl2onnx_writes_wrongly_is_refused() -> None:
+    model = AdaBoostClassifier(n_estimators=3, random_state=0).fit(X, NAMED)
+    with pytest.raises(NetworkReadError, match="mixes float32 and float64 in .*: give X in float32"):
+        HeteroClassifier(model, "CPU").predict(TEST)
+    assert HeteroClassifier(model, "CPU").predict(TEST.astype(np.float32)).tolist() == model.predict(TEST).tolist()
+    machine = SVC().fit(X, NAMED)
+    machine.probability = True
+    with pytest.raises(NetworkReadError, match="probabilities in place of the scores"):
+        HeteroClassifier(machine, "CPU").decision_function(TEST)
+
+
 def test_texts() -> None:
     texts = ["the quick brown fox", "jumps over the lazy dog", "the dog sleeps", "a fox runs"]
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [0, 1, 1, 0])
     rows = np.array(texts, object)
-    assert HeteroClassifier(model, "CPU").predict(rows).tolist() == model.predict(texts).tolist()
+    for each in (rows, texts, pandas.Series(texts)):
+        assert HeteroClassifier(model, "CPU").predict(each).tolist() == model.predict(texts).tolist()
 
 
 def test_floats_are_no_integers() -> None:
