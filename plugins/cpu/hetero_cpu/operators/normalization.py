@@ -22,6 +22,7 @@ from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
 _UNROLLED = 4
+_LARGEST = 3.4028234663852886e38
 
 
 def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
@@ -343,14 +344,27 @@ def _add(a: Floats, b: Floats) -> Floats:
     return a + b
 
 
+def _find_larger(a: Floats, b: Floats) -> Floats:
+    return b.at_least(a)
+
+
+def _limit_edge(edge: Floats) -> Floats:
+    """Returns a finite number that takes the place of the largest element: an infinity less itself would be NaN."""
+    return edge.at_least(-_LARGEST).at_most(_LARGEST)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """How two elements are combined, the neutral element, and what becomes of elements before, and of the result."""
+    """How two elements are combined, the neutral element, and what becomes of elements before, and of the result.
+
+    With `has_edge` the largest element is subtracted before, and added to the result.
+    """
 
     combine: Callable[[Floats, Floats], Floats] = _add
     neutral: float = 0.0
     begin: Callable[[Code, Floats], Floats] = _keep_element
     finish: Callable[[Code, Floats], Floats] = _keep_element
+    has_edge: bool = False
 
 
 _COLUMNS = 64
@@ -359,6 +373,7 @@ _REDUCTIONS: Mapping[str, _Reduction] = {
     # A NaN of either side stays.
     "ReduceL1": _Reduction(begin=lambda code, x: code.call_intrinsic("fabs", x)),
     "ReduceL2": _Reduction(begin=lambda code, x: x * x, finish=lambda code, total: code.call_intrinsic("sqrt", total)),
+    "ReduceLogSumExp": _Reduction(begin=emit_exponential, finish=emit_logarithm, has_edge=True),
     "ReduceMax": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_least(a)), -inf),
     "ReduceMean": _Reduction(),
     "ReduceMin": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_most(a)), inf),
@@ -368,7 +383,8 @@ _REDUCTIONS: Mapping[str, _Reduction] = {
 
 
 def plan_native_reduction(site: Site) -> Recipe | None:
-    """Returns the recipe of extremes, sums, means and norms over neighbouring axes. Sources: ONNX ReduceL2-18, ReduceMax-20."""
+    """Returns the recipe of extremes, sums, means and norms over neighbouring axes. Sources: ONNX ReduceL2-18, ReduceLogSumExp-18,
+    ReduceMax-20."""
     node, value = site.node, site.node.inputs[0]
     axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
     if site.group.epilogue or not site.is_float32(value) or (site.has_input(1) and axes is None):
@@ -419,11 +435,19 @@ def _make_reduction(operator: str) -> Kernel:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "rows", "length", "rows_of_chunk"))
         with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
             x = p["x"] + row * p["length"] * FLOAT_BYTES
+            edge = code.constant(0.0, 1)
+            if own.has_edge:
+                edge = _limit_edge(
+                    _reduce_row(code, p["length"], lambda at, mask: code.load(x + at, mask=mask), _find_larger, -inf)
+                )
+            edges = code.spread(edge)
 
             def read(at: Number, mask: Mask | None) -> Floats:
-                return own.begin(code, code.load(x + at, mask=mask))  # called inside the loop
+                elements = code.load(x + at, mask=mask)  # called inside the loop
+                return own.begin(code, elements - edges if own.has_edge else elements)
 
             total = own.finish(code, _reduce_row(code, p["length"], read, own.combine, own.neutral))
+            total = total + edge if own.has_edge else total
             result = total / code.float_from(p["length"]) if operator == "ReduceMean" else total
             code.store(p["y"] + row * FLOAT_BYTES, result)
         return code.finish()
@@ -443,10 +467,16 @@ def _make_column_reduction(operator: str) -> Kernel:
             row, first = unit // p["blocks"], unit % p["blocks"] * _COLUMNS
             with code.loop(first, (first + _COLUMNS).at_most(p["inner"]), width) as column:
                 x, mask = p["x"] + row * p["length"] * row_bytes + column * FLOAT_BYTES, code.mask_first(p["inner"] - column)
-                total = code.variable(code.constant(own.neutral))
+                largest, total = code.variable(code.constant(-inf)), code.variable(code.constant(own.neutral))
+                if own.has_edge:
+                    with code.loop(0, p["length"]) as position:
+                        largest.set(_find_larger(largest.get(), code.load(x + position * row_bytes, mask=mask)))
+                edge = _limit_edge(largest.get()) if own.has_edge else None
                 with code.loop(0, p["length"]) as position:
-                    total.set(own.combine(total.get(), own.begin(code, code.load(x + position * row_bytes, mask=mask))))
+                    elements = code.load(x + position * row_bytes, mask=mask)
+                    total.set(own.combine(total.get(), own.begin(code, elements if edge is None else elements - edge)))
                 result = own.finish(code, total.get())
+                result = result if edge is None else result + edge
                 if operator == "ReduceMean":
                     result = result / code.spread(code.float_from(p["length"]))
                 code.store(p["y"] + row * row_bytes + column * FLOAT_BYTES, result, mask=mask)

@@ -60,7 +60,11 @@ NATIVE_STEPS = (
     ("pooling", "plan_global_mean", "GlobalAveragePool ReduceMean"),
     ("pooling", "plan_global_max", "GlobalMaxPool ReduceMax"),
     ("recurrent", "plan_recurrence", "GRU LSTM RNN com.microsoft:DynamicQuantizeLSTM"),
-    ("normalization", "plan_native_reduction", "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare"),
+    (
+        "normalization",
+        "plan_native_reduction",
+        "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare",
+    ),
     ("resize", "plan_resize", "Resize Upsample"),
     ("sampling", "plan_grid_sample", "GridSample com.microsoft:GridSample"),
     ("search", "plan_top", "TopK"),

@@ -57,6 +57,9 @@ def run(core: Core, model: Any, feeds: dict[str, Any]) -> Any:
 
 
 # Operator, inputs, attributes.
+REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"
+)  # fmt: skip
 CASES: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
     ("GatherElements", [draw(2, 5, 3), draw_indices(5, 2, 7, 3)], {"axis": 1}),
     ("GatherElements", [draw(4, 6), draw_indices(6, 4, 2)], {"axis": 1}),
@@ -81,7 +84,7 @@ CASES: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
     ("Transpose", [draw(3, 4, 5)], {"perm": (2, 1, 0)}),
     *(
         (operator, [draw(3, 5, 2, 37, seed=seed), np.array(axes)], {"keepdims": keep})
-        for seed, operator in enumerate(("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"))
+        for seed, operator in enumerate(REDUCTIONS)
         for axes, keep in (([1], 0), ([0, 1], 1), ([1, -2], 0), ([-1], 1))
     ),
 )  # fmt: skip

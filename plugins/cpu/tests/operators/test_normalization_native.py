@@ -213,6 +213,7 @@ def test_rows_that_do_not_lie_in_one_piece_are_refused(op_type: str, arrays: dic
 REDUCTIONS = {
     "ReduceL1": lambda x, axis=None: np.abs(x).sum(axis),
     "ReduceL2": lambda x, axis=None: np.sqrt((x * x).sum(axis)),
+    "ReduceLogSumExp": lambda x, axis=None: np.log(np.exp(x).sum(axis)),
     "ReduceMax": np.max,
     "ReduceMean": np.mean,
     "ReduceMin": np.min,
@@ -248,6 +249,16 @@ def test_reduction_keeps_a_nan_at_any_place(op_type: str, axis: int, width: int)
         y = run(plan(op_type, {"x": x}, axes=[axis]), {"x": x}, np.zeros(2, np.float32), width)
         assert np.isfinite(y[0])
         assert np.isnan(y[1])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logarithm_of_a_sum_of_exponentials_knows_infinities_and_large_numbers(axis: int, width: int) -> None:
+    x = np.array([[-np.inf] * 3, [np.inf, 0, -np.inf], [-np.inf, 2, -np.inf], [3e38, 3e38, 0], [-3e38, -3e38, -3e38]], np.float32)
+    expected = np.array([-np.inf, np.inf, 2, 3e38, -3e38], np.float32)
+    x = np.ascontiguousarray(x.T) if axis == 0 else x
+    y = run(plan("ReduceLogSumExp", {"x": x}, axes=[axis]), {"x": x}, np.zeros(5, np.float32), width)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_reduction_of_axes_apart_or_of_none_is_left_to_others() -> None:
