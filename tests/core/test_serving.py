@@ -229,10 +229,12 @@ def read_by_server(content: bytes) -> tuple[bytes, list[bytes]] | None:
     return message.SerializeToString(deterministic=True), raw
 
 
-def test_request_of_grpc_is_read_as_by_protobuf() -> None:
+def test_request_of_grpc_is_read_as_by_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [{"name": "x", "datatype": "FP32", "shape": [3]}, {"name": "y", "datatype": "UINT8", "shape": [200]}]
     fields = {"model_name": "double", "id": "7", "inputs": inputs, "outputs": [{"name": "z"}]}
     whole = rpc.MESSAGES["ModelInferRequest"](**fields, raw_input_contents=[bytes(12), bytes(range(200))]).SerializeToString()
+    assert all(isinstance(part, bytes) for part in rpc.parse_request(whole)[1])
+    monkeypatch.setattr(rpc, "_LEAST_BYTES", 0)
     assert all(isinstance(part, memoryview) for part in rpc.parse_request(whole)[1])
     draws = np.random.default_rng(0)
     changed = [
