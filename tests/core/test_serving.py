@@ -208,6 +208,18 @@ def test_other_refusals_have_their_own_status(server: RunningServer) -> None:
     assert server.ask(INFER, b"x", {"Content-Encoding": "gzip"})[0] == 415
 
 
+def test_large_tensor_by_grpc_is_right_wherever_it_stands_in_the_message(server: RunningServer) -> None:
+    x = np.arange(40_000, dtype=np.float32)
+    tensor = {"name": "x", "datatype": "FP32", "shape": x.shape}
+    for length in range(8):
+        answer = call_rpc(
+            server, "ModelInfer", model_name="double", id="i" * length, inputs=[tensor], raw_input_contents=[x.tobytes()]
+        )
+        assert answer.raw_output_contents[0] == (4 * x).tobytes()
+    with pytest.raises(grpc.RpcError, match="expected 160000 bytes, got 159999"):
+        call_rpc(server, "ModelInfer", model_name="double", inputs=[tensor], raw_input_contents=[x.tobytes()[1:]])
+
+
 def read_by_protobuf(content: bytes) -> tuple[bytes, list[bytes]] | None:
     """Returns the fields that both readers find, the raw contents apart; None if the message is refused."""
     try:
