@@ -208,6 +208,18 @@ def test_other_refusals_have_their_own_status(server: RunningServer) -> None:
     assert server.ask(INFER, b"x", {"Content-Encoding": "gzip"})[0] == 415
 
 
+def test_large_tensor_by_grpc_is_right_wherever_it_stands_in_the_message(server: RunningServer) -> None:
+    x = np.arange(40_000, dtype=np.float32)
+    tensor = {"name": "x", "datatype": "FP32", "shape": x.shape}
+    for length in range(8):
+        answer = call_rpc(
+            server, "ModelInfer", model_name="double", id="i" * length, inputs=[tensor], raw_input_contents=[x.tobytes()]
+        )
+        assert answer.raw_output_contents[0] == (4 * x).tobytes()
+    with pytest.raises(grpc.RpcError, match="expected 160000 bytes, got 159999"):
+        call_rpc(server, "ModelInfer", model_name="double", inputs=[tensor], raw_input_contents=[x.tobytes()[1:]])
+
+
 def read_by_protobuf(content: bytes) -> tuple[bytes, list[bytes]] | None:
     """Returns the fields that both readers find, the raw contents apart; None if the message is refused."""
     try:
@@ -229,10 +241,12 @@ def read_by_server(content: bytes) -> tuple[bytes, list[bytes]] | None:
     return message.SerializeToString(deterministic=True), raw
 
 
-def test_request_of_grpc_is_read_as_by_protobuf() -> None:
+def test_request_of_grpc_is_read_as_by_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [{"name": "x", "datatype": "FP32", "shape": [3]}, {"name": "y", "datatype": "UINT8", "shape": [200]}]
     fields = {"model_name": "double", "id": "7", "inputs": inputs, "outputs": [{"name": "z"}]}
     whole = rpc.MESSAGES["ModelInferRequest"](**fields, raw_input_contents=[bytes(12), bytes(range(200))]).SerializeToString()
+    assert all(isinstance(part, bytes) for part in rpc.parse_request(whole)[1])
+    monkeypatch.setattr(rpc, "_LEAST_BYTES", 0)
     assert all(isinstance(part, memoryview) for part in rpc.parse_request(whole)[1])
     draws = np.random.default_rng(0)
     changed = [
