@@ -468,9 +468,7 @@ def count_windows(
     SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a
     last window may hang over the padded end, but no window starts there; it may be the only window.
 
-    A window that passes the end by no more than a stride leaves none; ONNX Runtime, which truncates, makes it one of pools.
-
-    Raises: ValueError when windows are longer than that. Source: ONNX Conv-22, MaxPool-22.
+    Raises: ValueError when no window fits. Source: ONNX Conv-22, MaxPool-22.
     """
     rank = len(sizes)
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
@@ -482,7 +480,7 @@ def count_windows(
     for size, extent, stride, (begin, end) in zip(sizes, extents, strides, resolved, strict=True):
         room = size + begin + end - extent
         count = (-(-room // stride) if ceil_mode else room // stride) + 1
-        if count < 0:
+        if count < 1:
             raise ValueError(f"a window of {extent} does not fit an axis of {size} padded by {begin} and {end}")
         if ceil_mode and (count - 1) * stride >= size + begin:
             count -= 1

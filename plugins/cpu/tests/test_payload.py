@@ -366,17 +366,17 @@ def test_cache_entries_and_parts_of_a_split_use_stored_plans(core: Core, tmp_pat
 
 
 def test_network_that_is_partly_numpy_is_stored_as_a_network(core: Core, tmp_path: Path) -> None:
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { a = Neg (x) b = Round (a) y = CumSum (b, k) }'
-    model = onnx.parser.parse_model(text.replace("{ a", "<int64 k = {0}> { a"))
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { a = Neg (x) b = Round (a) y = Hardmax (b) }'
+    model = onnx.parser.parse_model(text)
     loaded = core.load_network(model, "CPU", JIT)
     assert loaded.get_metric("CPU_FOREIGN_STEPS") > 0
     loaded.export_network(tmp_path / "x.blob")
     assert tuple(read_blob(tmp_path / "x.blob")[1].sections) == ("model", "weights")
     assert core.import_network(tmp_path / "x.blob", "CPU").infer({"x": np.arange(4, dtype=np.float32)})["y"].tolist() == [
+        1,
         0,
-        -1,
-        -3,
-        -6,
+        0,
+        0,
     ]
 
 
