@@ -230,8 +230,7 @@ def _emit_products(
             store(rows[position // at_once], targets[position % at_once], total)
 
 
-_MOST_COLUMNS = 8
-"""Of a product of float64; BLAS computes more of them in less time."""
+_MOST_COLUMNS = 8  # of a product of float64; BLAS computes more of them in less time
 
 
 def plan_double_product(site: Site) -> Recipe | None:
