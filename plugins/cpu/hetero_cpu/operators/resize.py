@@ -40,22 +40,23 @@ def _emit(name: str, width: int, down: int, right: int) -> Code:
     The weights of a single tap are not read.
     """
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
+    one = code.constant(1.0, 1)
     with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, place = line // p["rows"], line % p["rows"]
         x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + place * p["y_row"]
         lines = [x + code.load_number(p["row_offsets"] + place * (8 * down), 8 * i) for i in range(down)]
         weights = p["row_weights"] + place * (FLOAT_BYTES * down)
-        downs = [code.load_scalar(weights, FLOAT_BYTES * i) for i in range(down)] if down > 1 else []
+        downs = [code.load_scalar(weights, FLOAT_BYTES * i) for i in range(down)] if down > 1 else [one]
         with code.loop(0, p["pixels"]) as pixel:
             target = y + pixel * p["y_pixel"]
             columns = [code.load_number(p["column_offsets"] + pixel * (8 * right), 8 * j) for j in range(right)]
             weights = p["column_weights"] + pixel * (FLOAT_BYTES * right)
-            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)] if right > 1 else []
+            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)] if right > 1 else [one]
             sources = [start + column for start in lines for column in columns]
             if down == right == 1:
                 emit_copy(code, target, sources[0], p["channels"] * FLOAT_BYTES)
             else:
-                factors = [code.spread(above if right == 1 else above * beside) for above in downs for beside in rights]
+                factors = [code.spread(above * beside) for above in downs for beside in rights]
                 _emit_sums(code, target, list(zip(sources, factors, strict=True)), p["channels"])
     return code.finish()
 
