@@ -103,8 +103,13 @@ class Composer:
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list, or to no device if any of them takes no extensions."""
-        children = self.require_children(device)
+        """Gives the operator to every usable device of the list, or to no device if any of them takes no extensions.
+
+        A load says what it does without the unusable ones. Raises: DeviceUnavailableError if no device is usable.
+        """
+        listed = self.require_children(device)
+        unavailable = find_unavailable(self._core, listed)
+        children = [child for child in listed if child not in unavailable] or listed
         refusing = [child for child in children if not self._core.takes_extensions(child)]
         if refusing:
             raise NotImplementedByDeviceError(

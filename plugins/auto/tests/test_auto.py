@@ -19,7 +19,7 @@ from hetero_auto.measuring import Requests, read_choice, write_choice
 from hetero_auto.pool import Member
 from hetero_auto.startup import may_repeat_network
 
-from hetero_core import Core, ExecutableNetwork, Network, hookimpl
+from hetero_core import Core, ExecutableNetwork, Extension, Network, hookimpl
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import (
     ClosedError,
@@ -196,6 +196,19 @@ def test_unavailable_device_is_skipped_with_a_warning(
     assert "no driver" in caplog.text
     with pytest.raises(DeviceUnavailableError, match="no device of its list is: NONE: .*no driver"):
         core.load_network(network, "AUTO:NONE")
+
+
+def test_extension_goes_to_the_devices_that_work(core: Core) -> None:
+    core.register_plugin("NONE", NoDevice())
+    double = Extension("com.acme", "Double", 1, lambda x: 2 * x, lambda types, attributes: types)
+    with pytest.raises(DeviceUnavailableError, match="no driver"):
+        core.add_extension(double, "AUTO:NONE")
+    core.add_extension(double, "AUTO:NONE,TEMPLATE")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[2] x) => (float[2] y) { y = com.acme.Double(x) }'
+    )
+    loaded = core.load_network(model, "AUTO:NONE,TEMPLATE")
+    assert loaded.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("device", ["AUTO:A,B,-A", "AUTO:-A,A,B"])
