@@ -9,6 +9,7 @@ Imports scikit-learn, whose base classes these are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -72,11 +73,14 @@ class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     def _run(self, X: Any, *, gives_scores: bool = False) -> list[Any]:  # noqa: N803
         """Returns the outputs of the model in order. Raises: errors of inputs, of the conversion, of the load and of the device."""
-        network, names = self._find_network(X, gives_scores=gives_scores)
+        rows = order_columns(self.model, X) if self._is_estimator else X
+        network, names = self._find_network(rows, gives_scores=gives_scores)
         specs = network.inputs
-        if len(names) == len(specs):  # skl2onnx writes the names of columns as identifiers
+        if len(specs) == 1 < len(names) and (specs[0].shape or ())[1:] == (len(names),):  # converted for rows of numbers
+            rows = np.column_stack(list(list_columns(rows).values()))
+        elif len(names) == len(specs):  # skl2onnx writes the names of columns as identifiers
             specs = tuple([replace(spec, name=name) for spec, name in zip(specs, names, strict=True)])
-        return list(network.infer(list(read_columns(X, specs).values())).values())
+        return list(network.infer(list(read_columns(rows, specs).values())).values())
 
     def _find_network(self, X: Any, *, gives_scores: bool) -> tuple[ExecutableNetwork, list[str]]:  # noqa: N803
         """Returns the network, and the columns of the data frame that its estimator was converted for."""
@@ -148,7 +152,8 @@ class HeteroRegressor(RegressorMixin, _HeteroEstimator):  # type: ignore[misc]  
 
 
 def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> onnx.ModelProto:  # noqa: N803
-    """Returns the ONNX model of a fitted estimator for inputs of the types of X; an input for each column of a data frame.
+    """Returns the ONNX model of a fitted estimator for inputs of the types of X: one for rows of numbers, or one for each column of a
+    data frame of other types, or of which the estimator chooses columns by name.
 
     Raises: NetworkReadError without skl2onnx, and for an estimator that it cannot convert.
     """
@@ -164,7 +169,12 @@ def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> 
     types = None
     if first is None:
         columns = list_columns(X[:1])
-        if any(column.dtype.kind not in "biuf" for column in columns.values()):
+        if all(column.dtype.kind in "biuf" for column in columns.values()):
+            # Rows of numbers where the estimator takes them: skl2onnx 1.20 joins columns of int64 and float64 as int64.
+            if len(columns) > 1:
+                with suppress(NetworkReadError):
+                    return convert_estimator(estimator, np.column_stack(list(columns.values())), gives_scores=gives_scores)
+        else:
             # skl2onnx 1.20 joins float64 columns with the float32 of encoded texts, which ONNX does not allow.
             columns = {
                 name: column.astype(np.float32) if column.dtype == np.float64 else column for name, column in columns.items()
@@ -205,6 +215,22 @@ def find_classes(network: Network) -> Sequence[Any] | np.ndarray[Any, Any] | Non
 
 
 # Inputs
+
+
+def order_columns(estimator: Any, X: Any) -> Any:  # noqa: N803
+    """Returns a data frame with those columns that an estimator was fitted for, in its order; anything else as it is.
+
+    Raises: InputNameError for a missing column; a ColumnTransformer, which may drop it, asks for its columns itself.
+    """
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None or not hasattr(X, "columns"):
+        return X
+    given = list(X.columns)
+    missing = next((name for name in names if name not in given), None)
+    first = estimator[0] if hasattr(estimator, "steps") else estimator
+    if missing is not None and not hasattr(first, "transformers"):
+        raise InputNameError(word_missing("the data frame", "column", missing, given))
+    return X[[name for name in names if name in given]]
 
 
 def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa: N803

@@ -29,7 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from hetero_core.errors import NetworkReadError
+from hetero_core.errors import InputNameError, NetworkReadError
 from hetero_core.frontends.sklearn import HeteroClassifier, HeteroRegressor
 
 # skl2onnx 1.20 reads attributes that scikit-learn 1.9 has deprecated.
@@ -168,6 +168,39 @@ def test_frames_of_all_kinds_and_names(names: list[str], kind: str) -> None:
     converted = HeteroClassifier(model, "CPU")
     np.testing.assert_allclose(converted.predict_proba(asked), model.predict_proba(frame), rtol=1e-4, atol=1e-5)
     assert converted.predict(asked[names[::-1]]).tolist() == model.predict(frame).tolist()
+
+
+@pytest.mark.parametrize("columns", [["age", "height"], ["height", "age"], ["town", "height", "age"]])
+@pytest.mark.parametrize(
+    "model",
+    [
+        LogisticRegression(),
+        make_pipeline(StandardScaler(), LogisticRegression()),
+        RandomForestClassifier(10, random_state=0),
+        make_pipeline(make_column_transformer((StandardScaler(), ["age", "height"])), LogisticRegression()),
+        make_pipeline(make_column_transformer((StandardScaler(), ["height"]), remainder="passthrough"), LogisticRegression()),
+    ],
+    ids=["regression", "scaled", "forest", "columns", "a column and the rest"],
+)
+def test_columns_of_numbers_are_those_of_the_fit_in_its_order(model: Any, columns: list[str]) -> None:
+    frame = FRAME.assign(age=FRAME.age.astype(int))
+    fitted = clone(model).fit(frame[["age", "height"]], RICH)
+    expected = fitted.predict_proba(frame[["age", "height"]])
+    for asked in (frame[columns], polars.DataFrame({name: frame[name].tolist() for name in columns})):
+        converted = HeteroClassifier(fitted, "CPU")
+        np.testing.assert_allclose(converted.predict_proba(asked), expected, rtol=1e-4, atol=1e-5)
+        if not hasattr(fitted, "steps") or not hasattr(fitted[0], "transformers"):
+            with pytest.raises(InputNameError, match="the data frame has no column 'height'"):
+                converted.predict(asked[["age"]])
+
+
+def test_a_single_column_of_several_is_taken_by_name() -> None:
+    frame = FRAME.assign(weight=FRAME.height)[["weight", "height", "age"]]
+    columns = make_column_transformer((StandardScaler(), ["age"]))
+    model = make_pipeline(columns, LogisticRegression()).fit(frame, RICH)
+    converted = HeteroClassifier(model, "CPU")
+    for asked in (frame, frame[["age", "weight", "height"]], frame[["height", "age"]]):
+        np.testing.assert_allclose(converted.predict_proba(asked), model.predict_proba(frame), rtol=1e-4, atol=1e-5)
 
 
 def test_columns_without_names_and_sparse_rows() -> None:
