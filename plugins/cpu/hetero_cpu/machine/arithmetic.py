@@ -160,7 +160,9 @@ _COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
 def emit_sine(code: Code, x: Floats, ahead: float = 0.0) -> Floats:
     """Returns sin(x + `ahead` quarter turns) for 0 and 1; NaN for an infinity. Error 1.5, for angles of any size."""
-    turns, rest = _reduce_turns(code, code.widen(x), code.call_intrinsic("fabs", x).fold(lambda a, b: (a > b).choose(a, b)))
+    size = code.call_intrinsic("fabs", x)
+    largest = size.is_nan().choose(x.constant(0.0), size).fold(lambda a, b: b.at_least(a))
+    turns, rest = _reduce_turns(code, code.widen(x), largest)
     turns = turns + ahead
     quarter = code.narrow(turns - code.call_intrinsic("rint", turns * 0.25) * 4.0)
     r = code.narrow(rest)

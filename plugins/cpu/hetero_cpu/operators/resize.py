@@ -132,7 +132,7 @@ def plan_resize(site: Site) -> Recipe | None:
         return None
     taps = _TAPS.get(mode)
     if taps is None or any(sampling.antialias for sampling in samplings):
-        return _plan_lines(site, samplings, scales)
+        return _plan_lines(site, samplings, scales) if x.ndim == 4 else None
     if x.ndim == 5:
         return _plan_volume(site, taps, samplings, scales)
     reading = read_image(x, workers=site.workers)

@@ -131,6 +131,20 @@ def test_function_of_a_limit_is_the_limit(
     np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-35)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+@pytest.mark.parametrize(("operator", "formula"), [("Sin", np.sin), ("Cos", np.cos)])
+def test_special_number_changes_no_large_angle_beside_it(
+    operator: str, formula: Callable[[Array], Array], special: float, width: int
+) -> None:
+    for lane in range(width):
+        x = np.full(4 * width, 1e30, np.float32)
+        x[lane::width] = special
+        with np.errstate(invalid="ignore"):
+            expected = formula(x.astype(np.float64))
+        np.testing.assert_allclose(apply_kernel(Activation(operator), x, width), expected, rtol=0, atol=2e-7)
+
+
 def gelu(x: Array) -> Array:
     return 0.5 * x * (1 + erf(x * np.sqrt(0.5)))
 
