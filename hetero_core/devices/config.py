@@ -72,7 +72,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         STREAMS_KEY: ConfigKey(
             int,
             None,
-            "How many asynchronous runs of a network may be under way at once; not set: as PERFORMANCE_HINT has it.",
+            "How many streams of threads the asynchronous runs of a network have; not set: as PERFORMANCE_HINT has it. Some devices share "
+            "a stream among several runs.",
             runtime=True,
             least=1,
             words=(AUTO,),
