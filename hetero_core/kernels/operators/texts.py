@@ -218,7 +218,7 @@ def tfidf_vectorizer(xp: Namespace, x: Array, *, prepared: GramRule) -> Array:
         slots = np.fromiter(map(prepared.slots.get, grams, repeat(-1)), np.int64, count)
         is_found = slots >= 0
         if reach:
-            # Those that begin in a row and end in the next are none.
+            # An n-gram does not cross the end of a row.
             is_found &= np.arange(count) % elements < elements - reach
         (places,) = is_found.nonzero()
         np.add.at(counts.reshape(-1), places // elements * prepared.width + slots[places], np.float32(1))

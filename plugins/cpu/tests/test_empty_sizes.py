@@ -127,7 +127,7 @@ def test_loop_of_no_trips_returns_its_state(kernels: str, call: str, trips: int)
 
 @pytest.mark.parametrize("shape", ["1,8,8", "a,b,c"])
 def test_an_empty_slice_behind_the_last_element(kernels: str, shape: str) -> None:
-    """The slice takes nothing of one axis, and begins behind the first row of the other: its first byte lies behind the input."""
+    """The slice is empty along the first axis and begins at row 3 of the second, so its address lies behind the input."""
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[{shape}] x) => (y) <int64[2] begins = {{2, 3}}, int64[2] ends = {{9, 9}},
         int64[2] axes = {{0, 1}}> {{ y = Slice (x, begins, ends, axes) }}"""
     with Core() as core:

@@ -220,7 +220,7 @@ def _find_kind(site: Site) -> _Kind | None:
 
 
 def _fit(kind: _Kind, weight: Array | None, depth: int, outputs: int) -> _Kind | None:
-    """Returns the numbers as which weights are multiplied; None if they are none of the narrow ones, or if it does not pay."""
+    """Returns the kind of the narrow product for these weights; None if no kind holds them, or if float32 is faster."""
     if weight is None or weight.dtype != np.float32 or outputs < _FEWEST_OUTPUTS or depth == 0:
         return None
     if not kind.are_bytes:
