@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hetero_cpu.device import CpuDevice
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.source import load_source
+from hetero_cpu.plan.passes import transform_network
 
 from hetero_core import Core, Executable, ExecutableNetwork, Network, Payload, QueryResult, RunContext, hookimpl
 from hetero_core.blobs import cache
@@ -128,14 +128,14 @@ class CountingDevice(CpuDevice):
     def load_network(self, network: Network) -> Executable:
         self.compiled.append(network.name)
         self.while_compiling()
-        return CpuExecutable(load_source(network), self._extensions)
+        return CpuExecutable(transform_network(network), self._extensions)
 
     @hookimpl
     def import_network(self, payload: Payload) -> Executable:
         if self.failure is not None:
             raise self.failure
         assert sorted(payload.sections) == ["model", "weights"], "the section of the cache is not the plugin's affair"
-        return CpuExecutable(load_source(unpack_network(payload.sections)), self._extensions)
+        return CpuExecutable(transform_network(unpack_network(payload.sections)), self._extensions)
 
     @hookimpl
     def export_network(self, executable: CpuExecutable) -> Payload:

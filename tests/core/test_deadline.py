@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hetero_cpu.device import CpuDevice
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.source import load_source
+from hetero_cpu.plan.passes import transform_network
 
 from hetero_core import (
     Core,
@@ -236,7 +236,7 @@ class StuckDevice(CpuDevice):
             def close(self) -> None:
                 closed.append(network.name)
 
-        return Noting(load_source(network), {})
+        return Noting(transform_network(network), {})
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

@@ -37,7 +37,7 @@ class NativeDevice(CpuDevice):
 
     @hookimpl
     def export_network(self, executable: CpuExecutable) -> Payload:
-        return Payload({**pack_network(executable.source.open()), "kernels": b"\x7fELF"}, code=("kernels",))
+        return Payload({**pack_network(executable.network), "kernels": b"\x7fELF"}, code=("kernels",))
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

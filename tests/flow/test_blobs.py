@@ -172,7 +172,7 @@ def test_exception_of_a_plugin_for_a_blob_is_a_blob_error(
     core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = export(core, read(TEXT), "CPU")
-    monkeypatch.setattr("hetero_cpu.stored.payload.read_network", lambda sections: sections["nothing"])
+    monkeypatch.setattr("hetero_core.network.writer.unpack_network", lambda sections: sections["nothing"])
     with pytest.raises(
         BlobError, match=r"cannot import the blob on CPU: plugin CPU \(hetero-cpu .*\) failed with KeyError: 'nothing'"
     ) as caught:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, count_processors, describe_host_memory
+from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_cpu.machine.availability import (
@@ -30,7 +31,6 @@ from hetero_cpu.machine.availability import (
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.source import NetworkSource
 
 MODE_KEY, ACCURACY, PERFORMANCE = "EXECUTION_MODE_HINT", "ACCURACY", "PERFORMANCE"
 PRECISION_KEY, FLOAT32, BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
@@ -116,21 +116,23 @@ class CpuDevice:
     ) -> CpuExecutable:
         """Compiles the network into bound kernels."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
-        from hetero_cpu.source import load_source  # only a network that runs needs this and the executable
-        from hetero_cpu.transforms.blocks import multiply_blocks  # as above
-        from hetero_cpu.transforms.precision import widen_halves  # as above
-
-        network = network if config[MODE_KEY] == ACCURACY else widen_halves(network)
-        network = network if choose_kernels(config[KERNELS_KEY], str(device)) == NUMPY else multiply_blocks(network)
-        return self._open(device, load_source(network, narrows=config[PRECISION_KEY] == BFLOAT16), config)
-
-    def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
+        # Only a network that runs needs these and the executable.
         from hetero_cpu.executable import CpuExecutable
+        from hetero_cpu.plan.passes import transform_network
+        from hetero_cpu.transforms.blocks import multiply_blocks
+        from hetero_cpu.transforms.precision import widen_halves
 
+        kernels = choose_kernels(config[KERNELS_KEY], str(device))
+        network = network if config[MODE_KEY] == ACCURACY else widen_halves(network)
+        network = transform_network(network if kernels == NUMPY else multiply_blocks(network))
+        if config[PRECISION_KEY] == BFLOAT16:
+            from hetero_cpu.plan.narrowing import narrow_products  # few ask for it
+
+            network = narrow_products(network)
         return CpuExecutable(
-            source,
+            network,
             self._extensions,
-            kernels=choose_kernels(config[KERNELS_KEY], str(device)),
+            kernels=kernels,
             workers=config[THREADS_KEY],
             streams=config[STREAMS_KEY],
             verifies=config[VERIFY_KEY] == YES,
@@ -139,43 +141,29 @@ class CpuDevice:
 
     @hookimpl
     def export_network(self, executable: CpuExecutable) -> Payload:
-        """The network after its passes, with the weights as machine code reads them."""
-        return executable.export()
+        """The network after its passes."""
+        from hetero_core.network.writer import pack_network  # only an export needs it
+
+        try:
+            return Payload(pack_network(executable.network), 2)
+        finally:
+            # Constants that a plan has released were read again to be written.
+            for constant in executable.network.initializers.values():
+                constant.release()
 
     @hookimpl
-    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
-        """Says whether a plan for the packed weights is stored for this user and kind of processor.
-
-        A part of a network runs with a share of the threads, so a plan for any number of threads will do.
-        """
-        # A payload of version 1 is that of a network without packed weights.
-        payload.require_version(1, 2)
-        if choose_kernels(config[KERNELS_KEY], str(device)) == NUMPY:
-            return BlobCheck(str(device))
-        from hetero_cpu.stored.payload import find_digests, find_written_plan  # machine code
-
-        is_once, workers = bool(config[WEIGHTS_ONCE_KEY]), (config[THREADS_KEY], *range(1, count_processors() + 1))
-        if find_digests(payload) is None or any(find_written_plan(payload, count, is_once=is_once) for count in workers):
-            return BlobCheck(str(device))
-        reason = "no plan for its packed weights is stored for this user and kind of processor; the import makes and stores one"
-        return BlobCheck(str(device), "works after recompiling", reason)
+    def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
+        """Says that a blob fits. Raises: BlobMismatchError as an import."""
+        _require_readable(payload)
+        return BlobCheck(str(device))
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
-        payload.require_version(1, 2)
-        kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        if kernels != NUMPY:
-            from hetero_cpu.stored.payload import find_blob_network  # machine code
+        """Loads the network of a blob."""
+        from hetero_core.network.writer import unpack_network  # only an import needs it
 
-            source = find_blob_network(payload, config[THREADS_KEY], is_once=bool(config[WEIGHTS_ONCE_KEY]))
-            if source is not None:
-                return self._open(device, source, config)
-        from hetero_cpu.stored.payload import read_network  # reads and writes networks
-
-        executable = self.load_network(device, read_network(payload.sections), config, None)
-        executable.store_plan(payload)
-        return executable
+        _require_readable(payload)
+        return self.load_network(device, unpack_network(payload.sections), config, None)
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
@@ -188,3 +176,12 @@ class CpuDevice:
         """Forgets the extensions; there is nothing else to give back."""
         self._extensions.clear()
         return True
+
+
+def _require_readable(payload: Payload) -> None:
+    payload.require_version(1, 2)
+    if "packed" in payload.sections:
+        raise BlobMismatchError(
+            "the blob's weights are packed for kernels, as an earlier version of hetero-cpu wrote them; this version reads those of the "
+            "network; load the model again and export it"
+        )

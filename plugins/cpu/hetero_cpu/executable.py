@@ -12,13 +12,12 @@ import logging
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.contract import Executable, Payload, RunContext, is_candidate
+from hetero_core.contract import Executable, RunContext, is_candidate
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_cpu.machine.availability import AUTO, NUMPY
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from hetero_cpu.plan.plan import ExecutionPlan
     from hetero_cpu.run.instance import Trip
     from hetero_cpu.run.plans import Planning
-    from hetero_cpu.source import NetworkSource
     from hetero_cpu.symbols.evaluation import Products
     from hetero_cpu.transforms.group_attention import EvenRows
 
@@ -125,7 +123,7 @@ class CpuExecutable(Executable):
 
     def __init__(
         self,
-        source: NetworkSource,
+        network: Network,
         extensions: Mapping[tuple[str, str], Any],
         *,
         kernels: str = NUMPY,
@@ -136,7 +134,7 @@ class CpuExecutable(Executable):
         keeps_groups: bool = False,
         is_body: bool = False,
     ) -> None:
-        """`kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
+        """`network`: after the passes that do not ask for sizes. `kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         With `verifies` the first run of each plan is computed twice. With `is_once` each weight is held in one form, for all sizes.
         With `keeps_groups` GroupQueryAttention stays as it is, for rows of any length. With `is_body` no run of AUTO waits for a plan.
@@ -151,12 +149,12 @@ class CpuExecutable(Executable):
             self.pipeline_depth = min(workers, _MOST_RUNS)
         # On a single processor BLAS has a single thread anyway.
         self._product_team = ProductTeam(workers, streams) if needs_limit() else None
-        self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
-        self._planned, self._even_rows = (source, None) if keeps_groups or kernels == NUMPY else assume_even_rows(source)
+        self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
+        self.transformed, self._even_rows = (network, None) if keeps_groups or kernels == NUMPY else assume_even_rows(network)
         # For runs whose rows are not equally long.
         self._open_uneven = partial(
             CpuExecutable,
-            source,
+            network,
             extensions,
             kernels=kernels,
             workers=workers,
@@ -189,17 +187,10 @@ class CpuExecutable(Executable):
         self._program: Program | None = None
         # The only plan of a network with fixed input shapes: no run has to look for it.
         self._only_plan: FoundPlan | None = None
-        if source.plan is not None:
-            self._add_plan(source.plan, None)
-        elif kernels == NUMPY:
+        if kernels == NUMPY:
             self._open_program()
         elif signature is not None:
             self._find_plan(signature)
-
-    @property
-    def transformed(self) -> Network:
-        """The network after the passes that do not ask for sizes."""
-        return self._planned.open()
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
@@ -252,10 +243,10 @@ class CpuExecutable(Executable):
                 return self._run_twice(found, inputs, context)
             return plan.run(products, inputs, context, self._teams)
         except WrongTypeError as error:
-            logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
+            logger.info("network '%s': %s; it runs without a plan for these shapes", self.transformed.name, error)
             plan.is_refuted = True
         except ArenaTooLargeError as error:
-            logger.info("network '%s': %s; it runs without a plan", self.source.name, error)
+            logger.info("network '%s': %s; it runs without a plan", self.transformed.name, error)
         return self._run_frugally(inputs, context)
 
     def _run_twice(self, found: FoundPlan, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -263,7 +254,7 @@ class CpuExecutable(Executable):
         program, (plan, products) = self._open_program(), found
         try:
             outputs = self._verifier.run(
-                self.source.name, inputs, context, lambda: plan.run(products, inputs, context, self._teams), program
+                self.transformed.name, inputs, context, lambda: plan.run(products, inputs, context, self._teams), program
             )
         finally:
             if self._verifier.has_refuted:
@@ -341,11 +332,11 @@ class CpuExecutable(Executable):
         executable, which may be freed while its kernels are compiled.
         """
         from hetero_cpu.plan.passes import join_network, specialize_network
+        from hetero_cpu.plan.planner import build_plan
+        from hetero_cpu.plan.tabulating import make_open_plan, tabulate_fixed_plan
 
         special = specialize_network(self.transformed, signature)
         if self._plans.needs_class(signature):
-            from hetero_cpu.plan.tabulating import make_open_plan
-
             class_plan = yield from make_open_plan(
                 self.transformed,
                 signature,
@@ -358,13 +349,7 @@ class CpuExecutable(Executable):
             if class_plan is not None:
                 return self._use(class_plan, self.transformed)
             self._plans.failures += 1
-        return (yield from self._plan_sizes(join_network(special), signature))
-
-    def _plan_sizes(self, special: Network, signature: Signature) -> Planning:
-        """Yields the kernels of the plan of a network for one set of input shapes, then packs its weights and returns it."""
-        from hetero_cpu.plan.planner import build_plan
-        from hetero_cpu.plan.tabulating import tabulate_fixed_plan
-
+        special = join_network(special)
         plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)
         if self._is_ordered:
             # Constants are read again to be packed: compiling takes longer, and needs memory, too.
@@ -420,18 +405,15 @@ class CpuExecutable(Executable):
             logger.warning(
                 "network '%s': CPU has no machine code for %s%s, and most of a run is spent there; `hetero inspect MODEL -d CPU` names the "
                 "devices that take them, and AUTO chooses the fastest",
-                self.source.name, names, f" and {len(slow) - _MOST_NAMES} more nodes" if len(slow) > _MOST_NAMES else "",
+                self.transformed.name, names, f" and {len(slow) - _MOST_NAMES} more nodes" if len(slow) > _MOST_NAMES else "",
             )  # fmt: skip
 
-    def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> FoundPlan:
-        """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it.
-
-        Without input shapes it is a plan of fixed sizes.
-        """
-        if plan.plan.foreign_count and signature is not None:
+    def _add_plan(self, plan: PlanInUse, signature: Signature) -> FoundPlan:
+        """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it."""
+        if plan.plan.foreign_count:
             self._note_slow_nodes(plan, signature)
         with self._lock:
-            earlier = None if signature is None else self._plans.find(signature)
+            earlier = self._plans.find(signature)
             if earlier is not None:
                 return earlier
             plan.is_refuted |= self._verifier.has_refuted
@@ -439,10 +421,9 @@ class CpuExecutable(Executable):
             self._program = None
             # The oldest plan may be gone.
             self._found.clear()
-            shapes = plan.opened.sizes.write_signature(()) if signature is None else signature
-            products = plan.opened.match(shapes)
+            products = plan.opened.match(signature)
             assert products is not None, "a plan is of a class that its example belongs to"
-            found = self._found[shapes] = plan, products
+            found = self._found[signature] = plan, products
             if self._is_static:
                 self._only_plan = found
         return found
@@ -474,7 +455,7 @@ class CpuExecutable(Executable):
         if plan is not None:
             self._add_plan(plan, signature)
         elif not self._is_closed:
-            logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", self.source.name, error)
+            logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", self.transformed.name, error)
         with self._lock:
             self._is_ordered, self._has_failed = False, error is not None
         with self._turn:
@@ -483,55 +464,18 @@ class CpuExecutable(Executable):
         if plan is not None:
             self._let_go(self.transformed)
 
-    def export(self) -> Payload:
-        """Returns the network after its passes, with the weights as machine code reads them."""
-        from hetero_cpu.stored.payload import export_network  # only exports and imports need it
-
-        if self.source.payload is not None:
-            return self.source.payload
-        # A blob has plans of its own network alone, which keeps GroupQueryAttention.
-        plan = None if self._even_rows is not None else self._find_native_plan()
-        return export_network(self.source, self.native_weights, plan, self.workers)
-
-    def store_plan(self, payload: Payload) -> None:
-        """Stores the plan of an imported network beside its blob, for the next import."""
-        from hetero_cpu.stored.payload import store_plan  # as above
-
-        plan = None if self._even_rows is not None else self._find_native_plan()
-        if plan is not None:
-            store_plan(self.source, self.native_weights, plan, payload, self.workers)
-
-    def _find_native_plan(self) -> OpenPlan | None:
-        """Returns a plan of machine code alone, of one set of input shapes: of a class of sizes it is made for the newest sizes."""
-        with self._lock:
-            for plan in reversed(self._plans.plans):
-                if plan.is_native and plan.opened.sizes.is_single:
-                    return plan.opened
-            last = next(reversed(self._found), None)
-        if last is None or self._verifier.has_refuted:
-            return None
-        from hetero_cpu.plan.passes import join_network, specialize_network
-
-        special = join_network(specialize_network(self.transformed, last))
-        plan = compile_plan(self._plan_sizes(special, last), self.workers)
-        return plan.opened if plan.is_native else None
-
     def metrics(self) -> Mapping[str, Any]:
         """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
 
         def count_constants() -> int:
             from hetero_cpu.plan.plan import count_constant_bytes  # a network without a plan does not need it
 
-            constants = (*self.source.constants, *self._list_toolkit_constants())
-            return count_constant_bytes(self._list_plans(), constants, packed=self.source.packed)
+            return count_constant_bytes(self._list_plans(), self._list_toolkit_constants())
 
         return {
             "CPU_PLANS": lambda: (sum(own._plans.count for own in self._list_executables()), MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
-            "CPU_WEIGHT_BYTES": lambda: (
-                sum(own.native_weights.nbytes for own in self._list_executables())
-                + sum(memory.nbytes for memory in self.source.packed)
-            ),
+            "CPU_WEIGHT_BYTES": lambda: sum(own.native_weights.nbytes for own in self._list_executables()),
             "CPU_CONSTANT_BYTES": count_constants,
             "CPU_KERNELS_READY": lambda: not any(own._is_ordered for own in self._list_executables()),
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
@@ -596,22 +540,22 @@ class CpuExecutable(Executable):
 
 def _open_body(bodies: list[CpuExecutable], network: Network, **options: Any) -> CpuExecutable:
     """Returns the executable of a body that is written as a network, and adds it to `bodies`."""
-    from hetero_cpu.source import load_source  # few networks have bodies that run often
+    from hetero_cpu.plan.passes import transform_network  # few networks have bodies that run often
 
-    bodies.append(CpuExecutable(load_source(network), is_body=True, **options))
+    bodies.append(CpuExecutable(transform_network(network), is_body=True, **options))
     return bodies[-1]
 
 
-def assume_even_rows(source: NetworkSource) -> tuple[NetworkSource, EvenRows | None]:
+def assume_even_rows(network: Network) -> tuple[Network, EvenRows | None]:
     """Returns the network for runs whose rows are equally long, and their condition; the network itself and None if it serves all runs."""
-    if source.plan is not None or GROUP_ATTENTION not in source.open().op_types:
-        return source, None
+    if GROUP_ATTENTION not in network.op_types:
+        return network, None
     from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it
 
-    (planned, even_rows), signature = append_evenly(source.open()), read_static_signature(source.inputs)
+    (planned, even_rows), signature = append_evenly(network), read_static_signature(network.inputs)
     if even_rows is None or not (signature is None or even_rows.fits(signature)):
-        return source, None
-    return replace(source, read=lambda: planned), even_rows
+        return network, None
+    return planned, even_rows
 
 
 def _has_room(found: FoundPlan, limits: RunLimits) -> bool:

@@ -20,8 +20,8 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 from hetero_cpu import executable
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
+from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.run.plans import compile_plan
-from hetero_cpu.source import load_source
 
 from hetero_core.contract import RunContext
 from hetero_core.network.reader import read_network
@@ -66,7 +66,7 @@ def fixture_network(orders: Orders) -> CpuExecutable:
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
     assert not orders
-    return CpuExecutable(load_source(read_network(model)), {}, kernels="AUTO")
+    return CpuExecutable(transform_network(read_network(model)), {}, kernels="AUTO")
 
 
 def check(network: CpuExecutable, rows: int) -> None:
@@ -119,7 +119,7 @@ def test_loop_of_short_runs_releases_the_interpreter_lock(orders: Orders, monkey
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> negative (float[rows] x) => (float[rows] y) { y = Neg (x) }'
     )
-    network, x = CpuExecutable(load_source(read_network(model)), {}, kernels="AUTO"), np.ones(3, np.float32)
+    network, x = CpuExecutable(transform_network(read_network(model)), {}, kernels="AUTO"), np.ones(3, np.float32)
     network.run((x,), RunContext())
     turns, is_over = [0], threading.Event()
 

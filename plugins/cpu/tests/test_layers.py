@@ -10,7 +10,7 @@ import hetero_cpu
 import pytest
 
 PACKAGE = Path(hetero_cpu.__file__).parent
-FLOORS = ("transforms", "machine", "symbols", "operators", "plan", "run", "source", "stored", "executable", "device", "__init__")
+FLOORS = ("transforms", "machine", "symbols", "operators", "plan", "run", "executable", "device", "__init__")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -19,9 +19,8 @@ from hetero_cpu import executable as executable_module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import passes as passes_module
-from hetero_cpu.plan.passes import strip_network
+from hetero_cpu.plan.passes import strip_network, transform_network
 from hetero_cpu.plan.planner import build_plan
-from hetero_cpu.source import load_source
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_onnxruntime
@@ -121,7 +120,7 @@ def images() -> Any:
 @pytest.mark.usefixtures("machine_code")
 def test_packed_weights_are_released_and_the_answer_is_right(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(load_source(strip_network(weights.network)), {}, kernels="JIT")
+    executable = CpuExecutable(transform_network(strip_network(weights.network)), {}, kernels="JIT")
     assert not set(LARGE) & set(weights.list_alive())
     expected = run_onnxruntime(weights.model, {"x": images})[0]
     np.testing.assert_allclose(run(executable, images), expected, rtol=1e-4, atol=1e-5)
@@ -140,7 +139,7 @@ def test_toolkit_lets_go_of_a_large_file_before_it_is_packed(images: Any, monkey
         pack_all(packed, workers)
 
     monkeypatch.setattr(PackedWeights, "pack_all", note)
-    executable = CpuExecutable(load_source(strip_network(weights.network)), {}, kernels="AUTO")
+    executable = CpuExecutable(transform_network(strip_network(weights.network)), {}, kernels="AUTO")
 
     class Turn(threading.Condition):
         """The thread of the run goes on when packing has begun."""
@@ -171,7 +170,7 @@ def test_toolkit_lets_go_of_a_large_file_before_it_is_packed(images: Any, monkey
 @pytest.mark.usefixtures("machine_code")
 def test_each_weight_is_made_once_for_a_plan() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    CpuExecutable(load_source(weights.network), {}, kernels="JIT")
+    CpuExecutable(transform_network(weights.network), {}, kernels="JIT")
     assert {name: len(arrays) for name, arrays in weights.made.items()} == dict.fromkeys(SHAPES, 1)
 
 
@@ -186,7 +185,7 @@ def test_network_that_let_go_of_its_weights_can_be_exported(images: Any, core: C
 @pytest.mark.usefixtures("machine_code")
 def test_network_without_weights_runs_by_node_if_memory_is_short(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
+    executable = CpuExecutable(transform_network(weights.network), {}, kernels="JIT")
     context = RunContext(limits=RunLimits("g", memory_limit=executable.metrics()["CPU_ARENA_BYTES"]() - 1))
     expected = run_onnxruntime(weights.model, {"x": images})[0]
     np.testing.assert_allclose(executable.run((images,), context)[0], expected, rtol=1e-4, atol=1e-5)
@@ -195,7 +194,7 @@ def test_network_without_weights_runs_by_node_if_memory_is_short(images: Any, co
 @pytest.mark.usefixtures("machine_code")
 def test_table_stays_and_its_product_makes_no_second_copy() -> None:
     weights = Weights(WORDS, {"table": (500, 96), "w0": (96, 384), "w1": (384, 96)})
-    executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
+    executable = CpuExecutable(transform_network(weights.network), {}, kernels="JIT")
     alive = weights.list_alive()
     metrics = {name: ask() for name, ask in executable.metrics().items()}
     assert alive == ["table"]
@@ -233,7 +232,7 @@ def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.Mo
     monkeypatch.setattr(COMPILER, "load_stored", lambda kernels: False)
     monkeypatch.setattr(BACKGROUND, "order", lambda kernels, done, **_: ordered.append(kernels))
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(load_source(weights.network), {}, kernels="AUTO")
+    executable = CpuExecutable(transform_network(weights.network), {}, kernels="AUTO")
     assert not set(LARGE) & set(weights.list_alive())
     # The plan is made when its first kernel is requested.
     next(ordered[0])
@@ -245,7 +244,7 @@ def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.Mo
 def test_few_large_weights_are_held_at_a_time(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes_module, "_MANY_BYTES", 1)
     weights, most = Weights(CONVOLUTIONS, SHAPES), list[int]()
-    network = load_source(strip_network(weights.network)).open()
+    network = transform_network(strip_network(weights.network))
     make = weights.make
 
     def note(name: str, shape: tuple[int, ...]) -> Any:
@@ -263,7 +262,7 @@ def test_constant_that_a_step_makes_counts_for_the_memory_limit() -> None:
     weights = Weights(
         "g (float[514, 600] x, int64[4] pads) => (float[514, 600] y) { a = Pad(w, pads)  y = Add(x, a) }", {"w": (512, 598)}
     )
-    network, x = load_source(weights.network).open(), np.ones((514, 600), np.float32)
+    network, x = transform_network(weights.network), np.ones((514, 600), np.float32)
     program = passes_module.compile_toolkit(network, {}, renews=True)
     (y,) = program.run((x, np.ones(4, np.int64)), limits=RunLimits("g", memory_limit=1 << 24))
     np.testing.assert_array_equal(y, np.pad(weights.make("w", (512, 598)), 1) + 1)

@@ -286,11 +286,6 @@ def test_imported_plan_reads_and_writes_the_callers_arrays(native_core: Core, tm
     loaded = native_core.load_network(model, "CPU")
     loaded.export_network(tmp_path / "x.blob")
     imported = native_core.import_network(tmp_path / "x.blob", "CPU")
-    assert imported.executable.source.payload is not None
-    assert imported.executable.source.plan is not None
-    outside = imported.executable.source.plan.plan.external
-    assert outside.roots
-    assert outside == loaded.executable._only_plan[0].plan.external  # type: ignore[attr-defined]  # of CpuExecutable
     runs = []
     for seed in range(3):
         inputs = {spec.name: draw_array(seed, *spec.shape) for spec in imported.inputs}

@@ -196,29 +196,6 @@ def test_each_plan_is_verified_once_for_all_its_sizes(core: Core) -> None:
     assert verified == plans <= 6
 
 
-@pytest.mark.parametrize("kernels", ["AUTO", "JIT"])
-def test_plan_beside_a_blob_is_verified_once(core: Core, tmp_path: Path, kernels: str) -> None:
-    core.load_network(make_model(), "CPU", {"CPU_KERNELS": kernels}).export_network(tmp_path / "x.blob")
-    imported = core.import_network(tmp_path / "x.blob", "CPU", YES)
-    assert imported.executable.source.payload is not None
-    for seed in range(2):
-        check(imported.infer(make_inputs(seed=seed))["y"], make_inputs(seed=seed))
-    assert read_metrics(imported) == (1, False)
-
-
-@pytest.mark.usefixtures("fault")
-def test_wrong_plan_beside_a_blob_is_left_with_a_warning(core: Core, tmp_path: Path) -> None:
-    core.load_network(make_model(), "CPU").export_network(tmp_path / "x.blob")
-    imported = core.import_network(tmp_path / "x.blob", "CPU", YES)
-    assert imported.executable.source.payload is not None
-    with pytest.warns(WrongPlanWarning, match="network 'mix' on CPU: .* output 'y': expected"):
-        check(imported.infer(make_inputs())["y"], make_inputs())
-    check(imported.infer(make_inputs(seed=1))["y"], make_inputs(seed=1))
-    assert read_metrics(imported) == (0, True)
-    skipped = core.import_network(tmp_path / "x.blob", "CPU")
-    assert np.abs(skipped.infer(make_inputs())["y"] - compute(make_inputs())).max() > 1e-3
-
-
 @pytest.mark.usefixtures("fault")
 def test_runs_at_the_same_time_are_all_right(core: Core) -> None:
     network = core.load_network(make_model(), "CPU", YES)

@@ -21,7 +21,7 @@ METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 CONTEXT: Any = multiprocessing.get_context(METHOD)
 PRELOADED = (
     *("numpy", "onnx", "importlib_metadata", "hetero_core.core", "hetero_core.network.reader", "hetero_core.network.writer"),
-    *("hetero_core.kernels.program", "hetero_cpu.device", "hetero_cpu.stored.payload", "hetero_template.device"),
+    *("hetero_core.kernels.program", "hetero_cpu.device", "hetero_template.device"),
 )
 """Modules that a program imports which loads a network."""
 if METHOD == "forkserver":

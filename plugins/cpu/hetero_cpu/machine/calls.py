@@ -1,7 +1,6 @@
 """Calls of machine code, as a run makes them: which kernel, its numbers, and into how many chunks its work is cut.
 
-Among its numbers an address is an `Address`, which knows its array, and every other integer is a size, a stride, a count or the bits of a
-float. Arrays that a call reads hold no addresses.
+A number is an address, a size, a stride, a count or the bits of a float. Arrays that a call reads hold no addresses.
 """
 
 from __future__ import annotations
@@ -14,32 +13,6 @@ import numpy as np
 from hetero_cpu.machine.compiler import Kernel
 
 Array = np.ndarray[Any, Any]
-
-
-class Address(int):
-    """The address of an array, or of something at a fixed distance from it. Adding or subtracting an integer gives another address in
-    `array`; every other operation gives a plain integer."""
-
-    array: Array
-
-    def __new__(cls, number: int, array: Array) -> Address:
-        """Returns `number` as an address in `array`."""
-        address = int.__new__(cls, number)
-        address.array = array
-        return address
-
-    def __add__(self, distance: int) -> Address:
-        return Address(int.__add__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
-
-    __radd__ = __add__
-
-    def __sub__(self, distance: int) -> Address:
-        return Address(int.__sub__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
-
-
-def _is_number(distance: object) -> bool:
-    """Says whether a distance is one integer: no array, and no symbol, which is an `int` for isinstance."""
-    return isinstance(distance, np.integer) or issubclass(type(distance), int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +39,8 @@ class Addressed(Protocol):
 
 
 def address_of(array: Array | Addressed) -> int:
-    """Returns the address of the first element: an `Address`, or an expression of symbols if the array is open."""
-    if isinstance(array, np.ndarray):
-        return Address(array.__array_interface__["data"][0], array)
-    address: int = array.address
+    """Returns the address of the first element: an expression of symbols if the array is open."""
+    address: int = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.address
     return address
 
 

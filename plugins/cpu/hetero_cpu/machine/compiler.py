@@ -225,12 +225,11 @@ FLAGS = {
 class Kernel:
     """A function of machine code: void (int64 row, int64 chunk, int64 worker). `emit(name, width)` returns its Code, finished.
 
-    `name` is unique for the code: all parameters are in it. Kernels of the same name are equal. A kernel of a stored plan has no
-    `emit`: it is loaded, or the plan is not used.
+    `name` is unique for the code: all parameters are in it. Kernels of the same name are equal.
     """
 
     name: str
-    emit: Callable[[str, int], Any] | None
+    emit: Callable[[str, int], Any]
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -383,7 +382,7 @@ class Compiler:
         if lead is not None and self._load_image(kernel, lead.decode("ascii", "replace")):
             return True
         # Without a wheel's kernels a new name is most likely a new text.
-        if kernel.emit is None or not find_level() or kernel.name in self._texts:
+        if not find_level() or kernel.name in self._texts:
             return False
         return self._load_text(kernel, self._emit(kernel))
 
@@ -414,7 +413,6 @@ class Compiler:
     def _emit(self, kernel: Kernel) -> str:
         text = self._texts.get(kernel.name)
         if text is None:
-            assert kernel.emit is not None, f"kernel {kernel.name} is of a stored plan, and is loaded or not used"
             self._texts[kernel.name] = text = kernel.emit(kernel.name, find_width()).take_text()
         return text
 
@@ -449,10 +447,9 @@ def find_llvmlite_version() -> str:
 
 @cache
 def describe_environment() -> str:
-    """Returns a digest of all that plans and kernels' names depend on: LLVM, the processor, and sizes and times of the source files."""
+    """Returns a digest of all that kernels' names depend on: LLVM, the processor, and sizes and times of the source files."""
     transforms = os.path.join(os.path.dirname(hetero_core.__file__), "transforms")
     stamps = [stamp for folder in (PACKAGE, transforms) for stamp in _stamp_sources(folder)]
-    # A process that may not use AMX has other plans; a stored plan is read by one that has asked for it.
     return name_entry("environment", f"{_describe_target()} {find_byte_products()} {find_half_products()}", repr(stamps))
 
 

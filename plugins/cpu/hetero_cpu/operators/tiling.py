@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
@@ -222,43 +221,19 @@ def pack_columns(weight: Array, tiling: Tiling) -> Array:
     return packed
 
 
-def unpack_columns(packed: Array, depth: int, outputs: int, columns: int) -> Array:
-    """Returns the matrix (depth, outputs) of which `pack_columns` made blocks of so many columns."""
-    full = (outputs - 1) // columns * columns
-    head = packed[: depth * full].reshape(-1, depth, columns).transpose(1, 0, 2).reshape(depth, full)
-    tail = packed[depth * full :].reshape(depth, -1)
-    return np.concatenate([head, tail[:, : outputs - full]], axis=1)
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnPacking:
     """Packs a matrix (depth, outputs), turned if it `is_turned`, or filters (outputs, channels, [depth,] height, width) with taps and
-    channels as the depth. Nothing is lost: `restore_columns` is the inverse."""
+    channels as the depth."""
 
     tiling: Tiling
     is_turned: bool = False
-
-    @property
-    def columns(self) -> int:
-        """The columns of a block."""
-        return self.tiling.vectors * self.tiling.width
 
     def __call__(self, weight: Array) -> Array:
         """Returns the blocks of columns, in order."""
         if weight.ndim > 3:
             return pack_columns(np.moveaxis(weight, (1, 0), (-2, -1)).reshape(-1, len(weight)), self.tiling)
         return pack_columns(weight.T if self.is_turned else weight.reshape(len(weight), -1), self.tiling)
-
-
-def restore_columns(packed: Array, shape: tuple[int, ...], *, is_turned: bool, columns: int) -> Array:
-    """Returns the weight of this shape that a `ColumnPacking` has packed, as an array in any order."""
-    if len(shape) > 3:
-        outputs, channels, *kernel = shape
-        matrix = unpack_columns(packed, prod(kernel) * channels, outputs, columns)
-        return np.moveaxis(matrix.reshape(*kernel, channels, outputs), (-1, -2), (0, 1))
-    depth, outputs = shape[::-1] if is_turned else shape
-    matrix = unpack_columns(packed, depth, outputs, columns)
-    return matrix.T if is_turned else matrix
 
 
 def pad_vector(vector: Array | None, outputs: int, size: int, group: int = 1) -> Array:

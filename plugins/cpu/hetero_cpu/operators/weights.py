@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.network.initializers import Initializer
-from hetero_cpu.machine.calls import Address
+from hetero_cpu.machine.calls import address_of
 from hetero_cpu.machine.memory import allocate_arena
 
 Array = np.ndarray[Any, Any]
@@ -119,16 +119,9 @@ class LazyArray:
             return self._array
 
     @property
-    def address(self) -> Address:
+    def address(self) -> int:
         """The address of the packed array, which is made if it is not there yet."""
-        memory = self.get()
-        return Address(memory.__array_interface__["data"][0], memory)
-
-    @property
-    def constant(self) -> Initializer | None:
-        """The only source, if it is a constant."""
-        sources = self.sources
-        return sources[0] if len(sources) == 1 and isinstance(sources[0], Initializer) else None
+        return address_of(self.get())
 
     @property
     def nbytes(self) -> int:
@@ -220,10 +213,6 @@ class PackedWeights:
         with ThreadPoolExecutor(min(workers, len(arrays)), thread_name_prefix="hetero-CPU-weights") as pool:
             for future in [pool.submit(lazy.get) for lazy in arrays]:
                 future.result()
-
-    def list_made(self) -> list[LazyArray]:
-        """Returns the arrays that are made already."""
-        return [lazy for lazy in list(self._arrays.values()) if lazy.nbytes]
 
     @property
     def nbytes(self) -> int:

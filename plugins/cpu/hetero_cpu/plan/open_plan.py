@@ -1,7 +1,7 @@
 """A plan for a class of sizes as data: calls with sums of symbols as numbers, bound to sizes without planning.
 
 ```text
-OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored/plans.py ──> file
+OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan
 sizes ── match: do the guards hold? ──> products of atoms ── bind: numbers of calls, arrays ──> OpenInstance
 ```
 """

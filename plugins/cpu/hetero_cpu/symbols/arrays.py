@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_cpu.machine.calls import Address
+from hetero_cpu.machine.calls import address_of
 from hetero_cpu.symbols.sizes import is_open
 from hetero_cpu.symbols.terms import NotOpenError
 
@@ -256,7 +256,7 @@ def broadcast(array: Any, shape: Sequence[Any]) -> Any:
         if not any(is_open(size) for size in shape):
             return np.broadcast_to(array, tuple(shape))
         # The caller keeps the memory.
-        array = OpenArray(array.shape, array.strides, array.dtype, Address(int(array.ctypes.data), array), Memory())
+        array = OpenArray(array.shape, array.strides, array.dtype, address_of(array), Memory())
     missing = len(shape) - array.ndim
     if missing < 0:
         raise ValueError("more axes than it is broadcast to")

@@ -1,1 +1,0 @@
-"""Plans that outlive a process, in exports and in the private store."""
