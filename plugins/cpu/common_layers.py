@@ -208,9 +208,9 @@ def list_texts(level: str) -> dict[str, str]:
     compiler._describe_processor = lambda: " ".join(sorted(compiler.FLAGS[level]))  # type: ignore[assignment]  # has a cache
     from hetero_cpu.machine.interpreter import list_interpreters
     from hetero_cpu.operators.weights import PackedWeights
+    from hetero_cpu.plan.open_plan import make_open_plan
     from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
     from hetero_cpu.plan.planner import build_plan
-    from hetero_cpu.plan.tabulating import make_open_plan
 
     from hetero_core.network.reader import read_network
 

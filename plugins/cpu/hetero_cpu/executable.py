@@ -134,8 +134,9 @@ class CpuExecutable(Executable):
         keeps_groups: bool = False,
         is_body: bool = False,
     ) -> None:
-        """`network`: after the passes that do not ask for sizes. `kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
+        """`network`: after the passes that do not ask for sizes. `kernels`: NUMPY, JIT or AUTO.
 
+        A run with machine code may have `workers` threads, and `streams` runs may be under way.
         With `verifies` the first run of each plan is computed twice. With `is_once` each weight is held in one form, for all sizes.
         With `keeps_groups` GroupQueryAttention stays as it is, for rows of any length. With `is_body` no run of AUTO waits for a plan.
         """
@@ -172,7 +173,7 @@ class CpuExecutable(Executable):
             else partial(_open_body, self._bodies, extensions=extensions, kernels=kernels, workers=workers, streams=streams)
         )
         self._extensions = dict(extensions)
-        self._verifier = Verifier([spec.name for spec in self.outputs])
+        self._verifier = Verifier(network)
         signature = read_static_signature(self.inputs)
         self._is_static = signature is not None
         self.native_weights = PackedWeights(releases=self._is_static, is_once=is_once)
@@ -253,9 +254,7 @@ class CpuExecutable(Executable):
         """Verifies a plan with a run; if the answers differ, the network goes on node by node."""
         program, (plan, products) = self._open_program(), found
         try:
-            outputs = self._verifier.run(
-                self.transformed.name, inputs, context, lambda: plan.run(products, inputs, context, self._teams), program
-            )
+            outputs = self._verifier.run(inputs, context, lambda: plan.run(products, inputs, context, self._teams), program)
         finally:
             if self._verifier.has_refuted:
                 # If a plan is wrong, all may be.
@@ -331,9 +330,9 @@ class CpuExecutable(Executable):
         It is of the class of sizes that input shapes belong to, or of these shapes alone. The background calls it with a proxy of the
         executable, which may be freed while its kernels are compiled.
         """
+        from hetero_cpu.plan.open_plan import make_fixed_plan, make_open_plan
         from hetero_cpu.plan.passes import join_network, specialize_network
         from hetero_cpu.plan.planner import build_plan
-        from hetero_cpu.plan.tabulating import make_open_plan, tabulate_fixed_plan
 
         special = specialize_network(self.transformed, signature)
         if self._plans.needs_class(signature):
@@ -357,7 +356,7 @@ class CpuExecutable(Executable):
         yield from plan.kernels
         self._begin_packing()
         self.native_weights.pack_all(self.workers)
-        opened = self._use(tabulate_fixed_plan(plan, signature), special)
+        opened = self._use(make_fixed_plan(plan, signature), special)
         self._let_go(special)
         return opened
 

@@ -50,7 +50,7 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run_verified(instance: Instance, products: Products, inputs: Any, *rest: Any) -> Any:
         key = id(instance._plan), products
-        if key not in bound and instance._plan.origin is not None and not instance._plan.sizes.is_single:
+        if key not in bound and not instance._plan.sizes.is_single:
             faults = verify_plan(fix_plan(instance._plan, tuple(array.shape for array in inputs)))
             assert not faults, "\n".join(map(str, faults))
             bound[key] = instance

@@ -15,7 +15,7 @@ from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.symbols.size_class import Signature
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
-from hetero_tests.fixed_plans import fix_plan
+from hetero_tests.fixed_plans import fix_plan, write_signature
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.plan_verifier import verify_plan
 
@@ -120,8 +120,7 @@ def list_faults(opened: OpenPlan, signature: Signature) -> list[str]:
 
 def read_example(opened: OpenPlan) -> Signature:
     """Returns the sizes of the example from which the plan was made."""
-    assert opened.origin is not None
-    return opened.sizes.write_signature([opened.origin.scope.values[symbol.atom] for symbol in opened.sizes.form.symbols])
+    return write_signature(opened, [opened.scope.values[symbol.atom] for symbol in opened.sizes.symbols])
 
 
 def test_fault_that_the_example_lacks_is_found_at_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

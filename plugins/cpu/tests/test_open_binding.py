@@ -17,7 +17,7 @@ from hetero_cpu.symbols.arrays import OpenArray
 from hetero_cpu.symbols.evaluation import Sums, Table
 from hetero_cpu.symbols.sizes import is_open, terms_of
 from hetero_cpu.symbols.terms import evaluate
-from hetero_tests.fixed_plans import evaluate_atoms, list_numbers, read_sizes
+from hetero_tests.fixed_plans import evaluate_atoms, list_numbers, read_sizes, write_signature
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core.network.reader import read_network
@@ -52,23 +52,22 @@ def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tup
     for _ in range(4000):
         if len(drawn) >= count:
             break
-        sizes = [int(rng.integers(symbol.low, min(symbol.high, 100) + 1)) for symbol in plan.sizes.form.symbols]
-        if plan.sizes._find_products(sizes) is not None:
+        sizes = [int(rng.integers(symbol.low, min(symbol.high, 100) + 1)) for symbol in plan.sizes.symbols]
+        if plan.match(write_signature(plan, sizes)) is not None:
             drawn.append(sizes)
             longer = [*sizes[:-1], sizes[-1] + 1]
-            drawn += [longer] if plan.sizes._find_products(longer) is not None else []
+            drawn += [longer] if plan.match(write_signature(plan, longer)) is not None else []
     assert len(drawn) >= min(count, 4)
-    return [plan.sizes.write_signature(sizes) for sizes in [*drawn[:count], drawn[0]]]
+    return [write_signature(plan, sizes) for sizes in [*drawn[:count], drawn[0]]]
 
 
 def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) -> None:
-    origin, bound = plan.origin, instance._bound
-    assert origin is not None
+    bound = instance._bound
     assert bound is not None
     assert instance._program is not None
-    scope = origin.scope
+    scope = plan.scope
     begins = [instance._begin, *roots, *(table.ctypes.data for table in bound.tables)]
-    bases = zip([*origin.bases.values(), *scope.tables.values()], begins, strict=True)
+    bases = zip([*plan.bases.values(), *scope.tables.values()], begins, strict=True)
     atoms = {number: begin for base, begin in bases for (number,) in base.terms}
     values = evaluate_atoms(scope, {**read_sizes(plan, signature), **atoms})
 
@@ -84,16 +83,16 @@ def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) 
         else:
             assert array is own
 
-    assert instance._program.numbers.tolist() == [fix(number) for call in origin.calls for number in call.numbers]
-    chunks = [fix(call.chunks) for call in origin.calls]
+    assert instance._program.numbers.tolist() == [fix(number) for call in plan.calls for number in call.numbers]
+    chunks = [fix(call.chunks) for call in plan.calls]
     assert instance._program._rows[:, 2].tolist() == chunks
     assert [instance._program._has_several(call, call + 1) for call in range(len(chunks))] == [count > 1 for count in chunks]
     assert list_numbers(plan, bound.products)[1].tolist() == chunks
     for table, (make, numbers) in zip(bound.tables, scope.tables, strict=True):
         assert np.array_equal(table, make(*[evaluate(dict(key), values) for key in numbers]))
-    for name in plan.numbers.inside:
-        compare(instance._arrays[name], origin.arrays[name])
-    actions = [action for step in origin.steps for action in step.actions if not isinstance(action, range)]
+    for name in plan.inside:
+        compare(instance._arrays[name], plan.arrays[name])
+    actions = [action for step in plan.steps for action in step.actions if not isinstance(action, range)]
     for action, step in zip(actions, instance._rebound, strict=True):
         for part, own in zip(step.call.args, action.args, strict=True):
             compare(part, own)
@@ -173,7 +172,7 @@ def test_sums_are_those_of_plain_integers(seed: int) -> None:
     constants = rng.integers(-(1 << 47), 1 << 47, count)
     matrix = rng.integers(-(1 << 29), 1 << 29, (count, len(products))) * (rng.random((count, len(products))) < 0.3)
     rows, columns = rng.permutation(np.argwhere(matrix)).T if matrix.any() else np.zeros((2, 0), np.int64)
-    table = Table(constants, (rows.tolist(), columns.tolist(), matrix[rows, columns].tolist()))
+    table = Table(constants, rows, columns, matrix[rows, columns], len(products))
     expected = [
         int(constant) + sum(int(factor) * product for factor, product in zip(row, products, strict=True))
         for constant, row in zip(constants, matrix, strict=True)

@@ -13,7 +13,7 @@ from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.symbols.arrays import OpenArray, broadcast, lay_open
 from hetero_cpu.symbols.evaluation import Evaluator, Sums
-from hetero_cpu.symbols.size_class import ClassForm, write_guards
+from hetero_cpu.symbols.size_class import SizeClass, Symbol
 from hetero_cpu.symbols.sizes import Scope, is_open, largest, least, terms_of
 from hetero_cpu.symbols.terms import NotOpenError, evaluate
 from hetero_tests.fixed_plans import evaluate_atoms, fix_plan
@@ -75,17 +75,16 @@ def test_symbolic_results_hold_for_all_sizes_within_the_guards(seed: int) -> Non
     least, equal, unequal = ([dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero))
     guards = [*least, *equal, *unequal]
     evaluator = Evaluator(scope, [0, 1, 2], [*(terms_of(number) for number in results if not isinstance(number, bool)), *guards])
-    form = ClassForm((), (), evaluator.derivation, evaluator.tabulate(guards), len(least), len(least) + len(equal))
-    holds = write_guards(form)
+    guards_by_claim = {">= 0": least, "== 0": equal, "!= 0": unequal}
+    own = SizeClass([Symbol(atom, 0, atom, 2, 1 << 31) for atom in range(3)], [((0,), (1,), (2,))], evaluator, guards_by_claim)
     table = evaluator.tabulate([terms_of(number) for number in results])
-    sums = Sums(table, np.arange(len(table)))
+    sums = Sums(table, np.arange(len(results)))
     rng, covered = np.random.default_rng(2000 + seed), 0
     for sizes in [example, *(rng.integers(2, 60, 3).tolist() for _ in range(200))]:
         values = evaluate_atoms(scope, dict(enumerate(sizes)))
-        products = evaluator.derive(sizes)
-        assert products is not None
-        assert holds(*products) == _holds(scope, values)
-        if not _holds(scope, values):
+        products = own.match((tuple(sizes),))
+        assert (products is not None) == _holds(scope, values)
+        if products is None:
             continue
         covered += 1
         expected = _compute(np.random.default_rng(1000 + seed), list(sizes))

@@ -36,7 +36,7 @@ def run_calls(calls: Iterable[Any], width: int, *, workers: int = 1) -> None:
 
 def make_open_plan(*arguments: Any, **options: Any) -> Any:
     """Returns the plan of a class of sizes with no kernel compiled, or None if the class cannot be planned."""
-    from hetero_cpu.plan import tabulating as making
+    from hetero_cpu.plan import open_plan as making
 
     planning = making.make_open_plan(*arguments, **options)
     while True:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 from hetero_cpu.operators.recipe import Cut, Recipe
-from hetero_cpu.plan.open_plan import OpenPlan, OpenStep, map_action
+from hetero_cpu.plan.open_plan import OpenPlan, OpenStep
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, PlannedStep
-from hetero_cpu.plan.tabulating import Origin
 from hetero_cpu.symbols.arrays import OpenArray
 from hetero_cpu.symbols.evaluation import Products, Sums
 from hetero_cpu.symbols.size_class import Signature
@@ -24,7 +23,7 @@ Fix = Callable[[Any], int]
 
 def read_sizes(opened: OpenPlan, signature: Signature) -> dict[int, int]:
     """Returns the value of each symbol by atom, for input shapes of the plan's class."""
-    return {symbol.atom: (signature[symbol.input] or ())[symbol.axis] for symbol in opened.sizes.form.symbols}
+    return {symbol.atom: (signature[symbol.input] or ())[symbol.axis] for symbol in opened.sizes.symbols}
 
 
 def evaluate_atoms(scope: Scope, sizes: Mapping[int, int]) -> list[int]:
@@ -43,33 +42,49 @@ def evaluate_atoms(scope: Scope, sizes: Mapping[int, int]) -> list[int]:
 
 def list_numbers(opened: OpenPlan, products: Products) -> tuple[Array, Array]:
     """Returns all numbers of calls and the chunks of each call for given sizes; addresses are offsets into their memory."""
-    calls, chunks = opened.numbers.counts[:2]
-    both = Sums(opened.numbers.table, np.arange(calls + chunks)).evaluate(products)
-    return both[:calls], both[calls:]
+    count = opened.number_count
+    bases = [0] * (len(opened.bases) + len(opened.scope.tables))
+    both = Sums(opened.table, np.arange(count + opened.call_count)).evaluate((*products, *bases))
+    return both[:count], both[count:]
+
+
+def write_signature(opened: OpenPlan, sizes: Sequence[int]) -> Signature:
+    """Returns the input shapes that have these values of the symbols, in their order."""
+    values = dict(zip((symbol.atom for symbol in opened.sizes.symbols), sizes, strict=True))
+    return tuple(
+        None if shape is None else tuple(values[size[0]] if isinstance(size, tuple) else size for size in shape)
+        for shape in opened.sizes.shapes
+    )
+
+
+def find_base(opened: OpenPlan, array: OpenArray) -> str | None:
+    """Returns the name of the memory that an array lies in; None for a constant."""
+    name_of_number = {number: name for name, base in opened.bases.items() for (number,) in base.terms}
+    numbers = [number for product in terms_of(array.address) for number in product]
+    return next((name_of_number[number] for number in numbers if number in name_of_number), None)
 
 
 def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
-    """Returns the plan as bound for input shapes of its class, of an open plan compiled in this process: a stored plan has no symbols."""
-    plan, origin = opened.plan, opened.origin
-    assert origin is not None, "a plan that was stored has no symbols"
-    values = evaluate_atoms(origin.scope, read_sizes(opened, signature))
+    """Returns the plan as bound for input shapes of its class."""
+    plan = opened.plan
+    values = evaluate_atoms(opened.scope, read_sizes(opened, signature))
 
     def fix(number: Any) -> int:
         return evaluate(terms_of(number), values)
 
-    begins = {name: fix(base) for name, base in origin.bases.items()}
+    begins = {name: fix(base) for name, base in opened.bases.items()}
     offsets = {value: fix(offset) for value, offset in plan.offsets.items()}
     shifts = {name: begin - (offsets[name] if name else 0) for name, begin in begins.items()}
 
     def find_offset(value: str) -> int:
-        array = origin.arrays[value]
-        base = origin.find_base(array)
+        array = opened.arrays[value]
+        base = find_base(opened, array)
         assert base is not None, f"value '{value}' lies nowhere"
         return fix(array.address) - shifts[base]
 
     places: dict[str, Block | Derived] = {}
     for value, place in plan.places.items():
-        array = origin.arrays[value]
+        array = opened.arrays[value]
         if isinstance(place, Block):
             places[value] = replace(place, shape=tuple(fix(size) for size in place.shape))
         else:
@@ -77,10 +92,10 @@ def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
             shape, strides = (tuple(fix(number) for number in part) for part in (array.shape, array.strides))
             places[value] = replace(place, make=partial(_lay, shape, strides, array.dtype, move))
     steps = []
-    for step, own in zip(plan.steps, origin.steps, strict=True):
+    for step, own in zip(plan.steps, opened.steps, strict=True):
         work = step.work
         if isinstance(work, Recipe):
-            bind = partial(_bind, origin, step, own, fix, shifts, find_offset)
+            bind = partial(_bind, opened, step, own, fix, shifts, find_offset)
             parts = tuple(_fix_cut(cut, fix) for cut in work.parts)
             work = replace(work, bind=bind, scratch=fix(work.scratch), parts=parts)
         strides_of = {value: tuple(fix(stride) for stride in strides) for value, strides in step.strides.items()}
@@ -108,7 +123,7 @@ def _lay(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any],
 
 
 def _bind(
-    origin: Origin,
+    opened: OpenPlan,
     step: PlannedStep,
     own: OpenStep,
     fix: Fix,
@@ -121,7 +136,7 @@ def _bind(
     from hetero_cpu.machine.calls import NativeCall  # LLVM
 
     begin = writes[0].ctypes.data - find_offset(step.writes[0])
-    number_of_base = {number: name for name, base in origin.bases.items() for (number,) in base.terms}
+    number_of_base = {number: name for name, base in opened.bases.items() for (number,) in base.terms}
 
     def fix_number(number: Any) -> int:
         bases = [factor for product in terms_of(number) for factor in product if factor in number_of_base]
@@ -140,9 +155,9 @@ def _bind(
     for action in own.actions:
         if isinstance(action, range):
             for index in action:
-                call = origin.calls[index]
+                call = opened.calls[index]
                 bound.append(NativeCall(call.kernel, tuple(map(fix_number, call.numbers)), fix(call.chunks), call.keep))
         else:
-            bound.append(map_action(action, bind))
+            bound.append(partial(action.func, *map(bind, action.args)))
     # The verifier fills halos itself, so their calls are skipped.
     return bound[len(step.clears) :]

@@ -1,49 +1,51 @@
-"""A plan for a class of sizes as data: calls with sums of symbols as numbers, bound to sizes without planning.
+"""A plan for a class of sizes: calls with sums of symbols as numbers, bound to sizes without planning.
 
 ```text
-OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan
-sizes ── match: do the guards hold? ──> products of atoms ── bind: numbers of calls, arrays ──> OpenInstance
+OpenNetwork ── build_plan ──> ExecutionPlan with symbols ──> OpenPlan
+sizes ── match: do the guards hold? ──> products of atoms ── bind: numbers of calls, arrays ──> Instance
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.network.graph import Node
-from hetero_cpu.plan.plan import ExecutionPlan, Foreign, may_multiply
-from hetero_cpu.symbols.evaluation import Products, Sums, Table, write_function, write_tuple
-from hetero_cpu.symbols.size_class import SizeClass
+from hetero_core.network.graph import Network, Node
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.passes import join_open_network
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep, list_actions, may_multiply
+from hetero_cpu.plan.planner import build_plan
+from hetero_cpu.symbols.arrays import Memory as OpenMemory
+from hetero_cpu.symbols.arrays import OpenArray, lay_open
+from hetero_cpu.symbols.evaluation import Evaluator, Products, Sums, write_function, write_tuple
+from hetero_cpu.symbols.network import compile_shape_constants, expose_shape_constants, open_network
+from hetero_cpu.symbols.size_class import Signature, SizeClass, Symbol
+from hetero_cpu.symbols.sizes import Scope, is_open, terms_of
+from hetero_cpu.symbols.terms import NotOpenError
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_cpu.machine.calls import NativeCall
-    from hetero_cpu.plan.tabulating import Origin
+    from hetero_cpu.machine.compiler import Kernel
 
+logger = logging.getLogger(__name__)
 
 _MOST_TABLES = 32
 """Forms of a table that are kept."""
 
 Array = np.ndarray[Any, Any]
-Indices = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayMark:
-    """Stands for an array of a function: its place among the arrays of the plan."""
-
-    index: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStep:
-    """A step: a range of calls of machine code, functions with marks for arrays, or a node of the toolkit, in order."""
+    """A step: ranges of calls of machine code and functions of open arrays, or a node of the toolkit, in order."""
 
     node: Node
     actions: tuple[Any, ...]
@@ -68,13 +70,13 @@ class Described:
 class ShapeConstants:
     """Constants that follow from sizes: their names, the program that computes them, and the values that it reads.
 
-    `elements`: the shapes of values whose elements are numbers of the plan.
+    `elements`: of values whose elements are numbers of the plan.
     """
 
-    names: tuple[str, ...]
-    reads: tuple[str, ...]
-    elements: Mapping[str, tuple[int, ...]]
-    program: Program | None
+    names: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    elements: Mapping[str, Array] = field(default_factory=dict)
+    program: Program | None = None
 
     @property
     def has_products(self) -> bool:
@@ -82,72 +84,107 @@ class ShapeConstants:
         return self.program is not None and any(may_multiply(step.node) for step in self.program.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class NumberForm:
-    """The numbers of a plan, and the purpose of each.
-
-    `counts`: of the calls of machine code, their chunks, arrays, shape constants and tables. `laid`: element type and rank of the arrays
-    that are used by name or function; `inside`: the arrays in the arena, by value; `outputs`: the arrays of outputs outside of it.
-    `rows_...`: the numbers of calls that are addresses in the arena, in each external memory, in each table.
-    """
-
-    table: Table
-    counts: tuple[int, ...]
-    arena: Table
-    laid: tuple[tuple[np.dtype[Any], int], ...]
-    inside: Mapping[str, int]
-    outputs: Mapping[str, int]
-    rows_in_arena: Indices
-    rows_of_roots: tuple[Indices, ...]
-    rows_of_tables: tuple[Indices, ...]
-
-
 class OpenPlan:
-    """The plan of one class of sizes. Safe for threads."""
+    """The plan of one class of sizes. Safe for threads.
+
+    Its numbers are rows of a table, in this order: those of calls of machine code, their chunks, the places of `laid` arrays (address,
+    shape, strides), elements of shape constants, arguments of tables.
+    """
 
     def __init__(
         self,
         plan: ExecutionPlan,
-        sizes: SizeClass,
-        numbers: NumberForm,
+        scope: Scope,
+        shapes: Sequence[Any],
+        symbols: Mapping[int, tuple[tuple[int, int], ...]],
         shape_constants: ShapeConstants,
-        *,
-        inputs: Sequence[str],
-        calls: Sequence[NativeCall],
-        steps: Sequence[OpenStep],
-        tables: Sequence[tuple[Callable[..., Array], int]],
-        constants: Mapping[str, Array],
-        origin: Origin | None = None,
     ) -> None:
-        """`inputs`: of the network, without shape constants. Of `calls` only the kernels, the counts of numbers and their `keep`
-        are read. `steps` have marks for arrays. `tables`: the function that makes each, and its number of arguments.
-        `constants`: the arrays that are used by name. `origin`: the plan with symbols; None if the plan was stored.
-        """
-        self.plan, self.sizes, self.numbers, self.shape_constants = plan, sizes, numbers, shape_constants
-        self.calls, self.steps, self.constants, self.origin = tuple(calls), tuple(steps), constants, origin
-        self.tables = tuple(tables)
-        # Sizes of images often share some: those of a height.
-        self._tables = tuple((lru_cache(_MOST_TABLES)(make), count) for make, count in tables)
-        self.inputs = (*inputs, *shape_constants.names)
-        self.roots = plan.external.roots
-        self.match = sizes.match
-        calls_end = numbers.counts[0]
-        chunks_end = calls_end + numbers.counts[1]
-        placed = _add_begins(numbers, len(sizes.form.derivation.products))
-        rows = placed.list_open_rows()
-        rows = rows[rows < chunks_end]
-        self.rows = rows[rows < calls_end]
+        """`shapes`: of the inputs without shape constants. `symbols`: the inputs and axes of each. Raises: NotOpenError."""
+        self.plan, self.scope, self.shape_constants, self.roots = plan, scope, shape_constants, plan.external.roots
+        self.bases = {name: scope.open_base(name) for name in ("", *self.roots)}
+        """The symbol of each memory; "" is the arena."""
+        self.arrays = _lay_arrays(plan, self.bases)
+        calls: list[NativeCall] = []
+        self.steps = tuple(_bind_step(plan, step, self.bases[""], self.arrays, calls) for step in plan.steps)
+        self.calls = tuple(calls)
+        # Shape constants are behind all inputs.
+        self.inputs = (*plan.inputs[: len(shapes)], *shape_constants.names)
+        # Only machine code knows the address of an external input.
+        touched = [*(value for value in self.inputs if value not in plan.external.inputs), *plan.outputs]
+        for step in self.steps:
+            touched += [*step.foreign.reads, *step.writes] if step.foreign is not None else ()
+        arrays = [self.arrays[name] for name in touched if name in self.arrays]
+        arrays += self._list_parts()
+        self.laid = list({id(array): array for array in arrays if isinstance(array, OpenArray)}.values())
+        """The arrays that are used by name or function."""
+        self.place_of_array = {id(array): place for place, array in enumerate(self.laid)}
+        external = {*self.roots, *plan.external.outputs}
+        named = {name: self.arrays[name] for name in touched if name in self.arrays and name not in external}
+        self.inside = {name: self.place_of_array[id(array)] for name, array in named.items() if isinstance(array, OpenArray)}
+        """The places in `laid` of the values in the arena."""
+        self.outputs = {value: self.place_of_array[id(self.arrays[value])] for value in plan.external.outputs}
+        """The places in `laid` of outputs outside of the arena."""
+        self.constants = {name: array for name, array in named.items() if name not in self.inside}
+        self._tabulate(shapes, symbols)
+
+    def _list_parts(self) -> list[OpenArray]:
+        """Returns the arrays of functions. Raises: NotOpenError for an array outside of the arena."""
+        functions = [action for step in self.steps for action in step.actions if isinstance(action, partial)]
+        parts = [part for action in functions for part in action.args if isinstance(part, OpenArray)]
+        if any(self.bases[""].terms.keys().isdisjoint(terms_of(part.address)) for part in parts):
+            raise NotOpenError("a function of memory that lies outside of the arena")
+        return parts
+
+    def _tabulate(self, shapes: Sequence[Any], symbols: Mapping[int, tuple[tuple[int, int], ...]]) -> None:
+        scope, shape_constants = self.scope, self.shape_constants
+        numbers = [number for call in self.calls for number in call.numbers]
+        chunks = [call.chunks for call in self.calls]
+        places = [number for array in self.laid for number in (array.address, *array.shape, *array.strides)]
+        elements = [number for own in shape_constants.elements.values() for number in own.reshape(-1)]
+        together = [
+            *map(terms_of, [*numbers, *chunks, *places, *elements]),
+            *(dict(key) for _, own in scope.tables for key in own),
+        ]
+        arena, bases = terms_of(self.plan.arena_bytes), [*self.bases.values(), *scope.tables.values()]
+        conditions = {">= 0": scope.at_least_zero, "== 0": scope.equal_zero, "!= 0": scope.not_zero}
+        guards = {comparison: [dict(key) for key in kind] for comparison, kind in conditions.items()}
+        evaluator = Evaluator(scope, tuple(symbols), [*together, arena, *(own for kind in guards.values() for own in kind)], bases)
+        written = [Symbol(number, *own[0], *scope.bounds[number]) for number, own in symbols.items()]
+        self.sizes = SizeClass(written, tuple(map(_write_shape, shapes)), evaluator, guards)
+        self.match = self.sizes.match
+        self.table = table = evaluator.tabulate(together)
+        self.number_count, self.call_count = len(numbers), len(chunks)
+        is_call = table.rows < self.number_count
+        self.rows_of_roots = [
+            table.rows[is_call & (table.columns == column)]
+            for column in range(table.products + 1, table.products + 1 + len(self.roots))
+        ]
+        """The numbers of calls that are addresses in each external memory."""
+        rows = table.list_open_rows()
+        rows = rows[rows < self.number_count + self.call_count]
+        self.rows = rows[rows < self.number_count]
         """The numbers of calls that depend on sizes or on addresses of memory."""
-        self.chunk_rows = rows[len(self.rows) :] - calls_end
+        self.chunk_rows = rows[len(self.rows) :] - self.number_count
         """The calls with chunks that depend on sizes."""
-        self._open_numbers = Sums(placed, rows)
-        parameters = sizes.form.derivation.parameters
-        self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
-        self._describe = write_function(parameters, _write_described(numbers, shape_constants, chunks_end))
-        index_of_element = {name: index for index, name in enumerate(shape_constants.elements)}
-        self._constant_reads = [index_of_element[name] for name in shape_constants.reads]
-        # The index of the elements of each shape constant; None if it is computed.
-        self._constant_elements = [index_of_element.get(name) for name in shape_constants.names]
+        self._open_numbers = Sums(table, rows)
+        self._measure: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
+        self._describe = write_function(evaluator.parameters, self._write_described())
+        # Sizes of images often share some: those of a height.
+        self._tables = tuple((lru_cache(_MOST_TABLES)(make), len(own)) for make, own in scope.tables)
+        place_of_elements = {name: place for place, name in enumerate(shape_constants.elements)}
+        self._constant_reads = [place_of_elements[name] for name in shape_constants.reads]
+        # The place of the elements of each shape constant; None if it is computed.
+        self._constant_elements = [place_of_elements.get(name) for name in shape_constants.names]
+
+    def _write_described(self) -> str:
+        """Returns the expression of the parts of a description."""
+        sums = iter(self.table.write(range(self.number_count + self.call_count, len(self.table.constants))))
+        arrays = []
+        for array in self.laid:
+            address, *parts = next(sums), *(write_tuple(islice(sums, len(array.shape))) for _ in range(2))
+            arrays.append(write_tuple([address, *parts]))
+        elements = write_tuple(_write_elements(own.shape, sums) for own in self.shape_constants.elements.values())
+        return write_tuple([write_tuple(arrays), elements, write_tuple(sums)])
 
     def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
         """Returns the numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`, for a set of sizes.
@@ -166,11 +203,8 @@ class OpenPlan:
 
     def bind_tables(self, values: Sequence[int]) -> tuple[Array, ...]:
         """Returns the tables for a set of sizes."""
-        tables, begin = [], 0
-        for make, count in self._tables:
-            tables.append(make(*values[begin : begin + count]))
-            begin += count
-        return tuple(tables)
+        arguments = iter(values)
+        return tuple([make(*islice(arguments, count)) for make, count in self._tables])
 
     def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
         """Returns the shape constants; `elements`: as `Described` has them."""
@@ -182,34 +216,98 @@ class OpenPlan:
         )
 
 
-def _add_begins(numbers: NumberForm, products: int) -> Table:
-    """Returns the table with addresses that are sums as well: behind the products come the begins of all memories."""
-    in_memories = [numbers.rows_in_arena, *numbers.rows_of_roots, *numbers.rows_of_tables]
-    rows, memories = np.concatenate(in_memories), np.repeat(np.arange(len(in_memories)), list(map(len, in_memories)))
-    begins = (rows, products + memories, np.ones(len(rows), np.int64))
-    entries = [
-        np.concatenate([np.asarray(own, np.int64), others]) for own, others in zip(numbers.table.entries, begins, strict=True)
-    ]
-    return Table(numbers.table.constants, (entries[0], entries[1], entries[2]))
-
-
-def _write_described(numbers: NumberForm, shape_constants: ShapeConstants, begin: int) -> str:
-    """Returns the expression of the parts of a description, from row `begin` on."""
-    sums = iter(numbers.table.write(range(begin, len(numbers.table))))
-    arrays = []
-    for _, rank in numbers.laid:
-        address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
-        arrays.append(f"({address}, {shape}, {strides})")
-    elements = write_tuple(_write_elements(shape, sums) for shape in shape_constants.elements.values())
-    return write_tuple([write_tuple(arrays), elements, write_tuple(sums)])
-
-
 def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
     if not shape:
         return next(sums)
     return write_tuple([_write_elements(shape[1:], sums) for _ in range(shape[0])])
 
 
-def map_action(action: partial[Any], bind: Callable[[Any], Any]) -> partial[Any]:
-    """Returns a function with `bind(argument)` in the place of each of its arguments."""
-    return partial(action.func, *map(bind, action.args))
+def _write_shape(shape: Sequence[Any] | None) -> tuple[int | tuple[int], ...] | None:
+    """Returns a shape with (atom,) for each symbol."""
+    if shape is None:
+        return None
+    return tuple((next(iter(size.terms))[0],) if is_open(size) else int(size) for size in shape)
+
+
+def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mapping[str, Any], calls: list[NativeCall]) -> OpenStep:
+    """Returns a step; its calls of machine code are appended to `calls`."""
+    if isinstance(step.work, Foreign):
+        return OpenStep(step.node, (), step.work, step.writes)
+    scratch = lay_open((step.work.scratch,), np.uint8, address=base + step.scratch_offset)
+    reads, writes = ([arrays[value] for value in values] for values in (step.work.reads, step.writes))
+    bound: list[Any] = [_bind_halo(plan, value, base) for value in step.clears]
+    bound += step.work.bind(reads, writes, scratch)
+    if any(callable(call) and not isinstance(call, partial) for call in bound):
+        raise NotOpenError(f"{step.node.label} calls a function that cannot be bound again")
+    return OpenStep(step.node, tuple(list_actions(bound, calls)))
+
+
+def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]:
+    arrays: dict[str, Any] = dict(plan.constants)
+
+    def find(value: str) -> Any:
+        if value not in arrays:
+            place = plan.places[value]
+            if isinstance(place, Derived):
+                arrays[value] = place.make(find(place.source))
+            else:
+                address = bases[value] if value in bases else bases[""] + plan.offsets[value]
+                arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address, memory=OpenMemory(value)))
+        return arrays[value]
+
+    for value in plan.places:
+        find(value)
+    return arrays
+
+
+def _bind_halo(plan: ExecutionPlan, value: str, base: Any) -> Any:
+    from hetero_cpu.operators.images import bind_clear  # LLVM
+
+    block = plan.places[value]
+    assert isinstance(block, Block)
+    return bind_clear(block.padded_shape, block.halo, lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value]))
+
+
+def make_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
+    """Returns the plan of a set of input shapes, as the plan of a class without symbols."""
+    return OpenPlan(plan, Scope(), signature, {}, ShapeConstants())
+
+
+def make_open_plan(
+    network: Network,
+    signature: Signature,
+    example: Network,
+    *,
+    weights: PackedWeights,
+    extensions: Mapping[tuple[str, str], Any],
+    workers: int,
+    begin_packing: Callable[[], None] = lambda: None,
+) -> Generator[Kernel, None, OpenPlan | None]:
+    """Yields the kernels of the plan of a class that input shapes belong to, then packs its weights and returns it.
+
+    Returns None if there is no plan, or if it holds for these shapes alone. `example`: the network as it was specialized for the shapes.
+    `begin_packing` is called when the consumer has taken all kernels.
+    """
+    try:
+        opened = open_network(network, signature, example)
+        joined, constants = expose_shape_constants(join_open_network(opened.network, opened.scope))
+        plan = build_plan(joined, weights, extensions, workers=workers, scope=opened.scope)
+        yield from plan.kernels
+        begin_packing()
+        # Binding packs the weights in order.
+        weights.pack_all(workers)
+        foreign = [step.work for step in plan.steps if isinstance(step.work, Foreign)]
+        needed = {value for work in foreign for value in work.reads} | set(plan.places)
+        names = tuple(name for name in constants if name in needed)
+        program, reads = compile_shape_constants(names, opened.shapes)
+        elements = {name: own for name in dict.fromkeys((*reads, *names)) if (own := opened.shapes.elements.get(name)) is not None}
+        shapes = [spec.shape for spec in opened.network.inputs]
+        open_plan = OpenPlan(plan, opened.scope, shapes, opened.symbols, ShapeConstants(names, reads, elements, program))
+    except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        # A step needs facts of its arrays that open sizes cannot tell: each set of sizes is planned alone then.
+        logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)
+        return None
+    if open_plan.sizes.is_single or open_plan.match(signature) is None:
+        logger.info("network '%s': what was planned holds for the sizes %s alone", network.name, signature)
+        return None
+    return open_plan

@@ -93,7 +93,7 @@ class Appending:
 def list_appending(plan: OpenPlan, outputs: Collection[str]) -> tuple[Appending, ...]:
     """Returns the caches among these outputs that can grow in place: no other call reads or writes the memory of either."""
     own: list[Appending] = []
-    rows_of_roots = plan.numbers.rows_of_roots
+    rows_of_roots = plan.rows_of_roots
     root_of_row = {row: root for root, rows in enumerate(rows_of_roots) for row in rows.tolist()}
     output_of_root = {root: value for value, root in plan.plan.external.outputs.items() if value in outputs}
     begin = 0
@@ -119,8 +119,8 @@ class AppendedCaches:
         self._appending, self._numbers = tuple(appending), numbers
         self._positions = np.array([number for own in self._appending for number in own.numbers], np.int64)
         self._values: list[int] = []
-        known = (write_tuple(plan.numbers.table.write((*own.numbers, *own.fixed))) for own in self._appending)
-        self._read_known = write_function(plan.sizes.form.derivation.parameters, write_tuple(known))
+        known = (write_tuple(plan.table.write((*own.numbers, *own.fixed))) for own in self._appending)
+        self._read_known = write_function(plan.sizes.parameters, write_tuple(known))
         self._known: tuple[tuple[int, ...], ...] = ()
         self.pasts = frozenset(own.past for own in self._appending)
 

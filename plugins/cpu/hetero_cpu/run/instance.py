@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from hetero_core.profile import Profile
 from hetero_core.runtime.outputs import holds_maps
 from hetero_cpu.machine.memory import SMALL_BYTES, OutputMemory, allocate_arena, find_address
 from hetero_cpu.operators.recipe import Array, Call
-from hetero_cpu.plan.open_plan import ArrayMark, Described, OpenPlan, OpenStep, map_action
+from hetero_cpu.plan.open_plan import OpenPlan, OpenStep
 from hetero_cpu.plan.plan import Foreign
 from hetero_cpu.run.plans import ArenaTooLargeError, WrongTypeError, lay_input
 from hetero_cpu.symbols.evaluation import Products
@@ -196,16 +196,17 @@ def own_value(value: Any, memory: Array) -> Any:
 class Rebound:
     """A function of a step: the list of calls holds this, and other sizes give it a call on other arrays."""
 
-    __slots__ = ("action", "arrays", "call")
+    __slots__ = ("action", "call", "places")
 
-    def __init__(self, action: partial[Any]) -> None:
-        """`action`: as the plan has it, with marks for arrays."""
+    def __init__(self, action: partial[Any], place_of_array: Mapping[int, int]) -> None:
+        """`action`: as the plan has it, with open arrays; `place_of_array`: among the plan's arrays, by id."""
         self.action, self.call = action, action
-        self.arrays = frozenset([part.index for part in action.args if type(part) is ArrayMark])
+        self.places = [place_of_array.get(id(part)) for part in action.args]
 
-    def bind(self, arrays: dict[int, Array]) -> partial[Any]:
+    def bind(self, arrays: Mapping[int, Array]) -> partial[Any]:
         """Returns its call on arrays, by their place in the plan."""
-        return map_action(self.action, lambda part: arrays[part.index] if type(part) is ArrayMark else part)
+        parts = zip(self.places, self.action.args, strict=True)
+        return partial(self.action.func, *[part if place is None else arrays[place] for place, part in parts])
 
     def __call__(self) -> None:
         """Calls it for the sizes in use."""
@@ -217,16 +218,14 @@ class BoundSizes:
     """All that a run reads for a set of sizes, never changed; valid until the arena grows.
 
     `shapes`: of the outputs outside the arena. `numbers`: of calls and chunks, with addresses of external memory counted from its begin.
-    `laid`: arrays by their place in the plan, `named`: by value. `calls`: of the functions. `nbytes`: that are kept beside the arena.
+    `named`: arrays by value. `calls`: of the functions. `nbytes`: that are kept beside the arena.
     """
 
     products: Products
-    described: Described
     shapes: tuple[tuple[int, ...], ...]
     shape_constants: tuple[Array, ...]
     tables: tuple[Array, ...]
     numbers: Array
-    laid: dict[int, Array]
     named: dict[str, Array]
     calls: tuple[partial[Any], ...]
     nbytes: int
@@ -247,24 +246,23 @@ class Instance:
         self._kept_bytes = 0
         self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
         self._program = _open_program(plan) if plan.calls else None
-        self._rows_of_roots = [rows.tolist() for rows in plan.numbers.rows_of_roots]
+        self._rows_of_roots = [rows.tolist() for rows in plan.rows_of_roots]
         # The begins of external memories that the numbers of calls hold.
         self._begins = self._no_begins = [0] * len(plan.roots)
         self._silence = None if plan.plan.has_products else make_silence()
         external = plan.plan.external
         self._inputs = [(value, self._index_of_root[value] if value in external.inputs else None) for value in plan.inputs]
         self._outputs = [(value, value in external.outputs) for value in plan.plan.outputs]
-        index_of_output, arrays = plan.numbers.outputs, plan.numbers.laid
         self._position_of_output = {value: position for position, value in enumerate(plan.plan.outputs)}
         room = 1.0 if plan.sizes.is_single else 1.125
         self._lent = [
-            (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(arrays[index][0], room=room))
+            (value, self._index_of_root[root], index := plan.outputs[value], OutputMemory(plan.laid[index].dtype, room=room))
             for value, root in external.outputs.items()
         ]
-        lent = set(index_of_output.values())
-        self._in_arena = [index for index in range(len(arrays)) if index not in lent]
+        lent = set(plan.outputs.values())
+        self._in_arena = [index for index in range(len(plan.laid)) if index not in lent]
         self._arrays = dict(plan.constants)
-        known = self._arrays.keys() | plan.numbers.inside.keys()
+        known = self._arrays.keys() | plan.inside.keys()
         self._passes_outputs = any(not is_outside and value not in known for value, is_outside in self._outputs)
         self._rebound: list[Rebound] = []
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
@@ -284,7 +282,8 @@ class Instance:
         """Returns the calls of a step for all sizes."""
         if step.foreign is not None:
             return (bind_foreign(step.foreign, step.writes, self._arrays, self._current),)
-        actions = [action if isinstance(action, range) else Rebound(action) for action in step.actions]
+        places = self._plan.place_of_array
+        actions = [action if isinstance(action, range) else Rebound(action, places) for action in step.actions]
         self._rebound += [action for action in actions if isinstance(action, Rebound)]
         return tuple(actions)
 
@@ -338,12 +337,10 @@ class Instance:
 
     def open_trip(self, products: Products) -> Trip | None:
         """Returns the call of a run without a context, for sizes that never change; None unless machine code in the arena is all."""
-        bound = self._bind(products)
-        calls, chunks = self._plan.numbers.counts[:2]
+        self._bind(products)
         is_outside = bool(self._lent) or any(root is not None for _, root in self._inputs)
-        if is_outside or self._silence is None or self._program is None or (bound.numbers[calls : calls + chunks] > 1).any():
-            return None
-        if not all(value in self._arrays for value, _ in self._outputs):
+        is_passed = not all(value in self._arrays for value, _ in self._outputs)
+        if is_outside or is_passed or self._silence is None or self._program is None:
             return None
         inputs = tuple([self._arrays.get(value) for value, _ in self._inputs])
         outputs = tuple([self._arrays[value] for value, _ in self._outputs])
@@ -368,10 +365,10 @@ class Instance:
     def _bind(self, products: Products, limits: RunLimits | None = None) -> BoundSizes:
         """Returns sizes, which the calls use from now on. Raises: ArenaTooLargeError."""
         # Without sizes in use, a failure leaves no mixture of two.
-        before, self._bound = self._bound, None
+        self._bound = None
         bound = self._kept.get(products)
         if bound is None:
-            bound = self._make_bound(products, before, limits)
+            bound = self._make_bound(products, limits)
             self._keep(bound)
         else:
             self._kept.move_to_end(products)
@@ -397,8 +394,8 @@ class Instance:
         while len(self._kept) > MOST_SIZES or (self._kept_bytes > MOST_SIZES_BYTES and len(self._kept) > 1):
             self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
-    def _make_bound(self, products: Products, before: BoundSizes | None, limits: RunLimits | None) -> BoundSizes:
-        """Returns new sizes; what is the same for those in use before is shared. Raises: ArenaTooLargeError."""
+    def _make_bound(self, products: Products, limits: RunLimits | None) -> BoundSizes:
+        """Returns new sizes. Raises: ArenaTooLargeError."""
         plan = self._plan
         need, described = plan.measure_arena(products), plan.describe(products)
         shapes = tuple([described.laid[index][1] for _, _, index, _ in self._lent])
@@ -410,7 +407,7 @@ class Instance:
                 raise ArenaTooLargeError(f"its arena and outputs need {made} bytes, and this machine has {spare}")
         if need > self._memory.nbytes:
             self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
-            self._begin, before = int(self._memory.ctypes.data), None
+            self._begin = int(self._memory.ctypes.data)
             self._kept.clear()
             self._kept_bytes = 0
         tables: tuple[Array, ...] = ()
@@ -418,31 +415,16 @@ class Instance:
         if self._program is not None:
             tables = plan.bind_tables(described.tables)
             numbers = plan.bind_numbers(products, (self._begin, *self._no_begins, *map(find_address, tables)))
-        if before is not None and before.described.elements == described.elements:
-            shape_constants = before.shape_constants
-        else:
-            shape_constants = plan.compute_shape_constants(described.elements)
-        laid, calls = self._lay(described, before)
-        named = {name: laid[index] for name, index in plan.numbers.inside.items()}
-        nbytes = numbers.nbytes + sum([array.nbytes for array in (*tables, *shape_constants)]) + _LAID_BYTES * len(laid)
-        return BoundSizes(products, described, shapes, shape_constants, tables, numbers, laid, named, calls, nbytes)
-
-    def _lay(self, described: Described, before: BoundSizes | None) -> tuple[dict[int, Array], tuple[partial[Any], ...]]:
-        """Returns the arrays that are used by name or function, and the calls of functions; those that have not moved are shared."""
-        plan, places, memory = self._plan, described.laid, self._memory.data
-        moved = self._in_arena
-        if before is not None:
-            former = before.described.laid
-            moved = [index for index in moved if places[index] != former[index]]
-        laid = {} if before is None else before.laid.copy()
-        for index in moved:
-            address, shape, strides = places[index]
+        shape_constants = plan.compute_shape_constants(described.elements)
+        laid: dict[int, Array] = {}
+        for index in self._in_arena:
+            address, shape, strides = described.laid[index]
             # A view without elements may begin behind the memory.
-            laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, 0 if 0 in shape else address, strides)
-        if before is None:
-            return laid, tuple([step.bind(laid) for step in self._rebound])
-        calls = zip(self._rebound, before.calls, strict=True)
-        return laid, tuple([call if step.arrays.isdisjoint(moved) else step.bind(laid) for step, call in calls])
+            laid[index] = np.ndarray(shape, plan.laid[index].dtype, self._memory.data, 0 if 0 in shape else address, strides)
+        named = {name: laid[index] for name, index in plan.inside.items()}
+        calls = tuple([step.bind(laid) for step in self._rebound])
+        nbytes = numbers.nbytes + sum([array.nbytes for array in (*tables, *shape_constants)]) + _LAID_BYTES * len(laid)
+        return BoundSizes(products, shapes, shape_constants, tables, numbers, named, calls, nbytes)
 
     def _move(self, begins: list[int]) -> None:
         """Has the program use the external memory of each root."""
@@ -501,8 +483,7 @@ def _open_program(plan: OpenPlan) -> NativeProgram:
     from hetero_cpu.machine.program import NativeProgram  # LLVM
 
     program = NativeProgram(plan.calls, is_open=True)
-    calls, chunks = plan.numbers.counts[:2]
-    constants = plan.numbers.table.constants
-    program.numbers[:] = constants[:calls]
-    program.set_chunks(np.arange(chunks), constants[calls : calls + chunks])
+    constants = plan.table.constants
+    program.numbers[:] = constants[: plan.number_count]
+    program.set_chunks(np.arange(plan.call_count), constants[plan.number_count : plan.number_count + plan.call_count])
     return program

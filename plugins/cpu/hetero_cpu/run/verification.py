@@ -7,17 +7,15 @@ and outputs that the caller has set belong to the run of the plan alone.
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from copy import deepcopy
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hetero_core.contract import RunContext
-from hetero_core.errors import RequestCancelledError, WrongPlanWarning
-from hetero_cpu.run.plans import WrongTypeError
+from hetero_core.errors import WrongPlanWarning
+from hetero_core.network.graph import Network
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -29,73 +27,42 @@ Outputs = tuple[Any, ...]
 
 
 class Verifier:
-    """Verifies the plans of one network and counts its work. Safe for threads: simultaneous first runs are each verified."""
+    """Verifies the plans of one network and counts its work."""
 
-    def __init__(self, outputs: Sequence[str]) -> None:
-        """`outputs`: names, for messages."""
-        self._outputs = outputs
-        self._lock = threading.Lock()
+    def __init__(self, network: Network) -> None:
+        self._name, self._outputs = network.name, [spec.name for spec in network.outputs]
         self.plans = 0
         """The number of plans whose answer agreed with the toolkit's."""
         self.seconds = 0.0
-        """The seconds that verification took, without the runs of the plans."""
+        """The seconds that the toolkit took."""
         self.has_refuted = False
         """Whether the answer of a plan differed."""
 
-    def run(self, network: str, inputs: Outputs, context: RunContext, run_plan: Callable[[], Outputs], program: Program) -> Outputs:
-        """Returns the answer of the plan if it agrees with that of `program`; otherwise warns and returns the answer of `program`.
-
-        `network` is a name, for messages. Raises: RequestCancelledError; WrongTypeError; errors of `program`, also if only it fails.
-        """
+    def run(self, inputs: Outputs, context: RunContext, run_plan: Callable[[], Outputs], program: Program) -> Outputs:
+        """Returns the answer of the plan if it agrees with that of `program`; otherwise warns and returns the answer of `program`."""
         if is_random(program):
-            logger.info("network '%s' has random operators: its plans cannot be verified", network)
+            logger.info("network '%s' has random operators: its plans cannot be verified", self._name)
             return run_plan()
-        began = perf_counter()
-        expected: Outputs | Exception
-        try:
-            copies = tuple(map(_copy, inputs))
-            expected = program.run(copies, is_cancelled=context.cancelled, limits=context.limits)
-        except RequestCancelledError:
-            raise
-        except MemoryError as error:
-            logger.warning("network '%s': a plan is not verified, there is no room for it: %s", network, error)
-            return run_plan()
-        except Exception as error:  # noqa: BLE001  # a kernel may raise anything; the plan has to raise as well
-            expected = error
-        plan_began = perf_counter()
-        outputs: Outputs = ()
-        fault = f"the toolkit raises {type(expected).__name__}: {expected}" if isinstance(expected, Exception) else ""
-        try:
-            outputs = run_plan()
-        except (MemoryError, RequestCancelledError, WrongTypeError):
-            raise
-        except Exception as error:
-            if isinstance(expected, Exception):
-                raise
-            fault = f"the plan raises {type(error).__name__}: {error}"
-        plan_seconds = perf_counter() - plan_began
-        if not fault and not isinstance(expected, Exception):
-            fault = self._find_fault(outputs, expected)
-        with self._lock:
-            self.seconds += perf_counter() - began - plan_seconds
-            self.plans += not fault
-            self.has_refuted |= bool(fault)
-        if not fault:
-            return outputs
-        _warn(network, fault)
-        if isinstance(expected, Exception):
-            raise expected
-        return expected
-
-    def _find_fault(self, outputs: Outputs, expected: Outputs) -> str:
-        """Returns the first difference of the plan's answer; empty if the answers agree."""
         from hetero_core.testing.compare import describe_mismatch  # only a verified run compares
 
-        differences = (
-            describe_mismatch(actual, right, name=f"output '{name}'")
-            for name, actual, right in zip(self._outputs, outputs, expected, strict=True)
+        began = perf_counter()
+        expected = program.run(deepcopy(inputs), is_cancelled=context.cancelled, limits=context.limits)
+        self.seconds += perf_counter() - began
+        outputs = run_plan()
+        answers = zip(self._outputs, outputs, expected, strict=True)
+        faults = [describe_mismatch(actual, right, name=f"output '{name}'") for name, actual, right in answers]
+        if not any(faults):
+            self.plans += 1
+            return outputs
+        self.has_refuted = True
+        warnings.warn(
+            f"network '{self._name}' on CPU: a plan gave another answer than the toolkit: {next(filter(None, faults))}. The network goes "
+            "on node by node, which is right and slower. Please report it with the smallest model that shows it, as found by "
+            "`hetero reduce MODEL.onnx -d TEMPLATE -d CPU -c CPU_KERNELS=JIT -o SMALL.onnx`, and with the output of `hetero doctor`",
+            WrongPlanWarning,
+            stacklevel=2,
         )
-        return next(filter(None, differences), "")
+        return expected
 
 
 def is_random(program: Program) -> bool:
@@ -105,20 +72,4 @@ def is_random(program: Program) -> bool:
     return any(
         (not step.node.domain and step.node.op_type in RANDOM_OPERATORS) or any(is_random(body.program) for body in step.bodies)
         for step in program.steps
-    )
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_copy(item) for item in value]
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _warn(network: str, fault: str) -> None:
-    warnings.warn(
-        f"network '{network}' on CPU: a plan gave another answer than the toolkit: {fault}. The network goes on node by node, "
-        "which is right and slower. Please report it with the smallest model that shows it, as found by "
-        "`hetero reduce MODEL.onnx -d TEMPLATE -d CPU -c CPU_KERNELS=JIT -o SMALL.onnx`, and with the output of `hetero doctor`",
-        WrongPlanWarning,
-        stacklevel=2,
     )

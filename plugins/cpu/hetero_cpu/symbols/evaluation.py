@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_cpu.symbols.sizes import Scope
+from hetero_cpu.symbols.sizes import Scope, Size
 from hetero_cpu.symbols.terms import Atom, Key, NotOpenError, Terms
 
-Product = tuple[int, ...]
 Products = tuple[int, ...]
 """The values of products of atoms."""
 Numbers = np.ndarray[Any, Any]
@@ -20,30 +19,30 @@ LARGEST_NUMBER = 1 << 52
 """Of a factor and of a product. Their sums are sizes and addresses of arrays that are in memory, which int64 holds exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Derivation:
-    """How products of atoms follow from sizes: `sizes` are the atoms with given values, `atoms` all other atoms that are needed."""
-
-    sizes: tuple[int, ...]
-    atoms: Mapping[int, Atom]
-    products: tuple[Product, ...]
-
-    @property
-    def parameters(self) -> list[str]:
-        """The names of products in written functions."""
-        return [f"p{column}" for column in range(len(self.products))]
-
-
 class Evaluator:
-    """Evaluates lists of terms. `derive(values of sizes)` makes the products of atoms; `Sums` the sums of them."""
+    """The products of atoms that some terms have, and tables of numbers that are linear in these."""
 
-    def __init__(self, scope: Scope, sizes: Sequence[int], expressions: Iterable[Terms]) -> None:
-        """`sizes`: the atoms with given values. Addresses are no part of it."""
+    def __init__(self, scope: Scope, sizes: Sequence[int], expressions: Iterable[Terms], bases: Sequence[Size] = ()) -> None:
+        """`sizes`: the atoms with given values. `bases`: where memories begin; behind the products they are columns of tables."""
         products = {product for terms in expressions for product in terms if product}
-        own = tuple(sorted(product for product in products if not _is_base(scope, product)))
-        self.derivation = Derivation(tuple(sizes), _list_atoms(scope, sizes, own), own)
-        self._index = {product: row for row, product in enumerate(own)}
-        self.derive = write_derivation(self.derivation)
+        self.products = tuple(sorted(product for product in products if not _is_base(scope, product)))
+        self.parameters = [f"p{column}" for column in range(len(self.products))]
+        """The names of the products in written functions."""
+        columns = [*self.products, *(product for base in bases for product in base.terms)]
+        self._column_of_product = {product: column for column, product in enumerate(columns)}
+        self._atoms = _list_atoms(scope, sizes, self.products)
+
+    def write_products(self) -> list[str]:
+        """Returns the lines of a function that has an atom with a given value as a0, a1 and so on, and makes the products of these."""
+        lines = []
+        for number, atom in self._atoms.items():
+            # Parts of an atom were made before it.
+            parts = [_write(part) for part in atom.parts]
+            expression = f"({parts[0]}) // ({parts[1]})" if atom.kind == "quotient" else f"max({', '.join(parts)})"
+            lines.append(f"    a{number} = {expression}")
+        for name, product in zip(self.parameters, self.products, strict=True):
+            lines.append(f"    {name} = {'*'.join(f'a{number}' for number in product)}")
+        return lines
 
     def tabulate(self, expressions: Sequence[Terms]) -> Table:
         """Returns the table of numbers that are linear in the products."""
@@ -57,38 +56,36 @@ class Evaluator:
                     raise NotOpenError(f"a number that is too large: {factor}")
                 if not product:
                     constants[row] = factor
-                elif product in self._index:
+                else:
                     rows.append(row)
-                    columns.append(self._index[product])
+                    columns.append(self._column_of_product[product])
                     factors.append(factor)
-        return Table(constants, (rows, columns, factors))
+        entries = [np.array(part, np.int64) for part in (rows, columns, factors)]
+        return Table(constants, entries[0], entries[1], entries[2], len(self.products))
 
 
+@dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers, each a constant and a sum over products."""
+    """Numbers, each a constant and a sum of columns with factors; the first columns are `products`, the rest bases."""
 
-    __slots__ = ("constants", "entries")
-
-    def __init__(self, constants: Numbers, entries: tuple[Any, Any, Any]) -> None:
-        """`entries`: row, product and factor of each summand, three lists or arrays of integers."""
-        self.constants, self.entries = constants, entries
-
-    def __len__(self) -> int:
-        return len(self.constants)
+    constants: Numbers
+    rows: Numbers
+    columns: Numbers
+    factors: Numbers
+    products: int
 
     def list_open_rows(self) -> Numbers:
-        """Returns the rows of numbers that are not the same for all sizes, in order."""
+        """Returns the rows of numbers that depend on sizes or on addresses of memory, in order."""
         # np.unique imports masked arrays, which takes 16 ms of a first run.
-        return np.flatnonzero(np.bincount(np.asarray(self.entries[0], np.int64)))
+        return np.flatnonzero(np.bincount(self.rows))
 
-    def write(self, rows: Sequence[int]) -> list[str]:
-        """Returns the numbers of some rows as expressions of the products p0, p1 and so on."""
-        place_of_row = {row: place for place, row in enumerate(rows)}
-        sums = [str(self.constants[row]) for row in rows]
-        for row, column, factor in zip(*(np.asarray(part, np.int64).tolist() for part in self.entries), strict=True):
-            if row in place_of_row:
-                sums[place_of_row[row]] += f" + {factor}*p{column}"
-        return sums
+    def write(self, rows: Iterable[int]) -> list[str]:
+        """Returns the numbers of some rows as expressions of the products p0, p1 and so on, addresses from the begin of their memory."""
+        sums = {row: str(self.constants[row]) for row in rows}
+        for row, column, factor in zip(self.rows.tolist(), self.columns.tolist(), self.factors.tolist(), strict=True):
+            if row in sums and column < self.products:
+                sums[row] += f" + {factor}*p{column}"
+        return list(sums.values())
 
 
 class Sums:
@@ -98,18 +95,17 @@ class Sums:
 
     def __init__(self, table: Table, rows: Numbers) -> None:
         """`rows`: in order, without duplicates."""
-        own_rows, columns, factors = (np.asarray(part, np.int64) for part in table.entries)
-        is_read = np.isin(own_rows, rows)
+        is_read = np.isin(table.rows, rows)
         # A constant is the factor of a further product, which is 1: so every number is a sum, and no number is treated by itself.
-        every_row = np.concatenate([rows, own_rows[is_read]])
+        every_row = np.concatenate([rows, table.rows[is_read]])
         order = np.argsort(every_row, kind="stable")
-        self._columns = np.concatenate([np.full(len(rows), -1), columns[is_read]])[order]
-        self._factors = np.concatenate([table.constants[rows], factors[is_read]])[order]
+        self._columns = np.concatenate([np.full(len(rows), -1), table.columns[is_read]])[order]
+        self._factors = np.concatenate([table.constants[rows], table.factors[is_read]])[order]
         self._begins = np.searchsorted(every_row[order], rows)
 
-    def evaluate(self, products: Products) -> Numbers:
-        """Returns the numbers."""
-        values = np.array((*products, 1), np.int64).take(self._columns)
+    def evaluate(self, columns: Sequence[int]) -> Numbers:
+        """Returns the numbers for values of the columns."""
+        values = np.array((*columns, 1), np.int64).take(self._columns)
         values *= self._factors
         return np.add.reduceat(values, self._begins)
 
@@ -127,36 +123,14 @@ def write_tuple(parts: Iterable[str]) -> str:
     return f"({''.join(f'{part}, ' for part in parts)})"
 
 
-def write_derivation(derivation: Derivation) -> Callable[[Sequence[int]], Products | None]:
-    """Returns a function from sizes to the products of atoms; to None if there is no such product or it would be too large."""
-    lines = []
-    for number, atom in sorted(derivation.atoms.items()):
-        parts = [_write(part) for part in atom.parts]
-        # Parts of an atom were made before it.
-        expression = f"({parts[0]}) // ({parts[1]})" if atom.kind == "quotient" else f"max({', '.join(parts)})"
-        lines.append(f"    a{number} = {expression}")
-    results = write_tuple("*".join(f"a{number}" for number in product) for product in derivation.products)
-    compute = write_function([f"a{number}" for number in derivation.sizes], results, lines)
-
-    def derive(sizes: Sequence[int]) -> Products | None:
-        try:
-            values: Products = compute(*sizes)
-        except ZeroDivisionError:
-            # Of sizes for which the guards do not hold.
-            return None
-        return None if values and max(values) >= LARGEST_NUMBER else values
-
-    return derive
-
-
-def _is_base(scope: Scope, product: Product) -> bool:
+def _is_base(scope: Scope, product: tuple[int, ...]) -> bool:
     is_base = any(scope.atoms[number].kind == "base" for number in product)
     if is_base and len(product) > 1:
         raise NotOpenError("an address in a product")
     return is_base
 
 
-def _list_atoms(scope: Scope, sizes: Sequence[int], products: Sequence[Product]) -> dict[int, Atom]:
+def _list_atoms(scope: Scope, sizes: Sequence[int], products: Sequence[tuple[int, ...]]) -> dict[int, Atom]:
     """Returns the atoms that products are made of beside the sizes."""
     needed: set[int] = set()
 

@@ -1,12 +1,13 @@
-"""A class of sizes as data: its symbols, their places in input shapes, their limits, and the guards of the plan."""
+"""A class of sizes: its symbols, their places in input shapes, their limits, and the guards of the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_core.network.types import ValueSpec
-from hetero_cpu.symbols.evaluation import Derivation, Products, Table, write_derivation, write_function, write_tuple
+from hetero_cpu.symbols.evaluation import LARGEST_NUMBER, Evaluator, Products, write_function, write_tuple
+from hetero_cpu.symbols.terms import Terms
 
 Signature = tuple[tuple[int, ...] | None, ...]
 """The shape of each input; None for a sequence or an absent optional."""
@@ -33,68 +34,45 @@ class Symbol:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClassForm:
-    """A class that can be written down. `shapes`: of each input, None if it is no array; (atom,) stands for a symbol.
-
-    The first `least` of the numbers of `guards` are at least 0, the next up to `equal` are 0, the rest are not.
-    """
-
-    symbols: tuple[Symbol, ...]
-    shapes: tuple[tuple[int | tuple[int], ...] | None, ...]
-    derivation: Derivation
-    guards: Table
-    least: int
-    equal: int
-
-
 class SizeClass:
     """Safe for threads."""
 
-    def __init__(self, form: ClassForm) -> None:
-        self.form = form
-        self._derive, self._holds = write_derivation(form.derivation), write_guards(form)
-        places = (f"shapes[{symbol.input}][{symbol.axis}]" for symbol in form.symbols)
-        limits = (f"{symbol.low} <= a{symbol.atom} <= {symbol.high}" for symbol in form.symbols)
-        self._are_within = write_function([f"a{symbol.atom}" for symbol in form.symbols], " and ".join(limits) or "True")
-        self._read_sizes = write_function(("shapes",), write_tuple(places))
-        shapes = (
+    def __init__(
+        self,
+        symbols: Sequence[Symbol],
+        shapes: Sequence[tuple[int | tuple[int], ...] | None],
+        evaluator: Evaluator,
+        guards: Mapping[str, Sequence[Terms]],
+    ) -> None:
+        """`shapes`: of each input, None if it is no array; (atom,) stands for a symbol. `guards`: terms by what holds for each of them."""
+        self.symbols, self.shapes, self.parameters = symbols, shapes, evaluator.parameters
+        written = (
             "None" if shape is None else write_tuple(f"a{size[0]}" if isinstance(size, tuple) else repr(size) for size in shape)
-            for shape in form.shapes
+            for shape in shapes
         )
-        self._write_shapes = write_function([f"a{symbol.atom}" for symbol in form.symbols], write_tuple(shapes))
+        limits = [f"{symbol.low} <= a{symbol.atom} <= {symbol.high}" for symbol in symbols]
+        claims = [
+            f"{own} {comparison}" for comparison, kind in guards.items() for own in evaluator.tabulate(kind).write(range(len(kind)))
+        ]
+        lines = [
+            *(f"    a{symbol.atom} = shapes[{symbol.input}][{symbol.axis}]" for symbol in symbols),
+            f"    if not ({' and '.join([*limits, f'shapes == {write_tuple(written)}'])}):",
+            "        return None",
+            *evaluator.write_products(),
+        ]
+        holds = " and ".join([f"max({', '.join([*self.parameters, '0', '0'])}) < {LARGEST_NUMBER}", *claims])
+        self._match = write_function(["shapes"], f"{write_tuple(self.parameters)} if {holds} else None", lines)
 
     @property
     def is_single(self) -> bool:
         """Says whether the class is a single set of sizes."""
-        return all(symbol.low == symbol.high for symbol in self.form.symbols)
+        return all(symbol.low == symbol.high for symbol in self.symbols)
 
     def match(self, signature: Signature) -> Products | None:
         """Returns the products of atoms for a set of input shapes; None if it is not of the class."""
         try:
-            sizes = self._read_sizes(signature)
-        except (IndexError, TypeError):
-            # Of inputs with fewer axes, or that are no arrays.
+            products: Products | None = self._match(signature)
+        except (IndexError, TypeError, ZeroDivisionError):
+            # Of inputs with fewer axes, or that are no arrays; of sizes for which the guards do not hold.
             return None
-        products = self._find_products(sizes)
-        return products if products is not None and self._write_shapes(*sizes) == signature else None
-
-    def _find_products(self, sizes: Sequence[int]) -> Products | None:
-        if not self._are_within(*sizes):
-            return None
-        products = self._derive(sizes)
-        return products if products is not None and self._holds(*products) else None
-
-    def write_signature(self, sizes: Sequence[int]) -> Signature:
-        """Returns the input shapes that have these values of the symbols, in their order."""
-        signature: Signature = self._write_shapes(*sizes)
-        return signature
-
-
-def write_guards(form: ClassForm) -> Callable[..., bool]:
-    """Returns a function of the products that says whether all guards hold: a third of the time of one product and three comparisons."""
-    sums = form.guards.write(range(len(form.guards)))
-    comparisons = [">= 0" if row < form.least else "== 0" if row < form.equal else "!= 0" for row in range(len(sums))]
-    claims = [f"{own} {comparison}" for own, comparison in zip(sums, comparisons, strict=True)]
-    holds: Callable[..., bool] = write_function(form.derivation.parameters, " and ".join(claims) or "True")
-    return holds
+        return products
