@@ -139,7 +139,7 @@ def test_process_ends_when_nothing_is_left_to_be_compiled(translate: Translator)
     [
         ("", "there is no interpreter to start"),
         ("/nowhere/python", "No such file"),
-        ("/bin/false", "the one that was started ended"),
+        ("/bin/false", "the process that was started ended with 1"),
     ],
 )
 def test_llvm_is_loaded_here_if_no_child_can_start(

@@ -28,145 +28,82 @@ from importlib.util import find_spec
 from typing import Any
 
 import importlib_metadata
+import numpy as np
 
 import hetero_core
 from hetero_core.blobs.store import STORE, name_entry, read_brought
 from hetero_core.devices.processors import grants_flag
 from hetero_core.runtime.executors import call_in_child
 
-_ALLOCATED, _EXECUTABLE, _WRITABLE = 2, 4, 1
-_SYMBOLS, _RELOCATIONS, _NO_BITS = 2, 4, 8
+# Tables of an object file. Source: System V ABI, ELF-64.
+_SECTION = np.dtype(
+    {
+        "names": ["kind", "flags", "offset", "size", "link", "about", "alignment"],
+        "formats": ["<u4", "<u8", "<u8", "<u8", "<u4", "<u4", "<u8"],
+        "offsets": [4, 8, 24, 32, 40, 44, 48],
+        "itemsize": 64,
+    }
+)
+_SYMBOL = np.dtype([("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")])
+_RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+_ALLOCATED = 2
+_SYMBOLS, _RELOCATIONS = 2, 4
 _ABSOLUTE_64, _RELATIVE_32, _CALL_32 = 1, 2, 4
-_ABSOLUTE_SYMBOL = 0xFFF1
 # jmp *0(%rip), followed by the address: a function of the C library may be too far away for a call.
 _JUMP = bytes((0xFF, 0x25, 0, 0, 0, 0))
 _JUMP_BYTES = 16
 _MAPPING_FAILED = ctypes.c_void_p(-1).value
 
 
-class ImageError(Exception):
-    """An object file with sections or symbols that a kernel does not have."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ElfSection:
-    name: int
-    kind: int
-    flags: int
-    offset: int
-    size: int
-    link: int
-    about: int
-    alignment: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Symbol:
-    name: str
-    section: int
-    value: int
-
-
 def load_image(image: bytes, name: str) -> int:
-    """Returns the address of the function `name` of an object file, mapped for the life of the process.
+    """Returns the address of the function `name` of an object file of LLVM for x86-64, mapped for the life of the process.
 
-    The file is whole: the store compares its digest. Raises: ImageError; OSError if the system gives no executable memory.
+    The file is whole: the store compares its digest. Raises: RuntimeError for a reference of an unknown kind; OSError if the system
+    gives no executable memory.
     """
-    sections = _read_sections(image)
-    places, code_begin, end = _place_sections(sections)
-    symbols = _read_symbols(image, sections)
-    external = sorted({symbol.name for symbol in symbols if symbol.section == 0 and symbol.name})
-    jumps = {symbol: end + position * _JUMP_BYTES for position, symbol in enumerate(external)}
-    size = -(-max(end + len(external) * _JUMP_BYTES, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = bytearray(size)
+    (begin,), (count,) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<H", image, 60)
+    sections = np.frombuffer(image, _SECTION, count, begin)
+    content = [image[int(own["offset"]) : int(own["offset"] + own["size"])] for own in sections]
+    places, end = {}, 0
+    for index in np.flatnonzero(sections["flags"] & _ALLOCATED).tolist():
+        alignment = int(sections["alignment"][index]) or 1
+        places[index] = -(-end // alignment) * alignment
+        end = places[index] + len(content[index])
+    (table,) = np.flatnonzero(sections["kind"] == _SYMBOLS).tolist()
+    symbols, texts = np.frombuffer(content[table], _SYMBOL).tolist(), content[sections["link"][table]]
+    names = [texts[symbol[0] : texts.index(b"\0", symbol[0])].decode() for symbol in symbols]
+    homes = [symbol[3] for symbol in symbols]
+    outside = sorted({own for own, home in zip(names, homes, strict=True) if own and not home})
+    first_jump = -(-end // _JUMP_BYTES) * _JUMP_BYTES
+    jumps = {own: first_jump + index * _JUMP_BYTES for index, own in enumerate(outside)}
+    memory = bytearray(-(-(first_jump + len(outside) * _JUMP_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE)
     for index, place in places.items():
-        section = sections[index]
-        if section.kind != _NO_BITS:
-            memory[place : place + section.size] = _cut(image, section)
-    for symbol, place in jumps.items():
-        memory[place : place + _JUMP_BYTES] = (_JUMP + struct.pack("<Q", _find_outside(symbol))).ljust(_JUMP_BYTES, b"\0")
-    base = _map_memory(size)
-    targets = [_find_target(symbol, places, jumps, base) for symbol in symbols]
-    for section in sections:
-        if section.kind == _RELOCATIONS and section.about in places:
-            _relocate(memory, _cut(image, section), places[section.about], base, targets)
-    entry = next((target for symbol, target in zip(symbols, targets, strict=True) if symbol.name == name and symbol.section), None)
-    if entry is None:
-        raise ImageError(f"the object file of kernel {name} has no function of that name")
-    ctypes.memmove(base, bytes(memory), size)
-    if code_begin:
-        _protect(base, code_begin, mmap.PROT_READ)
-    _protect(base + code_begin, size - code_begin, mmap.PROT_READ | mmap.PROT_EXEC)
-    return entry
-
-
-def _cut(image: bytes, section: _ElfSection) -> bytes:
-    return image[section.offset : section.offset + section.size]
-
-
-def _read_sections(image: bytes) -> list[_ElfSection]:
-    # 64 bits, little-endian, relocatable, x86-64.
-    if image[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", image, 16) != (1, 62):
-        raise ImageError("this is no object file for x86-64")
-    (begin,), (row, count, _) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<HHH", image, 58)
-    sections = []
-    for index in range(count):
-        name, kind, flags, _, offset, size, link, about, alignment, _ = struct.unpack_from(
-            "<IIQQQQIIQQ", image, begin + index * row
-        )
-        if flags & _ALLOCATED and flags & _WRITABLE:
-            raise ImageError("the object file has variables; kernels have none")
-        sections.append(_ElfSection(name, kind, flags, offset, size, link, about, alignment))
-    return sections
-
-
-def _place_sections(sections: list[_ElfSection]) -> tuple[dict[int, int], int, int]:
-    """Returns the offset of each section that is loaded, where code begins, and the end. Constants come first, code on pages of its own."""
-    places: dict[int, int] = {}
-    end = code_begin = 0
-    for is_code in (False, True):
-        if is_code:
-            end = code_begin = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
-        for index, section in enumerate(sections):
-            if section.flags & _ALLOCATED and bool(section.flags & _EXECUTABLE) == is_code:
-                alignment = max(section.alignment, 1)
-                if alignment > mmap.PAGESIZE:
-                    raise ImageError(f"the object file has a section aligned to {alignment} bytes; expected at most a page")
-                end = places[index] = -(-end // alignment) * alignment
-                end += section.size
-    return places, code_begin, -(-end // _JUMP_BYTES) * _JUMP_BYTES
-
-
-def _read_symbols(image: bytes, sections: list[_ElfSection]) -> list[_Symbol]:
-    symbols = []
-    for table in sections:
-        if table.kind != _SYMBOLS:
-            continue
-        names = sections[table.link]
-        texts = _cut(image, names)
-        for name, _, _, section, value, _ in struct.iter_unpack("<IBBHQQ", _cut(image, table)):
-            symbols.append(_Symbol(texts[name : texts.index(b"\0", name)].decode(), section, value))
-    return symbols
-
-
-def _find_target(symbol: _Symbol, places: dict[int, int], jumps: dict[str, int], base: int) -> int:
-    if symbol.section == 0:
-        return base + jumps[symbol.name] if symbol.name else 0
-    if symbol.section == _ABSOLUTE_SYMBOL:
-        return symbol.value
-    return base + places[symbol.section] + symbol.value if symbol.section in places else 0
+        memory[place : place + len(content[index])] = content[index]
+    for own, place in jumps.items():
+        memory[place : place + _JUMP_BYTES] = (_JUMP + struct.pack("<Q", _find_outside(own))).ljust(_JUMP_BYTES, b"\0")
+    base = _map_memory(len(memory))
+    targets = [
+        base + (places.get(home, 0) + symbol[4] if home else jumps.get(own, 0))
+        for symbol, own, home in zip(symbols, names, homes, strict=True)
+    ]
+    for index in np.flatnonzero(sections["kind"] == _RELOCATIONS).tolist():
+        if (about := int(sections["about"][index])) in places:
+            _relocate(memory, content[index], places[about], base, targets)
+    ctypes.memmove(base, bytes(memory), len(memory))
+    if _open_library().mprotect(base, len(memory), mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "the system does not let machine code be executed")
+    return targets[names.index(name)]
 
 
 def _relocate(memory: bytearray, rows: bytes, place: int, base: int, targets: list[int]) -> None:
-    for offset, kind, symbol, addend in struct.iter_unpack("<QIIq", rows):
-        position = place + offset
-        value = targets[symbol] + addend
+    for offset, kind, symbol, addend in np.frombuffer(rows, _RELOCATION).tolist():
+        position, value = place + offset, targets[symbol] + addend
         if kind in (_RELATIVE_32, _CALL_32):
             struct.pack_into("<i", memory, position, value - (base + position))
         elif kind == _ABSOLUTE_64:
             struct.pack_into("<Q", memory, position, value)
         else:
-            raise ImageError(
+            raise RuntimeError(
                 f"the object file has a reference of kind {kind}; expected {_ABSOLUTE_64}, {_RELATIVE_32} or {_CALL_32}"
             )
 
@@ -188,11 +125,7 @@ def give_back_memory() -> None:
 
 
 def _find_outside(name: str) -> int:
-    try:
-        function = getattr(_open_library(), name)
-    except AttributeError as error:
-        raise ImageError(f"the C library has no function '{name}'") from error
-    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    return int(ctypes.cast(getattr(_open_library(), name), ctypes.c_void_p).value or 0)
 
 
 def _map_memory(size: int) -> int:
@@ -201,11 +134,6 @@ def _map_memory(size: int) -> int:
     if address == _MAPPING_FAILED:
         raise OSError(ctypes.get_errno(), "no memory for machine code")
     return int(address)
-
-
-def _protect(begin: int, size: int, rights: int) -> None:
-    if _open_library().mprotect(begin, size, rights):
-        raise OSError(ctypes.get_errno(), "the system does not let machine code be executed")
 
 
 logger = logging.getLogger(__name__)
@@ -403,11 +331,7 @@ class Compiler:
             image = read_brought(os.path.join(BROUGHT, name))
         if image is None:
             return False
-        try:
-            self._link(kernel, image)
-        except ImageError as error:
-            logger.warning("a stored kernel cannot be used and is compiled again: %s", error)
-            return False
+        self._link(kernel, image)
         return True
 
     def _emit(self, kernel: Kernel) -> str:

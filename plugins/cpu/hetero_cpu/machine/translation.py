@@ -3,20 +3,18 @@
 Rule: imports nothing of this project, since as a program it is run by its path. LLVM takes 50 MB when it is loaded and leaves 100
 more to the allocator, which a process that runs networks is spared if a child compiles.
 
-A message is the count of its bytes, eight bytes, and these. A request is a message with the text of a module; an empty one ends the
-program. An answer is one byte, b"+" or b"-", and a message with an object file or the text of an error. The first answer, which is
-empty, says that LLVM is there.
+Messages are pickled: the text of a module, an empty one ends the program; back come the bytes of an object file or an error.
 """
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import IO, Any
 
-_COUNT_BYTES = 8
-_MADE, _FAILED = b"+", b"-"
 # LLVM orders instructions by a model of the processor. That of Skylake, which the level and processors up to Ice Lake have, needs more
 # registers for Winograd's kernels than there are: 140 vectors are written to the stack and read back, with this model 22, and U-Nets took
 # 1.15 to 1.4 times as long.
@@ -69,56 +67,24 @@ def _open_target(level: str = "") -> Any:
     )
 
 
-def write_message(stream: IO[bytes], content: bytes, kind: bytes = b"") -> None:
-    """Writes bytes with their kind and their count before them."""
-    unwritten = memoryview(kind + len(content).to_bytes(_COUNT_BYTES, "little") + content)
+def write_message(stream: Any, content: str | bytes | RuntimeError) -> None:
+    """Writes a message."""
+    unwritten = memoryview(pickle.dumps(content))
     # A stream without buffer may take less than it is given.
     while unwritten:
         unwritten = unwritten[stream.write(unwritten) :]
     stream.flush()
 
 
-def read_message(stream: IO[bytes]) -> bytes:
-    """Returns the bytes of one message. Raises: EOFError if the other side has ended."""
-    return _read_exactly(stream, int.from_bytes(_read_exactly(stream, _COUNT_BYTES), "little"))
-
-
-def read_answer(stream: IO[bytes]) -> bytes:
-    """Returns the object file. Raises: EOFError if the child has ended; RuntimeError with its error."""
-    kind, content = _read_exactly(stream, 1), read_message(stream)
-    if kind != _MADE:
-        raise RuntimeError(content.decode())
-    return content
-
-
-def _read_exactly(stream: IO[bytes], count: int) -> bytes:
-    pieces: list[bytes] = []
-    while count and (piece := stream.read(count)):
-        pieces.append(piece)
-        count -= len(piece)
-    if count:
-        raise EOFError("the other process has ended")
-    return b"".join(pieces)
-
-
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+def serve(requests: IO[bytes], answers: Any) -> None:
     """Answers requests until one is empty or there are no more."""
     _open_target()
-    write_message(answers, b"", _MADE)
-    while text := _read_request(requests):
-        try:
-            image = translate(text.decode())
-        except Exception as error:  # noqa: BLE001  # sent to the parent, which raises it
-            write_message(answers, f"{type(error).__name__}: {error}".encode(), _FAILED)
-        else:
-            write_message(answers, image, _MADE)
-
-
-def _read_request(requests: IO[bytes]) -> bytes:
-    try:
-        return read_message(requests)
-    except EOFError:
-        return b""
+    with suppress(EOFError):
+        while text := pickle.load(requests):
+            try:
+                write_message(answers, translate(text))
+            except RuntimeError as error:
+                write_message(answers, error)
 
 
 if __name__ == "__main__":
