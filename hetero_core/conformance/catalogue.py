@@ -14,16 +14,12 @@ from hetero_core.conformance import (
     contract_resources,
     contract_runs,
     contract_values,
-    contract_versions,
 )
 from hetero_core.conformance.check import LEVELS, Check
 from hetero_core.conformance.contract_formulas import FORMULA_CHECKS
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
-_FILES = (
-    *(contract_device, contract_networks, contract_values, contract_runs, contract_resources, contract_exporting),
-    contract_versions,
-)
+_FILES = (contract_device, contract_networks, contract_values, contract_runs, contract_resources, contract_exporting)
 # Traces come first, so that their check of process settings covers the first load of the device.
 SUBJECTS = (
     *("traces", "registry", "properties", "capabilities", "device_facts", "query", "load", "meaning", "tensors", "memory"),

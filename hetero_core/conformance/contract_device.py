@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from hetero_core import hookspecs
 from hetero_core.conformance.check import (
     CheckContext,
     CheckFailed,
@@ -25,24 +26,17 @@ from hetero_core.conformance.check import (
 )
 from hetero_core.conformance.samples import load_sample, make_mixed, make_sample, read_text
 from hetero_core.contract import Extension
-from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.threads import share_threads
 from hetero_core.errors import (
-    ClosedError,
     ConfigKeyError,
-    ConfigValueError,
-    DeviceNameError,
-    DeviceNotFoundError,
-    ExtensionError,
     HeteroError,
     MetricNotFoundError,
     NotImplementedByDeviceError,
-    PluginError,
     UnsupportedNodesError,
 )
 
-# Registry: a device and its versions under its name, unknown and taken names, and two Cores that share no state.
+# Registry: a device under its own name and a second one, and the plugin API that it states.
 
 SECOND_NAME = "CONFORMANCE"
 
@@ -56,83 +50,12 @@ def device_is_listed_as_working(context: CheckContext) -> None:
     require(row.full_name.strip(), f"{row.name} has an empty FULL_DEVICE_NAME")
 
 
-@check("registry")
-def versions_name_the_device_and_every_listed_one(context: CheckContext) -> None:
-    """`get_versions` has an entry for the device and for each device behind its colon; ids change nothing."""
-    parsed = parse_device_name(context.device)
-    listed = [parse_device_name(entry) for entry in split_device_list(parsed.arguments)] if parsed.arguments else []
-    versions = context.core.get_versions(context.device)
-    require(
-        {parsed.name, *(entry.name for entry in listed)} <= set(versions),
-        f"get_versions('{context.device}') names {sorted(versions)}",
-    )
-    require(all(text.strip() for text in versions.values()), f"get_versions('{context.device}') has an empty version: {versions}")
-    if context.facts.ids and context.facts.ids[0]:
-        with_id = context.core.get_versions(f"{parsed.name}.{context.facts.ids[0]}")
-        require_equal(with_id, context.core.get_versions(parsed.name), "get_versions with an id")
-
-
-@check("registry", needs=["hetero", "single"])
-def versions_of_a_list_have_an_entry_for_each(context: CheckContext) -> None:
-    """`get_versions("HETERO:DEVICE")` has two entries; with a second device it has three."""
-    require_equal(set(context.core.get_versions(f"HETERO:{context.device}")), {"HETERO", context.facts.name}, "versions of a list")
-    both = set(context.core.get_versions(f"HETERO:{context.device},{context.reference}"))
-    require_equal(both, {"HETERO", context.facts.name, context.reference}, "versions of a list of two")
-
-
-@check("registry")
-def unknown_device_is_refused_everywhere(context: CheckContext) -> None:
-    """Every call with an unknown device name raises DeviceNotFoundError, which suggests the right name."""
-    core, name = context.core, f"{context.facts.name}X"
-    network, _ = make_mixed(context)
-    for what, action in {
-        "query_network": lambda: core.query_network(network, name),
-        "load_network": lambda: core.load_network(network, name),
-        "get_metric": lambda: core.get_metric(name, "FULL_DEVICE_NAME"),
-        "get_config": lambda: core.get_config(name, "PERF_COUNT"),
-        "set_config": lambda: core.set_config({"PERF_COUNT": True}, name),
-        "get_versions": lambda: core.get_versions(name),
-        "unregister_plugin": lambda: core.unregister_plugin(name),
-    }.items():
-        error = require_error(DeviceNotFoundError, action, f"{what} with the unknown device '{name}'")
-        require(f"'{context.facts.name}'" in str(error), f"{what}: no 'did you mean {context.facts.name}' in: {error}")
-
-
-@check("registry")
-def unknown_id_is_refused(context: CheckContext) -> None:
-    """An unknown id raises DeviceNotFoundError, in the device string and as DEVICE_ID."""
-    core, name = context.core, context.facts.name
-    network, _ = make_mixed(context)
-    require_error(DeviceNotFoundError, lambda: core.get_metric(f"{name}.NO_SUCH_ID", "FULL_DEVICE_NAME"), "an unknown id")
-    require_error(DeviceNotFoundError, lambda: core.query_network(network, f"{name}.L0"), "an unknown id in a query")
-    # Without the id of the device under test, which the key would contradict.
-    device = context.device if ":" in context.device else name
-    require_error(DeviceNotFoundError, core.query_network, "an unknown DEVICE_ID", network, device, {"DEVICE_ID": "NO_SUCH_ID"})
-
-
-@check("registry", needs=["single"])
-def text_behind_a_colon_is_refused(context: CheckContext) -> None:
-    """A device that is not composed of devices refuses text after a colon."""
-    name = f"{context.facts.name}:OTHER"
-    require_error(DeviceNameError, context.core.get_metric, "text behind a colon", name, "FULL_DEVICE_NAME")
-
-
-@check("registry")
-def name_that_is_taken_is_refused(context: CheckContext) -> None:
-    """Registering a second plugin under the device's name raises PluginError, which names the first plugin."""
-    require_error(PluginError, lambda: context.core.register_plugin(context.facts.name, object()), "a name that is taken")
-
-
-def _require_plugin(context: CheckContext) -> Any:
-    if context.facts.plugin is None:
-        raise Skip("the plugin object is not known")
-    return context.facts.plugin
-
-
 @check("registry", needs=["plugin"])
 def plugin_serves_two_names(context: CheckContext) -> None:
     """A plugin registered under a second name is a separate device there: its answers carry that name."""
-    context.core.register_plugin(SECOND_NAME, _require_plugin(context))
+    if context.facts.plugin is None:
+        raise Skip("the plugin object is not known")
+    context.core.register_plugin(SECOND_NAME, context.facts.plugin)
     sample = make_sample(context, "chain")
     result = context.core.query_network(sample.network, SECOND_NAME)
     signed = {device.partition(".")[0] for device in result.supported.values()}
@@ -143,63 +66,24 @@ def plugin_serves_two_names(context: CheckContext) -> None:
 
 
 @check("registry")
-def unregistered_name_is_unknown_and_its_networks_go_on(context: CheckContext) -> None:
-    """After `unregister_plugin` the name is unknown; a network that was loaded before still runs."""
-    sample, loaded = load_sample(context, "chain")
-    context.core.unregister_plugin(context.facts.name)
-    name = context.facts.name
-    require_error(DeviceNotFoundError, context.core.get_metric, "a name that was unregistered", name, "FULL_DEVICE_NAME")
-    sample.require_run(loaded, context.seed, what="after its name was unregistered")
+def plugin_states_the_api_that_it_uses(context: CheckContext) -> None:
+    """No hook and no argument of the plugin is newer than its `requires_api`: an older core refuses the plugin by version."""
+    if context.facts.plugin is None:
+        raise Skip("the plugin object is not known")
+    stated = getattr(context.facts.plugin, "requires_api", None) or (1, 0)
+    hooks = context.core._registry.device(context.facts.name).manager.hook
+    for hook in (name for name, spec in vars(hookspecs).items() if hasattr(spec, f"{hookspecs.PROJECT}_spec")):
+        for implementation in getattr(hooks, hook).get_hookimpls():
+            # Wrappers are plugins of others; a base class of the core has the API of its core.
+            if implementation.wrapper or implementation.function.__module__.partition(".")[0] == hookspecs.PROJECT:
+                continue
+            for name in (hook, *(f"{hook}({argument})" for argument in implementation.argnames)):
+                major, minor = since = hookspecs.SINCE.get(name, (1, 0))
+                brought = f"{name} came with the plugin API {major}.{minor}"
+                require(since <= stated, f"{brought}; the plugin states requires_api = {stated}")
 
 
-@check("registry", needs=["plugin"])
-def name_may_be_registered_again(context: CheckContext) -> None:
-    """After `unregister_plugin` the plugin may be registered under its name again; a new device is made and works."""
-    plugin, sample = _require_plugin(context), make_sample(context, "chain")
-    inputs = sample.draw(context.seed)
-    for turn in range(3):
-        context.core.unregister_plugin(context.facts.name)
-        context.core.register_plugin(context.facts.name, plugin)
-        outputs = context.load(sample.network).infer(inputs)
-        sample.require_right(outputs, inputs, f"registered again, time {turn + 1}")
-
-
-@check("registry")
-def two_cores_share_no_configuration(context: CheckContext) -> None:
-    """Configuration set in a Core is not set in a second Core, and the first still works after the second is closed."""
-    sample = make_sample(context, "chain")
-    inputs = sample.draw(context.seed)
-    with context.make_core() as other:
-        other.set_config({"PERF_COUNT": True}, context.device)
-        require_equal(context.core.get_config(context.device, "PERF_COUNT"), False, "PERF_COUNT, set in another Core")
-        network = other.load_network(sample.network, context.device)
-        sample.require_right(network.infer(inputs), inputs, "in a second Core")
-    sample.require_right(context.load(sample.network).infer(inputs), inputs, "after another Core closed")
-
-
-@check("registry")
-def closed_core_is_refused(context: CheckContext) -> None:
-    """Every call of a closed Core raises ClosedError; it may be closed again."""
-    network, _ = make_mixed(context)
-    core = context.make_core()
-    core.get_metric(context.device, "FULL_DEVICE_NAME")
-    core.close()
-    core.close()
-    require_error(ClosedError, lambda: core.query_network(network, context.device), "a query of a closed Core")
-    require_error(ClosedError, lambda: core.get_metric(context.device, "FULL_DEVICE_NAME"), "a metric of a closed Core")
-
-
-# Properties: metrics can be read and have their types; configuration is declared, checked, stored and does not leak.
-
-WRONG_VALUES: dict[type, tuple[Any, ...]] = {
-    bool: ("perhaps", 2),
-    int: ("many", "1.5", 0.5, True),
-    float: ("much", ()),
-    str: (5.5,),
-    tuple: (5, (1, 2)),
-    dict: ("{", 5, "[1]"),
-}
-"""Type of a key -> values that are not of this type. None belongs to no type and takes back what was set."""
+# Properties: metrics can be read and have their types; configuration is declared, read, and changed and restored on a loaded network.
 
 
 @check("properties")
@@ -225,29 +109,6 @@ def standard_metrics_have_their_types(context: CheckContext) -> None:
     require(0 < lowest <= highest and step >= 1, f"RANGE_FOR_ASYNC_INFER_REQUESTS is ({lowest}, {highest}, {step})")
     require(isinstance(core.get_metric(device, "HOLDS_INTERPRETER_LOCK"), bool), "HOLDS_INTERPRETER_LOCK is no bool")
     require(core.get_metric(device, "OPTIMIZATION_CAPABILITIES"), "OPTIMIZATION_CAPABILITIES is empty")
-
-
-@check("properties")
-def unknown_metric_is_refused(context: CheckContext) -> None:
-    """Reading an unknown metric raises MetricNotFoundError, which suggests the most similar name."""
-    error = require_error(MetricNotFoundError, lambda: context.get_metric("FULL_DEVICE_NAMES"), "an unknown metric")
-    require("'FULL_DEVICE_NAME'" in str(error), f"the near metric is not offered: {error}")
-
-
-@check("properties")
-def unknown_key_is_refused_everywhere(context: CheckContext) -> None:
-    """An undeclared key raises ConfigKeyError, which suggests the most similar key, in every call that takes configuration."""
-    core, device = context.core, context.device
-    network, _ = make_mixed(context)
-    wrong = {"PERF_COUNTS_": "YES"}
-    for what, action in {
-        "get_config": lambda: core.get_config(device, "PERF_COUNTS_"),
-        "set_config": lambda: core.set_config(wrong, device),
-        "query_network": lambda: core.query_network(network, device, wrong),
-        "load_network": lambda: core.load_network(network, device, wrong),
-    }.items():
-        error = require_error(ConfigKeyError, action, f"{what} with an unknown key")
-        require("'PERF_COUNT'" in str(error), f"{what}: the near key is not offered: {error}")
 
 
 @check("properties")
@@ -306,61 +167,6 @@ def own_keys_are_read(context: CheckContext) -> None:
 
 
 @check("properties")
-def every_key_takes_its_own_value_back(context: CheckContext) -> None:
-    """`set_config` accepts every value that `get_config` returns; the value does not change."""
-    for name in context.core.config_keys(context.device):
-        value = context.core.get_config(context.device, name)
-        if value is not None:
-            context.core.set_config({name: value}, context.device)
-            require_equal(context.core.get_config(context.device, name), value, f"{name}, set to its own value")
-
-
-@check("properties")
-def every_choice_is_kept(context: CheckContext) -> None:
-    """A key that is a bool or has choices returns each value that was set, whether it was set as itself or as text."""
-    for name, key in context.core.config_keys(context.device).items():
-        for choice in (True, False) if key.type is bool else key.choices:
-            for value in (choice, str(choice)):
-                context.core.set_config({name: value}, context.device)
-                require_equal(context.core.get_config(context.device, name), choice, f"{name}, set to {value!r}")
-
-
-@check("properties")
-def wrong_values_are_refused(context: CheckContext) -> None:
-    """A value of another type, or outside the choices, raises ConfigValueError, which names the key; the earlier value stays."""
-    for name, key in context.core.config_keys(context.device).items():
-        before = context.core.get_config(context.device, name)
-        for value in (*WRONG_VALUES[key.type], *(("NO_SUCH_CHOICE",) if key.choices else ())):
-            error = require_error(ConfigValueError, context.core.set_config, f"{name} = {value!r}", {name: value}, context.device)
-            require(name in str(error), f"{name} = {value!r}: the error does not name the key: {error}")
-        require_equal(context.core.get_config(context.device, name), before, f"{name}, after wrong values were refused")
-
-
-@check("properties")
-def settings_are_taken_together_or_not_at_all(context: CheckContext) -> None:
-    """If one of several settings in a call is wrong, the call changes nothing."""
-    core, device = context.core, context.device
-    require_error(ConfigKeyError, lambda: core.set_config({"PERF_COUNT": True, "NO_SUCH_KEY": 1}, device), "a wrong setting")
-    require_equal(core.get_config(device, "PERF_COUNT"), False, "PERF_COUNT, set beside a wrong key")
-
-
-@check("properties")
-def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
-    """The configuration of a load holds for its network alone; a value of `set_config` holds for later loads, not for earlier loads."""
-    core, device = context.core, context.device
-    network = make_sample(context, "chain").network
-    read: Callable[..., Any] = lambda loaded: loaded.get_config("PERF_COUNT")  # noqa: E731  # shorter than a function
-    first = core.load_network(network, device, {"PERF_COUNT": True})
-    require_equal((read(first), core.get_config(device, "PERF_COUNT")), (True, False), "PERF_COUNT of the load, and of the device")
-    second = core.load_network(network, device)
-    core.set_config({"PERF_COUNT": "YES"}, device)
-    third = core.load_network(network, device)
-    fourth = core.load_network(network, device, {"PERF_COUNT": "NO"})
-    settings = tuple(map(read, (second, third, fourth)))
-    require_equal(settings, (False, True, False), "PERF_COUNT before set_config, after it, and over it")
-
-
-@check("properties")
 def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) -> None:
     """A loaded network has every key and metric that it lists, and refuses unknown names."""
     sample, loaded = load_sample(context, "chain")
@@ -413,20 +219,6 @@ def none_takes_a_setting_back(context: CheckContext) -> None:
                 core.query_network(network, device)
             core.set_config({name: None}, device)
             require_equal(core.get_config(device, name), before, f"{name}, set to {choice!r} and taken back by None")
-
-
-@check("properties", needs=["ids"])
-def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
-    """A setting with an id applies to that id only; a setting without an id applies to all ids that have no setting of their own."""
-    core, name = context.core, context.facts.name
-    first, second = (f"{name}.{device_id}" for device_id in context.facts.ids[:2])
-    core.set_config({"PERF_COUNT": True}, first)
-    require_equal((core.get_config(first, "PERF_COUNT"), core.get_config(second, "PERF_COUNT")), (True, False), "set for one id")
-    core.set_config({"PERF_COUNT": True}, name)
-    core.set_config({"PERF_COUNT": False}, second)
-    require_equal(
-        (core.get_config(first, "PERF_COUNT"), core.get_config(second, "PERF_COUNT")), (True, False), "set for all, then one"
-    )
 
 
 @check("properties", needs=["ids"])
@@ -649,12 +441,3 @@ def error_of_an_extension_names_it(context: CheckContext) -> None:
     require("raised by the extension" in str(error), f"the text of the extension's error is lost: {error}")
     fails[0] = False
     require_same(loaded.infer({"x": x})["y"], x * np.float32(3), "the run after an extension has failed")
-
-
-@check("extensions", needs=["extensions"])
-def incomplete_extension_is_refused(context: CheckContext) -> None:
-    """An extension without a function, or an object of another class, raises ExtensionError."""
-    broken = Extension("com.acme", "Scale", 1, None, lambda types, attributes: ())  # type: ignore[arg-type]  # wrong on purpose
-    require_error(ExtensionError, lambda: context.core.add_extension(broken, context.device), "an extension without a function")
-    nothing: Any = object()
-    require_error(ExtensionError, lambda: context.core.add_extension(nothing, context.device), "what is no extension")

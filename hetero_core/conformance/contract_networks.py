@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Mapping
 from math import inf
-from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -36,10 +34,9 @@ from hetero_core.conformance.samples import (
     make_mixed,
     make_sample,
     make_samples,
-    open_request,
     read_text,
 )
-from hetero_core.errors import ClosedError, InferenceError, InputShapeError
+from hetero_core.errors import ClosedError, InferenceError
 from hetero_core.executed import DOMAIN
 from hetero_core.network.graph import Network
 from hetero_core.testing.compare import describe_mismatch
@@ -123,16 +120,6 @@ def _measure_query(context: CheckContext, network: Network) -> float:
 
 
 @check("query")
-def query_and_load_leave_the_network_as_it_was(context: CheckContext) -> None:
-    """Nodes, names and fingerprint of a network are the same after it was queried and loaded."""
-    network = make_sample(context, "chain").network
-    before = (network.fingerprint, network.nodes, dict(network.affinity))
-    context.query(network)
-    context.load(network)
-    require_equal((network.fingerprint, network.nodes, dict(network.affinity)), before, "the network afterwards")
-
-
-@check("query")
 def refused_network_is_refused_by_load_for_the_same_reasons(context: CheckContext) -> None:
     """`load_network` raises UnsupportedNodesError with the nodes that the query refused, and its reasons."""
     network, result = make_mixed(context)
@@ -154,16 +141,6 @@ def claimed_network_loads(context: CheckContext) -> None:
     require(count > 0, "the device takes none of the small networks of the kit: it runs nothing that the other checks could use")
 
 
-@check("query")
-def unnamed_and_repeated_names_are_answered_in_unique_ones(context: CheckContext) -> None:
-    """Nodes without names and nodes with equal names have unique names in the answer."""
-    operator = make_sample(context, "chain").network.nodes[0].op_type
-    text = f"(float[4] x) => (float[4] y) {{ a = {operator} (x) [same] b = {operator} (a) [same] y = {operator} (b) }}"
-    network = read_text(context, text)
-    result = context.query(network)
-    require_equal(len({*result.supported, *result.refused}), 3, "the number of nodes in the answer")
-
-
 @check("query", needs=["hetero", "single"])
 def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
     """HETERO over this device alone takes the same nodes as the device; its answer, written into the network as pins, can be loaded."""
@@ -175,7 +152,7 @@ def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
     sample.require_run(context.core.load_network(pinned, device), context.seed, what=f"pinned, on {device}")
 
 
-# Load: every form of a model can be loaded, any number of times, with the inputs and outputs of the model.
+# Load: a network can be loaded any number of times, with the inputs and outputs of the model.
 
 
 @check("load")
@@ -188,21 +165,6 @@ def inputs_and_outputs_are_those_of_the_model(context: CheckContext) -> None:
             require_equal(specs, [(spec.name, spec.type) for spec in getattr(sample.network, side)], f"{side} of '{form}'")
         require_equal(loaded.name, sample.network.name, "the name of the loaded network")
         require_equal(loaded.fingerprint, sample.network.fingerprint, "the fingerprint of the loaded network")
-
-
-@check("load")
-def every_form_of_a_model_loads(context: CheckContext) -> None:
-    """A path, bytes, a ModelProto and a Network load alike, also from a folder whose name is not ASCII."""
-    from hetero_core.network.writer import network_to_bytes, network_to_proto  # import onnx
-
-    sample = make_sample(context, "chain")
-    inputs = sample.draw(context.seed)
-    with tempfile.TemporaryDirectory(prefix="größe-模型-") as folder:
-        path = Path(folder) / "модель.onnx"
-        path.write_bytes(network_to_bytes(sample.network))
-        for model in (path, str(path), path.read_bytes(), network_to_proto(sample.network), sample.network):
-            outputs = context.load(model).infer(inputs)
-            sample.require_right(outputs, inputs, f"loaded from {type(model).__name__}")
 
 
 @check("load")
@@ -438,15 +400,6 @@ def two_requests_may_have_two_sizes(context: CheckContext) -> None:
         request.start_async(inputs)
     for request, inputs in zip(requests, drawn, strict=True):
         sample.require_ended(request, inputs, f"size {inputs['x'].shape[0]}")
-
-
-@check("dynamic_shapes")
-def fixed_dimension_stays_fixed(context: CheckContext) -> None:
-    """The dimension of a known size, and the rank, are checked while the symbolic dimension is free."""
-    sample, request = open_request(context, "dynamic")
-    for shape in ((3, 3), (3,), (3, 2, 1)):
-        wrong = np.zeros(shape, sample.dtype)
-        require_error(InputShapeError, request.infer, f"an input of shape {shape}", {"x": wrong})
 
 
 @check("dynamic_shapes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
 import logging
@@ -41,14 +40,9 @@ from hetero_core.conformance.samples import (
 )
 from hetero_core.errors import (
     ClosedError,
-    DeviceNotFoundError,
     HeteroError,
-    InputShapeError,
-    PluginError,
-    RequestBusyError,
     RequestCancelledError,
 )
-from hetero_core.runtime.queue import AsyncInferQueue
 from hetero_core.runtime.request import InferRequest
 
 if TYPE_CHECKING:
@@ -56,7 +50,7 @@ if TYPE_CHECKING:
     from hetero_core.profile import NodeTime
     from hetero_core.runtime.request import InferRequest
 
-# Requests: synchronous and asynchronous runs, waiting, busy requests, and the state after an error.
+# Requests: synchronous and asynchronous runs, one after another and beside each other.
 
 
 @check("requests")
@@ -67,55 +61,6 @@ def asynchronous_run_gives_the_result(context: CheckContext) -> None:
         inputs = sample.draw(context.seed + turn)
         sample.require_started(request, inputs, f"asynchronous run {turn + 1}")
         sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
-
-
-@check("requests")
-def waiting_without_a_run_ends_at_once(context: CheckContext) -> None:
-    """`wait` on a request that was never started, or has ended, is True, with and without a limit."""
-    sample, request = open_request(context, "chain")
-    require(request.wait() and request.wait(0), "wait on a request that was not started is not True")
-    request.infer(sample.draw(context.seed))
-    require(request.wait() and request.wait(0), "wait after a synchronous run is not True")
-
-
-@check("requests")
-def running_request_is_busy_or_done(context: CheckContext) -> None:
-    """A running request refuses a second run and access to its tensors with RequestBusyError; a finished request allows both."""
-    sample, request = open_request(context, "chain")
-    inputs = sample.draw(context.seed)
-    for _ in range(20):
-        request.start_async(inputs)
-        for action in (request.start_async, lambda: request.get_tensor("x"), lambda: request.set_callback(None)):
-            try:
-                action()
-            except RequestBusyError:
-                continue
-            except HeteroError as error:
-                require(not request.is_running, f"a running request raised {type(error).__name__}: {error}")
-        sample.require_ended(request, inputs, "after it was asked while it ran")
-
-
-@check("requests")
-def tensors_that_were_set_serve_every_run(context: CheckContext) -> None:
-    """A run without inputs uses the tensors set before; an input passed to a run replaces the set tensor for that run only."""
-    sample, request = open_request(context, "chain")
-    preset, other = sample.draw(context.seed), sample.draw(context.seed + 1)
-    request.set_tensor("x", preset["x"])
-    sample.require_right(request.infer(), preset, "a run without inputs")
-    sample.require_right(request.infer(other), other, "a run with an input of its own")
-    request.start_async()
-    sample.require_ended(request, preset, "an asynchronous run without inputs")
-
-
-@check("requests")
-def refused_run_leaves_the_request_usable(context: CheckContext) -> None:
-    """After a run with refused inputs the request is idle, and its next run gives the right result."""
-    sample, request = open_request(context, "chain")
-    inputs = sample.draw(context.seed)
-    for _ in range(3):
-        require_error(InputShapeError, lambda: request.start_async({"x": inputs["x"][:2]}), "an input that is too small")
-        require(not request.is_running, "a request whose inputs were refused says that it runs")
-        sample.require_right(request.infer(inputs), inputs, "after inputs that were refused")
 
 
 @check("requests")
@@ -145,34 +90,6 @@ def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
         require(request.wait(WAIT_SECONDS), "a run did not end")
         names = [spec.name for spec in loaded[form].outputs]
         samples[form].require_right({name: request.get_tensor(name) for name in names}, inputs, f"a request of '{form}'")
-
-
-@check("requests")
-def awaited_run_gives_the_result(context: CheckContext) -> None:
-    """Several concurrent `infer_async` calls on an event loop give their results."""
-    sample, loaded = load_sample(context, "chain")
-    drawn = [sample.draw(context.seed + index) for index in range(6)]
-
-    async def run_all() -> list[dict[str, object]]:
-        waiting = [loaded.create_infer_request().infer_async(inputs) for inputs in drawn]
-        return await asyncio.wait_for(asyncio.gather(*waiting), WAIT_SECONDS)
-
-    for inputs, outputs in zip(drawn, asyncio.run(run_all()), strict=True):
-        sample.require_right(outputs, inputs, "an awaited run")
-
-
-@check("requests")
-def queue_runs_everything_once(context: CheckContext) -> None:
-    """A queue calls the callback once for each start, with the outputs of that start."""
-    sample, loaded = load_sample(context, "chain")
-    results: list[tuple[int, object]] = []
-    with AsyncInferQueue(loaded, 3) as queue:
-        queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))
-        for index in range(30):
-            queue.start_async(sample.draw(context.seed + index), index)
-    require_equal(sorted(index for index, _ in results), list(range(30)), "the starts that were called back")
-    for index, value in results:
-        sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index} of a queue")
 
 
 HELD_SECONDS = 0.4
@@ -217,54 +134,7 @@ def _measure_pause(run: Callable[[], object]) -> float:
     return max(pauses)
 
 
-# Callbacks: called once after each asynchronous run, never after a synchronous one; they may fail and may start the request again.
-
-Called = list[BaseException | None]
-
-
-@check("callbacks")
-def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> None:
-    """The callback gets the request with its outputs, and None as the error; `wait` returns after the callback."""
-    sample, request = open_request(context, "chain")
-    seen: list[tuple[InferRequest, BaseException | None, object]] = []
-    request.set_callback(lambda caller, error: seen.append((caller, error, caller.get_tensor("y").copy())))
-    for turn in range(10):
-        inputs = sample.draw(context.seed + turn)
-        request.start_async(inputs)
-        require(request.wait(WAIT_SECONDS), "the run did not end")
-        require_equal(len(seen), turn + 1, "the number of callbacks when wait has returned")
-        caller, error, value = seen[-1]
-        require(caller is request and error is None, f"the callback got {caller!r} and {error!r}")
-        sample.require_right({"y": value}, inputs, "the output in the callback")
-
-
-@check("callbacks")
-def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
-    """`infer` never calls the callback; a request without a callback, or whose callback was removed, calls nothing."""
-    sample, request = open_request(context, "chain")
-    seen: Called = []
-    request.set_callback(lambda _, error: seen.append(error))
-    request.infer(sample.draw(context.seed))
-    request.set_callback(None)
-    request.start_async(sample.draw(context.seed))
-    require(request.wait(WAIT_SECONDS), "the run did not end")
-    require_equal(seen, [], "what the callback was called with")
-
-
-@check("callbacks")
-def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
-    """An error that a callback raises is raised again by `wait`, once; the next run gives the right result."""
-    sample, request = open_request(context, "chain")
-    inputs = sample.draw(context.seed)
-
-    def fail(caller: InferRequest, error: BaseException | None) -> None:
-        raise LookupError("raised by the callback")
-
-    request.set_callback(fail)
-    request.start_async(inputs)
-    require_error(LookupError, lambda: request.wait(WAIT_SECONDS), "wait after a callback that fails")
-    request.set_callback(None)
-    sample.require_right(request.infer(inputs), inputs, "after a callback that failed")
+# Callbacks: they may start their request again.
 
 
 @check("callbacks")
@@ -273,7 +143,7 @@ def callback_may_start_its_request_again(context: CheckContext) -> None:
     sample, request = open_request(context, "chain")
     drawn = [sample.draw(context.seed + turn) for turn in range(11)]
     results: list[object] = []
-    errors: Called = []
+    errors: list[BaseException | None] = []
 
     def restart(caller: InferRequest, error: BaseException | None) -> None:
         errors.append(error)
@@ -293,17 +163,6 @@ def callback_may_start_its_request_again(context: CheckContext) -> None:
 
 
 @check("cancel")
-def cancel_of_an_idle_request_does_nothing(context: CheckContext) -> None:
-    """A request that was never started, or has ended, may be cancelled; its next run gives the right result."""
-    sample, request = open_request(context, "chain")
-    inputs = sample.draw(context.seed)
-    for _ in range(3):
-        request.cancel()
-        require(request.wait(0), "an idle request that was cancelled is not idle")
-        sample.require_right(request.infer(inputs), inputs, "after a cancel")
-
-
-@check("cancel")
 def cancelled_run_is_cancelled_or_done(context: CheckContext) -> None:
     """A cancelled run ends with RequestCancelledError or with the right result if it had finished; the request then runs again."""
     sample, request = open_request(context, "chain")
@@ -318,39 +177,6 @@ def cancelled_run_is_cancelled_or_done(context: CheckContext) -> None:
         else:
             sample.require_right({"y": request.get_tensor("y")}, inputs, "a run that was done before its cancel")
         sample.require_right(request.infer(inputs), inputs, "the run after a cancel")
-
-
-@check("cancel")
-def cancel_from_another_thread_ends_a_synchronous_run(context: CheckContext) -> None:
-    """While one thread cancels repeatedly, `infer` in a second thread gives the right result or raises RequestCancelledError."""
-    sample, request = open_request(context, "chain")
-    is_over = threading.Event()
-    broken: list[BaseException] = []
-
-    def cancel_often() -> None:
-        try:
-            while not is_over.wait(0.0002):
-                request.cancel()
-        except BaseException as error:  # noqa: BLE001  # reported by the check
-            broken.append(error)
-
-    thread = threading.Thread(target=cancel_often, daemon=True)
-    thread.start()
-    try:
-        for turn in range(50):
-            inputs = sample.draw(context.seed + turn)
-            try:
-                outputs = request.infer(inputs)
-            except RequestCancelledError:
-                continue
-            sample.require_right(outputs, inputs, "a run beside a thread that cancels")
-    finally:
-        is_over.set()
-        thread.join(WAIT_SECONDS)
-    if broken:
-        raise CheckFailed(f"cancel raised {type(broken[0]).__name__}: {broken[0]}") from broken[0]
-    inputs = sample.draw(context.seed)
-    sample.require_right(request.infer(inputs), inputs, "after the thread that cancelled has ended")
 
 
 @check("cancel")
@@ -536,7 +362,7 @@ def closed_network_is_freed(context: CheckContext) -> None:
     )
 
 
-# Perf counts: a run has the times of its nodes if and only if PERF_COUNT is set.
+# Perf counts: a run has the times of its nodes if PERF_COUNT is set.
 
 LONG_ROWS, LONG_RUNS = 200_000, 8
 """Rows of an input whose run takes a device milliseconds, and the number of such runs."""
@@ -579,14 +405,6 @@ def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
         require_equal(known, sorted(set(known), key=sample.network.index_of_node.__getitem__), "the nodes that have times")
     for counts in counts_of_devices.values():
         require_equal(len(counts), 1, f"the number of different counts of entries, which were {sorted(counts)}")
-
-
-@check("perf_counts")
-def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
-    """Without PERF_COUNT there are no entries."""
-    sample, request = open_request(context, "chain")
-    request.infer(sample.draw(context.seed))
-    require_equal(request.perf_counts, (), "the times, without PERF_COUNT")
 
 
 @check("perf_counts")
@@ -721,65 +539,3 @@ def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str, what:
     except HeteroError as error:
         # The same networks load and run correctly in sequence.
         raise CheckFailed(f"{what}: a race in load, it got the network of another load or none: {error}") from error
-
-
-@check("threading", level="concurrency")
-def threads_read_and_set_properties_at_once(context: CheckContext) -> None:
-    """Eight threads read and set metrics and configuration: every value read is a value that was set."""
-
-    def run(index: int) -> None:
-        for turn in range(ROUNDS):
-            context.core.set_config({"PERF_COUNT": (index + turn) % 2 == 0}, context.device)
-            require(context.core.get_config(context.device, "PERF_COUNT") in (True, False), "PERF_COUNT is neither on nor off")
-            for name in ("FULL_DEVICE_NAME", "SUPPORTED_METRICS"):
-                require(context.get_metric(name), f"the metric {name} is empty")
-            context.core.get_versions(context.device)
-
-    run_in_threads(run)
-
-
-@check("threading", level="concurrency")
-def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
-    """While a thread unregisters and registers a second name, seven threads work; the only error is "not registered"."""
-    if context.facts.plugin is None or "plugin" not in context.facts.capabilities:
-        names: tuple[str, ...] = ()
-    else:
-        names = ("COMES_AND_GOES",)
-    sample = make_sample(context, "chain")
-
-    def run(index: int) -> None:
-        for turn in range(20):
-            if names and index == 0:
-                context.core.register_plugin(names[0], context.facts.plugin)
-                context.core.unregister_plugin(names[0])
-                continue
-            inputs = sample.draw(context.seed + index)
-            outputs = context.load(sample.network).infer(inputs)
-            sample.require_right(outputs, inputs, f"thread {index}, load {turn}")
-            try:
-                if names:
-                    context.core.get_metric(names[0], "FULL_DEVICE_NAME")
-            except (DeviceNotFoundError, PluginError):
-                pass
-
-    run_in_threads(run)
-
-
-@check("threading", level="concurrency")
-def threads_share_a_queue(context: CheckContext) -> None:
-    """Four threads start runs on a shared queue: the callback is called once for each start, with its result."""
-    sample, loaded = load_sample(context, "chain")
-    results: list[tuple[int, object]] = []
-    with AsyncInferQueue(loaded, 3) as queue:
-        queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))
-
-        def run(thread: int) -> None:
-            for turn in range(25):
-                index = thread * 25 + turn
-                queue.start_async(sample.draw(context.seed + index), index)
-
-        run_in_threads(run, 4)
-        queue.wait_all()
-    require_equal(sorted(index for index, _ in results), list(range(100)), "the starts that were called back")
-    for index, value in results:
-        sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index}")

@@ -1,16 +1,46 @@
-"""Draws of random cases of all contrib operators of ONNX Runtime: attributes, shapes, element types, absent inputs."""
+"""Draws of random cases of all contrib operators of ONNX Runtime: attributes, shapes, element types, absent inputs.
+
+The inputs of a case are written as signatures, which `Generator.arrays` explains. Most operators have forms, which `add_form` enters:
+signatures and values of attributes that fit together in any choice. The others have functions.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
 
-from hetero_core.testing.contrib.case import ContribCase
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.testing.contrib.case import MICROSOFT, OPSET, ContribCase
 
 Item = TypeVar("Item")
+
+_WORD = re.compile(r"-(?= |$)|(\??)([A-Za-z]\w*)(?:\(([-.\d]+):([-.\d]+)\))?(?:\[([^\]]*)\])?")
+_TYPES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys("TU", ("float32", "float16")),
+    "D": ("float32", "float64"),
+    "S": ("float32", "float64", "float16"),
+    "B": ("int8", "uint8"),
+    "Q": ("int8", "uint8", "int16", "uint16"),
+    "Z": ("int4", "uint4"),
+    "I": ("int32", "int64"),
+    "N": ("int16", "int32", "int64"),
+    "V": ("float32", "float64", "int32", "int64"),
+    "A": ("float32", "float64", "int64", "int32", "uint8", "int8"),
+}
+"""Letter of a signature -> element types, of which a case has one."""
+_SIZES: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(("rows", "depth", "columns"), range(1, 20)),
+    **dict.fromkeys(("high", "wide", "deep"), range(3, 6)),
+    "length": range(1, 12),
+    "hidden": (3, 16, 64),
+    "group": (1, 2),
+}
+"""Name of a size -> its choices; all other names have the sizes from 1 to 6."""
 
 
 class Generator(np.random.Generator):
@@ -28,63 +58,55 @@ class Generator(np.random.Generator):
         """Returns an integer in [low, high), or in [0, low) without `high`."""
         return int(self.integers(low, high))
 
-    def sizes(self, rank: int, largest: int = 6) -> tuple[int, ...]:
-        """Returns sizes from 1 on."""
-        return tuple(int(size) for size in self.integers(1, largest + 1, rank))
-
-    def floats(self, *sizes: int, scale: float = 1.0, dtype: Any = np.float32) -> Any:
-        """Returns normally distributed values."""
-        return np.asarray(self.standard_normal(sizes) * scale).astype(dtype)
-
-    def numbers(self, dtype: Any, *sizes: int) -> Any:
-        """Returns values from the whole range of an integer type."""
-        limits = np.iinfo(dtype)
-        return np.asarray(self.integers(limits.min, limits.max + 1, sizes)).astype(dtype)
-
-    def scales(self, *sizes: int) -> Any:
-        """Returns scales from 0.005 to 0.1; a scalar if no sizes are given."""
-        return np.asarray(self.uniform(0.005, 0.1, sizes)).astype(np.float32)
-
-    def quantized(self, dtype: Any, *sizes: int) -> tuple[Any, Any, Any]:
-        """Returns a quantized tensor, its scale and its zero point."""
-        return self.numbers(dtype, *sizes), self.scales(), self.numbers(dtype)
-
-    def constants(self, *inputs: int) -> frozenset[int]:
-        """Returns these inputs, to become constants of the model, half of the time; else an empty set."""
-        return frozenset(inputs) if self.flip() else frozenset()
-
-    def byte_type(self) -> Any:
-        """Returns int8 or uint8."""
-        return self.choose((np.int8, np.uint8))
-
-    def broadcastable(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns a shape that broadcasts to this shape."""
-        trailing = shape[int(self.integers(len(shape) + 1)) :]
-        return tuple(1 if self.integers(4) == 0 else size for size in trailing)
+    def counts(self, low: int, high: int, count: int) -> list[int]:
+        """Returns integers in [low, high)."""
+        return [int(number) for number in self.integers(low, high, count)]
 
     def maybe(self, item: Item) -> Item | None:
         """Returns the item half of the time, else None."""
         return item if self.flip() else None
 
-    def bit(self) -> int:
-        """Returns 0 or 1."""
-        return self.integer(2)
+    def array(self, dtype: Any, limits: tuple[float, float] | None, shape: Sequence[int]) -> Any:
+        """Returns numbers in [low, high); by default normally distributed floats, or integers from the whole range of their type."""
+        if np.dtype(dtype).name.startswith(("float", "bfloat")):
+            drawn: Any = self.standard_normal(shape) if limits is None else self.uniform(*limits, shape)
+        elif limits is not None:
+            drawn = self.integers(int(limits[0]), int(limits[1]), shape)
+        else:
+            low, high = (0, 1) if dtype == np.bool_ else (ml_dtypes.iinfo(dtype).min, ml_dtypes.iinfo(dtype).max)
+            drawn = self.integers(low, int(high) + 1, shape)
+        return np.asarray(drawn).astype(dtype)
 
-    def number(self, low: float, high: float) -> float:
-        """Returns a number that float32 can hold."""
-        return float(np.float32(self.uniform(low, high)))
+    def sizes(self, **limits: int | tuple[int, int]) -> dict[str, int]:
+        """Returns a size of each name, in [1, limit) or in [low, high)."""
+        return {name: self.integer(*((1, limit) if isinstance(limit, int) else limit)) for name, limit in limits.items()}
 
-    def counts(self, low: int, high: int, count: int) -> tuple[int, ...]:
-        """Returns integers in [low, high)."""
-        return tuple(int(number) for number in self.integers(low, high, count))
+    def arrays(self, signature: str, sizes: dict[str, int] | None = None, **types: str | Sequence[str]) -> tuple[Any, ...]:
+        """Returns an array for each word of a signature, such as "T[batch,2*heads+1] ?int32(0:9)[batch] scale -".
 
-    def ints(self, low: Any, high: Any = None, size: Any = None, *, dtype: Any) -> Any:
-        """Returns an array of integers in [low, high)."""
-        return np.asarray(self.integers(low, high, size), dtype)
+        A word is an element type, the limits of its numbers as in `array`, and its sizes, which are sums of products. A size that is not in
+        `sizes` is drawn, and is added there. A letter is one of the types in `types` or _TYPES, the same in each word; a scale is a float32
+        from 0.005 to 0.1. An input with ? is None half of the time, and - is None.
+        """
+        sizes = {} if sizes is None else sizes
+        chosen = {name: each if isinstance(each, str) else self.choose(each) for name, each in {**_TYPES, **types}.items()}
+        signature = re.sub(r"\bscale\b", "float32(0.005:0.1)", signature)
+        return tuple(self._draw_word(word, sizes, chosen) for word in _WORD.finditer(signature))
 
-    def float_type(self) -> Any:
-        """Returns float32 or float16."""
-        return self.choose((np.float32, np.float16))
+    def _draw_word(self, word: re.Match[str], sizes: dict[str, int], chosen: Mapping[str, str]) -> Any:
+        mark, kind, low, high, shape = word.groups()
+        if kind is None or (mark and self.flip()):
+            return None
+        limits = None if low is None else (float(low), float(high))
+        measured = [self._measure(size, sizes) for size in (shape or "").split(",") if size]
+        return self.array(numpy_dtype(chosen.get(kind, kind)), limits, measured)
+
+    def _measure(self, text: str, sizes: dict[str, int]) -> int:
+        terms = [[factor.strip() for factor in term.split("*")] for term in text.split("+")]
+        for name in (factor for term in terms for factor in term if not factor.isdigit()):
+            if name not in sizes:
+                sizes[name] = self.choose(_SIZES.get(name, range(1, 7)))
+        return sum(math.prod(int(factor) if factor.isdigit() else sizes[factor] for factor in term) for term in terms)
 
 
 Draw = Callable[[Generator, str], ContribCase]
@@ -103,566 +125,374 @@ def draws(*op_types: str) -> Callable[[Draw], Draw]:
     return enter
 
 
-# Operators on quantized values, elementwise and concatenating
+# Operators whose signatures and attributes fit together in any choice
+
+_Outputs = tuple[bool, ...]
+_ONE: tuple[_Outputs, ...] = ((True,),)
+_TWO: tuple[_Outputs, ...] = ((True, True),)
+_THREE: tuple[_Outputs, ...] = ((True, True, True),)
+_FORMS: dict[str, list[Draw]] = {}
 
 
-@draws("QLinearAdd", "QLinearMul")
-def _draw_binary(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.byte_type()
-    shape = rng.choose((rng.sizes(rng.integer(1, 4), 9), (97,), (2, 64)))
-    other = rng.broadcastable(shape)
-    shapes = (shape, other) if rng.flip() else (other, shape)
-    zeros = [rng.numbers(dtype) for _ in range(3)]
-    result = np.float32(rng.scales() * rng.choose((1, 8)))
-    inputs = (
-        rng.numbers(dtype, *shapes[0]),
-        rng.scales(),
-        zeros[0],
-        rng.numbers(dtype, *shapes[1]),
-        rng.scales(),
-        zeros[1],
-        np.asarray(result),
-        zeros[2],
+class _Size(str):
+    """An attribute whose value is the size of this name."""
+
+    __slots__ = ()
+
+
+def add_form(
+    op_types: str,
+    *signatures: str,
+    outputs: Sequence[_Outputs] = _ONE,
+    constants: Sequence[int] = (),
+    packed: Sequence[int] = (),
+    domain: str = MICROSOFT,
+    opsets: Sequence[int] = (OPSET,),
+    tolerance: float = 1e-4,
+    **attributes: Any,
+) -> None:
+    """Enters a form of operators into DRAWS. A case has a form of its operator, and of it one of the signatures, of `outputs` and `opsets`.
+
+    An attribute is one of a tuple of values, and is left out if that is None. `constants` are inputs that are constants of the model half
+    of the time, `packed` always.
+    """
+
+    def draw(rng: Generator, op_type: str) -> ContribCase:
+        sizes: dict[str, int] = {}
+        inputs = rng.arrays(rng.choose(signatures), sizes)
+        drawn = {name: rng.choose(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
+        values = {name: sizes[value] if isinstance(value, _Size) else value for name, value in drawn.items() if value is not None}
+        initializers = frozenset(packed or (constants if rng.flip() else ()))
+        return ContribCase(op_type, inputs, values, rng.choose(outputs), initializers, domain, tolerance, rng.choose(opsets))
+
+    for op_type in op_types.split():
+        _FORMS.setdefault(op_type, []).append(draw)
+        DRAWS[op_type] = _draw_form
+
+
+def _draw_form(rng: Generator, op_type: str) -> ContribCase:
+    return rng.choose(_FORMS[op_type])(rng, op_type)
+
+
+_BIT = (0, 1)
+_EPSILON = 1e-5
+
+for _a, _b in (("a,b,c", "a,b,c"), ("a,b,c", "b,1"), ("c", "a,b,c"), ("97", "97"), ("2,64", "64"), ("a,b", "")):
+    add_form("QLinearAdd QLinearMul", f"B[{_a}] scale B B[{_b}] scale B float32(0.005:0.8) B", constants=(6, 7))
+add_form("QLinearLeakyRelu", "B[a,b,c] scale ?B scale ?B", alpha=(0.01, 0.1, 0.5))
+add_form("QLinearSigmoid", "B[a,b,c] scale ?B float32(0.0034:0.01) ?B")
+add_form(
+    "QLinearWhere", *(f"bool[{_a}] B[{_b}] scale B B[a,1,c] scale B scale B" for _a, _b in (("a,b,c", "b,c"), ("1,c", "a,b,c")))
+)
+add_form("QLinearGlobalAveragePool", "B[2,columns,h,w] scale B scale B", channels_last=_BIT)
+add_form("QuantizeLinear", "float32(-9:9)[a,b,c] scale[b] Q[b]", axis=(1, -2))
+add_form("QuantizeLinear", "float32(-2000:2000)[a,b] scale Q", "float32(-9:9)[a] scale")
+add_form("DequantizeLinear", "Q[a,b,c] scale[b] ?Q[b]", axis=(1, -2))
+add_form("DequantizeLinear", "Q[a,b] scale ?Q", "int32[a,b] scale")
+add_form("DequantizeLinear", "Z[a,b,c] scale[b] ?Z[b]", axis=(1, -2), packed=(0, 2))
+add_form(
+    "MatMulIntegerToFloat",
+    "uint8[rows,depth] B[depth,columns] scale scale[columns] ?uint8 ?B[columns] ?float32[columns]",
+    "uint8[2,3,rows,depth] B[depth,columns] scale scale ?uint8 ?B ?float32[columns]",
+    "int8[2,rows,depth] int8[2,depth,columns] scale scale ?int8 ?int8 ?float32[columns]",
+    constants=(1, 3),
+)
+add_form(
+    "DynamicQuantizeMatMul",
+    "float32[rows,depth] B[depth,columns] scale[columns] ?B[columns] ?float32[columns]",
+    "float32(0:6)[2,3,rows,depth] B[depth,columns] scale ?B ?float32[columns]",
+    "float32(-6:0)[2,rows,depth] B[2,depth,columns] scale ?B ?float32[columns]",
+    "float32(0:0)[rows,depth] B[depth,columns] scale ?B",
+    constants=(1, 2),
+)
+add_form("MatMulInteger16", "int16(-512:512)[2,rows,depth] int16(-512:512)[depth,columns]")
+for _skip in ("batch,steps,", "1,steps,", "steps,"):
+    _inputs = f"T[batch,steps,hidden] T[{_skip}hidden] T[hidden] ?T[hidden]"
+    add_form("SkipLayerNormalization", f"{_inputs} ?T[hidden]", outputs=(*_ONE, (True, False, False, True)), epsilon=_EPSILON)
+    add_form("SkipSimplifiedLayerNormalization", _inputs, outputs=(*_ONE, (True, False, False, True)), epsilon=_EPSILON)
+for _scale, _axes in (("c", (2, -1)), ("b,c", (1, -2))):
+    _normalized: dict[str, Any] = {"domain": "", "axis": _axes, "epsilon": _EPSILON}
+    add_form("SimplifiedLayerNormalization", f"S[a,b,c] S[{_scale}]", outputs=((True, False), *_TWO), **_normalized)
+    # Without float64: ONNX computes the statistics in float32, ONNX Runtime in float64.
+    _inputs = f"T[a,b,c] T[{_scale}] ?T[{_scale}]"
+    add_form("LayerNormalization", _inputs, outputs=(*_ONE, (True, False, True), *_THREE), opsets=range(9, 17), **_normalized)
+add_form("MeanVarianceNormalization", "float32[a,b,c,d]", domain="", opsets=(8,), across_channels=_BIT, normalize_variance=_BIT)
+add_form("ThresholdedRelu", "float32[a,b,c]", domain="", opsets=(9,), alpha=(0.25, 1.5))
+_IDS = "int32(0:20)[batch,steps]"
+_SEGMENTS = "int32(0:2)[batch,steps]"
+add_form(
+    "EmbedLayerNormalization",
+    f"{_IDS} {_SEGMENTS} float32[20,8] float32[9,8] float32[2,8] float32[8] float32[8] ?{_SEGMENTS} ?int32(0:9)[batch,steps]",
+    f"{_IDS} - float32[20,8] float32[9,8] - float32[8] float32[8] ?{_SEGMENTS} int32(0:9)[1,steps]",
+    outputs=(*_TWO, *_THREE),
+    epsilon=_EPSILON,
+)
+add_form(
+    "QEmbedLayerNormalization",
+    f"{_IDS} {_SEGMENTS} B[20,16] B[9,16] B[2,16] B[16] B[16] ?{_SEGMENTS} scale scale scale scale scale B B B B B",
+    f"{_IDS} - B[20,16] B[9,16] - B[16] B[16] ?{_SEGMENTS} scale scale - scale scale B B - B B",
+    outputs=_TWO,
+    epsilon=_EPSILON,
+)
+add_form("BiasGelu", "float32(-9:9)[a,b,16] float32[16]")
+add_form("FastGelu", "float32(-9:9)[a,b,16] ?float32[16]")
+add_form("Gelu", "float32(-9:9)[a,b,16]")
+add_form("QuickGelu", "float32(-9:9)[a,b,16]", alpha=(None, 0.5, 1.75))
+add_form("ScaledSiLU", "T[a,b,c] ?U(0.5:2)", alpha=0.5)
+add_form(
+    "ConvTransposeWithDynamicPads",
+    "float32[2,2*group,5,6] float32[2*group,3,2,3] int64(0:2)[4] ?float32[3*group]",
+    kernel_shape=[2, 3],
+    strides=([1, 1], [1, 2], [2, 1]),
+    group=_Size("group"),
+)
+add_form("BranchwiseRMSNorm", *(f"T[2,3,branches,8] ?U[{_scale}]" for _scale in ("branches*8", "branches,8", "8")))
+add_form(
+    "BranchwiseRMSNorm", *(f"T[2,3,branches*8] ?U[{_scale}]" for _scale in ("branches*8", "8")), num_branches=_Size("branches")
+)
+add_form("GatedRMSNorm", "T[2,3,heads*8] T[8] T[2,3,heads*8]", activation=("silu", "swish", "sigmoid"), epsilon=_EPSILON)
+_inputs = "T[2,3,streams,8] T[2,3,streams,8] T[2,3,8] T[streams,8] T[streams,8]"
+add_form("EngramGate", _inputs)
+add_form("EngramGate", f"{_inputs} T[streams,8]", outputs=_TWO)
+for _all, _eights, _branches in (("branches,8", ",8", None), ("branches*8", "*8", _Size("branches"))):
+    _inputs = f"T[2,3,{_all}] U[2,3,branches"
+    add_form(
+        "HyperConnectionPreMix",
+        *(f"{_inputs}{_last}]" for _last in ("", ",1", _eights)),
+        reduction_scale=0.5,
+        num_branches=_branches,
     )
-    return ContribCase(op_type, inputs, constants=rng.constants(6, 7))
+    _inputs = f"T[2,3,{_all}] T[2,3,8] U[2,3,branches@] ?U[2,3,branches,branches]"
+    add_form("HyperConnectionPostMix", *(_inputs.replace("@", _last) for _last in ("", ",1", ",8")), num_branches=_branches)
+add_form("GatedAdd", "T[a,b,c] T[a,b,c] T[a,b,1]")
+add_form("ExpandDims", "A[a,b,c] int32(-4:4)", "A[a] int32(-2:2)")
+add_form("GatherND", "A[4,5,3] I(-3:3)[2,3,3]", "A[4,5,3] I(-4:4)[2,2]", "A[4,5,3] I(-4:4)[2,3,1]")
+add_form("Trilu", *(f"{_type}[{_shape}] ?int64(-4:5)" for _type in ("D", "int64") for _shape in ("a,b,c", "a,b")), upper=_BIT)
+add_form("UnfoldTensor", "V[5,6,7]", dim=(0, 1, -1), size=(1, 2, 4), step=(1, 2, 3))
+add_form("CDist", "D[rows,size] D[others,size]", metric=("euclidean", "sqeuclidean"), tolerance=1e-3)
+add_form("Range", "N(-5:5) N(6:20) ?N(1:4)", "N(-5:5)[1] N(6:20)[1] ?N(1:4)[1]", "N(6:20) N(-5:5) N(-3:0)")
+add_form("Range", "D(-5:5) D(6:20) ?D(1:4)", "D(6:20)[1] D(-5:5)[1] D(-3:-1)[1]")
+add_form(
+    "Pad",
+    "float32[high] int64(0:3)[2]",
+    "float32[high,wide] int64(0:3)[1,4] ?float32",
+    "float32[high,wide,deep] int64(0:3)[6] ?float32[1]",
+    mode=("constant", "edge", "reflect"),
+)
+add_form("DynamicTimeWarping", "float32[a,b]", "float32[1,a,b]")
+add_form(
+    "CropAndResize",
+    "float32[2,3,7,9] float32(-0.2:1.2)[boxes,4] int32(0:2)[boxes] int32(1:6)[2]",
+    mode=("bilinear", "nearest"),
+    extrapolation_value=(0.0, 0.5, -1.25),
+)
+add_form(
+    "GridSample",
+    "float32[2,3,6,7] float32(-1.3:1.3)[2,4,5,2]",
+    mode=("bilinear", "nearest", "bicubic"),
+    align_corners=_BIT,
+    padding_mode=("zeros", "border", "reflection"),
+)
+add_form("NGramRepeatBlock", "int64(0:4)[3,length] float32[3,5]", ngram_size=(1, 2, 3, 4))
+_OLD: dict[str, Any] = {"domain": "", "opsets": (9,)}
+add_form("Affine ScaledTanh ParametricSoftplus", "float32[a,b,c]", alpha=(0.25, 1.5), beta=(0.5, 2.0), **_OLD)
+add_form("Scale", "float32[a,b,c]", scale=(0.25, 1.5), **_OLD)
+add_form("ImageScaler", "float32[2,3,4,5]", scale=0.5, bias=[0.5, -1.0, 0.25], **_OLD)
+add_form("Crop", "float32[2,3,7,8]", border=([0, 1, 2, 1], [2, 0, 0, 2]), scale=(None, [2, 3]), **_OLD)
+add_form("DynamicSlice", "A[5,6,7] I(-3:2)[3] I(2:9)[3]", "A[5,6,7] I(-3:2)[1] I(2:9)[1] I(-3:3)[1]", **_OLD)
+_ROUTED: dict[str, Any] = {"k": (1, 2, 3), "normalize_routing_weights": _BIT}
+_SWIGLU: dict[str, Any] = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.5, "activation_beta": 1.0}
+for _lead in ("6", "2,3"):
+    _inputs = f"float32[{_lead},8] float32[6,5] float32[5,@,8] ?float32[5,@] float32[5,8,12] ?float32[5,8]"
+    add_form("MoE", _inputs.replace("@", "12"), activation_type=("relu", "gelu", "silu", "identity"), **_ROUTED)
+    add_form("MoE", _inputs.replace("@", "24"), swiglu_limit=(None, 0.75), **_SWIGLU, **_ROUTED)
+add_form("MoEGroupRouter", "T[6,8] float32(-0.2:0.2)[8]", outputs=((False, True, True),), top_k=2)
+_inputs = "T[2,3,8] float32(-0.2:0.2)[8]"
+add_form("MoEGroupRouter", _inputs, top_k=2, n_group=4, topk_group=(1, 2, 3, 4), group_topk=(1, 2))
+add_form(
+    "DecoderMaskedMultiHeadAttention",
+    "float32[batch,1,heads*4] float32[batch,heads,others,4] float32[batch,heads,others,4] ?int32(0:2)[batch,others] "
+    "- - - - - - ?float32[3*heads*4]",
+    scale=(None, 0.25),
+    num_heads=_Size("heads"),
+)
+for _pairs, _turned, _heads in ((4, None, None), (2, 4, _Size("heads"))):
+    _caches = f"T(-1:1)[20,{_pairs}] T(-1:1)[20,{_pairs}]"
+    _inputs = f"T[batch,heads,steps,8] int64(0:20)[batch,steps] {_caches}"
+    _flat = f"T[batch,steps,heads*8] int64(0:14)[1] {_caches}"
+    add_form("RotaryEmbedding", _inputs, _flat, interleaved=_BIT, rotary_embedding_dim=_turned, num_heads=_heads)
+for _pairs, _layout, _sections in (
+    *((8, 0, ([5, 2, 1], [8, 0, 0], [1, 2, 5])), (8, 1, [4, 2, 2])),
+    *((6, 0, ([3, 2, 1], [6, 0, 0], [1, 2, 3])), (6, 1, [2, 2, 2])),
+):
+    _inputs = f"int64(0:20)[3,batch,steps] T(-1:1)[20,{_pairs}] T(-1:1)[20,{_pairs}]"
+    add_form(
+        "MRotaryEmbedding",
+        *(f"T[{_shape}] {_inputs}" for _shape in ("batch,steps,heads*16", "batch,heads,steps,16")),
+        interleaved=_BIT,
+        mrope_layout=_layout,
+        mrope_section=_sections,
+        num_heads=_Size("heads"),
+        rotary_embedding_dim=12 if _pairs == 6 else None,
+    )
+add_form("LinearAttentionGate", "T[2,3,heads] float32[heads] float32(-2:0)[heads]")
+add_form("LinearAttentionGate", "T[2,3,heads] float32[heads] float32(-2:0)[heads] T[2,3,heads]", outputs=_TWO)
 
 
-@draws("QLinearLeakyRelu", "QLinearSigmoid")
-def _draw_unary(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.byte_type()
-    zeros = [rng.maybe(rng.numbers(dtype)) for _ in range(2)]
-    attributes = {"alpha": float(rng.uniform(0.01, 0.5))} if op_type == "QLinearLeakyRelu" else {}
-    y_scale = np.asarray(rng.scales() if attributes else rng.uniform(1 / 300, 1 / 100), np.float32)
-    inputs = (rng.numbers(dtype, *rng.sizes(3, 8)), rng.scales(), zeros[0], y_scale, zeros[1])
-    return ContribCase(op_type, inputs, attributes)
+# Quantized values, windows over images, and products
 
 
 @draws("QLinearSoftmax")
 def _draw_qlinear_softmax(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.byte_type()
-    rank = rng.integer(1, 5)
-    attributes = {"opset": rng.choose((11, 13)), "axis": rng.integer(-rank, rank)}
-    zero = np.asarray(np.iinfo(dtype).min if rng.flip() else 0, dtype)
-    y_scale = np.asarray(rng.choose((1 / 256, 1 / 255, 1 / 128)), np.float32)
-    if dtype == np.int8 and zero == 0:
-        y_scale = np.asarray(1 / 127, np.float32)
-    elif zero != np.iinfo(dtype).min or dtype == np.int8:
-        y_scale = np.asarray(1 / 255, np.float32)
-    inputs = (rng.numbers(dtype, *rng.sizes(rank, 8)), rng.scales(), rng.numbers(dtype), y_scale, zero)
-    return ContribCase(op_type, inputs, attributes)
-
-
-@draws("QLinearWhere")
-def _draw_qlinear_where(rng: Generator, op_type: str) -> ContribCase:
-    dtype, shape = rng.byte_type(), rng.sizes(3)
-    tensors = [rng.numbers(dtype, *rng.broadcastable(shape)) for _ in range(2)]
-    scales = [rng.scales() for _ in range(3)]
-    zeros = [rng.numbers(dtype) for _ in range(3)]
-    if rng.flip():
-        scales[2], zeros[2] = scales[0], zeros[0]
-    inputs = (
-        np.asarray(rng.integers(0, 2, shape), bool),
-        tensors[0],
-        scales[0],
-        zeros[0],
-        tensors[1],
-        scales[1],
-        zeros[1],
-        scales[2],
-        zeros[2],
-    )
-    return ContribCase(op_type, inputs)
+    kind, zero, scale = rng.choose((("uint8", 0, 1 / 256), ("uint8", 0, 1 / 128), ("int8", -128, 1 / 255), ("int8", 0, 1 / 127)))
+    inputs = (*rng.arrays("B[a,b,c] scale B", B=kind), np.array(scale, np.float32), np.array(zero, kind))
+    return ContribCase(op_type, inputs, {"opset": rng.choose((11, 13)), "axis": rng.integer(-3, 3)})
 
 
 @draws("QLinearConcat")
 def _draw_qlinear_concat(rng: Generator, op_type: str) -> ContribCase:
-    dtype, rank = rng.byte_type(), rng.integer(1, 4)
-    shape, axis = rng.sizes(rank), rng.integer(-rank, rank)
-    inputs: list[Any] = [rng.scales(), rng.numbers(dtype)]
+    kind, axis = rng.choose(_TYPES["B"]), rng.integer(-2, 2)
+    sizes = {"rows": 3, "columns": 4}
+    inputs = rng.arrays("scale B", B=kind)
     for _ in range(rng.integer(1, 4)):
-        sizes = list(shape)
-        sizes[axis] = rng.integer(1, 5)
-        is_alike = rng.integers(4) == 0
-        inputs += [rng.numbers(dtype, *sizes), *(inputs[:2] if is_alike else (rng.scales(), rng.numbers(dtype)))]
-    constants = frozenset(range(len(inputs))) - frozenset(range(2, len(inputs), 3)) if rng.flip() else frozenset()
-    return ContribCase(op_type, tuple(inputs), {"axis": axis}, constants=constants)
+        sizes[("rows", "columns")[axis]] = rng.integer(1, 5)
+        x, *quantization = rng.arrays("B[rows,columns] scale B", sizes, B=kind)
+        inputs = (*inputs, x, *(quantization if rng.integer(4) else inputs[:2]))
+    constants = {index for index in range(len(inputs)) if index < 2 or index % 3 != 2} if rng.flip() else ()
+    return ContribCase(op_type, inputs, {"axis": axis}, constants=frozenset(constants))
 
 
-def _quantized_zero(rng: Generator, dtype: Any, sizes: tuple[int, ...]) -> Any:
-    if np.dtype(dtype) in (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)):
-        low = -8 if np.dtype(dtype) == np.dtype(ml_dtypes.int4) else 0
-        return np.asarray(rng.integers(low, low + 16, sizes)).astype(dtype)
-    return rng.numbers(dtype, *sizes)
-
-
-_TARGETS = (np.int8, np.uint8, np.int16, np.uint16)
-
-
-@draws("QuantizeLinear")
-def _draw_quantize_linear(rng: Generator, op_type: str) -> ContribCase:
-    dtype, rank = rng.choose(_TARGETS), rng.integer(1, 4)
-    shape, axis = rng.sizes(rank), rng.integer(-rank, rank)
-    sizes = (shape[axis],) if rng.flip() else ()
-    x = rng.floats(*shape, scale=5 if dtype in (np.int8, np.uint8) else 900)
-    if rng.flip():
-        return ContribCase(op_type, (x, rng.scales(*sizes), _quantized_zero(rng, dtype, sizes)), {"axis": axis})
-    return ContribCase(op_type, (x, rng.scales()))
-
-
-@draws("DequantizeLinear")
-def _draw_dequantize_linear(rng: Generator, op_type: str) -> ContribCase:
-    dtype, rank = rng.choose((*_TARGETS, np.int32, ml_dtypes.int4, ml_dtypes.uint4)), rng.integer(1, 4)
-    shape, axis = rng.sizes(rank), rng.integer(-rank, rank)
-    sizes = (shape[axis],) if rng.flip() else ()
-    x = _quantized_zero(rng, dtype, shape)
-    zero = None if dtype == np.int32 or rng.flip() else _quantized_zero(rng, dtype, sizes)
-    packed = frozenset({0, 2}) if dtype in (ml_dtypes.int4, ml_dtypes.uint4) else frozenset()
-    return ContribCase(op_type, (x, rng.scales(*sizes), zero), {"axis": axis}, constants=packed)
-
-
-# Windows over quantized images and products of quantized matrices
-
-
-def draw_windows(rng: Generator, rank: int, *, dilates: bool) -> dict[str, Any]:
+def _draw_windows(rng: Generator, rank: int, *, dilates: bool = False, has_ceil: bool = False) -> dict[str, Any]:
     """Returns attributes of a convolution or a pooling over sizes of at least 7."""
-    kernel = list(rng.counts(1, 4, rank))
+    kernel = rng.counts(1, 4, rank)
     attributes: dict[str, Any] = {"kernel_shape": kernel}
     if rng.flip():
-        attributes["strides"] = list(rng.counts(1, 4, rank))
+        attributes["strides"] = rng.counts(1, 4, rank)
     if dilates and rng.flip():
-        attributes["dilations"] = list(rng.counts(1, 3, rank))
-    padding = rng.integers(3)
-    if padding == 0:
-        attributes["pads"] = [rng.integer(0, size) for size in kernel * 2]
-    elif padding == 1:
-        attributes["auto_pad"] = rng.choose(("SAME_UPPER", "SAME_LOWER", "VALID"))
+        attributes["dilations"] = rng.counts(1, 3, rank)
+    match rng.integer(3):
+        case 0:
+            attributes["pads"] = [rng.integer(size) for size in kernel * 2]
+        case 1:
+            attributes["auto_pad"] = rng.choose(("SAME_UPPER", "SAME_LOWER", "VALID"))
+    if has_ceil and "auto_pad" not in attributes and rng.flip():
+        attributes["ceil_mode"] = 1
     return attributes
 
 
-def _lay(shape: tuple[int, ...], is_last: bool) -> tuple[int, ...]:
-    return (shape[0], *shape[2:], shape[1]) if is_last else shape
+def _draw_image(rng: Generator, channels: int, rank: int) -> tuple[int, list[int]]:
+    """Returns whether the channels come last, and a shape."""
+    is_last, sizes = rng.integer(2), rng.counts(7, 10, rank)
+    return is_last, [2, *sizes, channels] if is_last else [2, channels, *sizes]
 
 
 @draws("QLinearAveragePool")
 def _draw_qlinear_average_pool(rng: Generator, op_type: str) -> ContribCase:
-    dtype, rank, is_last = rng.byte_type(), rng.integer(1, 4), rng.flip()
-    attributes = draw_windows(rng, rank, dilates=False)
-    attributes |= {"channels_last": int(is_last), "count_include_pad": rng.bit()}
-    if "auto_pad" not in attributes and rng.flip():
-        attributes["ceil_mode"] = 1
-    shape = _lay((2, 3, *rng.counts(7, 10, rank)), is_last)
-    inputs = (*rng.quantized(dtype, *shape), rng.scales(), rng.numbers(dtype))
-    return ContribCase(op_type, inputs, attributes)
+    rank = rng.integer(1, 4)
+    is_last, shape = _draw_image(rng, 3, rank)
+    attributes = _draw_windows(rng, rank, has_ceil=True) | {"channels_last": is_last, "count_include_pad": rng.integer(2)}
+    return ContribCase(op_type, rng.arrays(f"B{shape} scale B scale B"), attributes)
 
 
-@draws("QLinearGlobalAveragePool")
-def _draw_qlinear_global_average_pool(rng: Generator, op_type: str) -> ContribCase:
-    dtype, is_last = rng.byte_type(), rng.flip()
-    shape = _lay((2, rng.integer(1, 20), *rng.counts(1, 9, 2)), is_last)
-    inputs = (*rng.quantized(dtype, *shape), rng.scales(), rng.numbers(dtype))
-    return ContribCase(op_type, inputs, {"channels_last": int(is_last)})
+_GROUPS = ((1, 4, 3), (2, 4, 3), (3, 3, 1))
+"""Groups, outputs and channels of a group of a convolution."""
 
 
 @draws("QLinearConv")
 def _draw_qlinear_conv(rng: Generator, op_type: str) -> ContribCase:
-    dtype, rank, is_last = rng.byte_type(), rng.integer(1, 3), rng.flip()
-    weights = np.int8 if dtype == np.int8 else rng.byte_type()
-    attributes = draw_windows(rng, rank, dilates=True)
-    group, outputs, channels = rng.choose(((1, 4, 3), (2, 4, 3), (3, 3, 1)))
-    attributes |= {"group": group, "channels_last": int(is_last)}
-    sizes = (outputs,) if rng.flip() else ()
-    shape = _lay((2, group * channels, *rng.counts(7, 10, rank)), is_last)
-    w = rng.numbers(weights, outputs, channels, *attributes["kernel_shape"])
-    zero = np.zeros(sizes, weights) if weights == np.int8 or sizes else rng.numbers(weights)
-    bias = rng.maybe(rng.ints(-9999, 9999, outputs, dtype=np.int32))
-    inputs = (
-        *rng.quantized(dtype, *shape),
-        w,
-        rng.scales(*sizes),
-        zero,
-        np.asarray(rng.scales() * 20, np.float32),
-        rng.numbers(dtype),
-        bias,
-    )
-    return ContribCase(op_type, inputs, attributes, constants=rng.constants(3, 4, 5, 8))
+    group, outputs, channels = rng.choose(_GROUPS)
+    rank, (x_type, w_type) = rng.integer(1, 3), rng.choose((("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")))
+    is_last, shape = _draw_image(rng, group * channels, rank)
+    attributes = _draw_windows(rng, rank, dilates=True) | {"group": group, "channels_last": is_last}
+    each = [outputs] if rng.flip() else []
+    zero = f"W(0:1){each}" if each or w_type == "int8" else "W"
+    weight = f"W{[outputs, channels, *attributes['kernel_shape']]} scale{each} {zero}"
+    inputs = rng.arrays(f"B{shape} scale B {weight} float32(0.1:2) B ?int32(-9999:9999)[{outputs}]", B=x_type, W=w_type)
+    return ContribCase(op_type, inputs, attributes, constants=frozenset({3, 4, 5, 8} if rng.flip() else ()))
 
 
 @draws("NhwcMaxPool")
 def _draw_nhwc_max_pool(rng: Generator, op_type: str) -> ContribCase:
-    attributes = draw_windows(rng, 2, dilates=True)
-    if "auto_pad" not in attributes and rng.flip():
-        attributes["ceil_mode"] = 1
-    return ContribCase(op_type, (rng.numbers(rng.byte_type(), 2, 8, 9, 3),), attributes)
+    return ContribCase(op_type, rng.arrays("B[2,8,9,3]"), _draw_windows(rng, 2, dilates=True, has_ceil=True))
 
 
-def _draw_types(rng: Generator) -> tuple[Any, Any]:
-    bytes_type = rng.byte_type()
-    return bytes_type, np.int8 if bytes_type == np.int8 else rng.byte_type()
+@draws("MaxpoolWithMask")
+def _draw_maxpool_with_mask(rng: Generator, op_type: str) -> ContribCase:
+    rank = rng.integer(1, 4)
+    sizes = rng.counts(7, 10, rank)
+    return ContribCase(op_type, rng.arrays(f"float32{[2, 3, *sizes]} int32(0:2){[1, 1, *sizes]}"), _draw_windows(rng, rank))
 
 
-def _draw_matrices(rng: Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    rows, depth, columns = rng.counts(1, 20, 3)
-    lead = rng.choose(((), (2,), (2, 3)))
-    return (*lead, rows, depth), rng.choose(((depth, columns), (*lead, depth, columns)))
-
-
-@draws("MatMulIntegerToFloat")
-def _draw_mat_mul_integer_to_float(rng: Generator, op_type: str) -> ContribCase:
-    left, right = _draw_types(rng)
-    a, b = _draw_matrices(rng)
-    sizes = (b[-1],) if rng.flip() and len(b) == 2 else ()
-    inputs = (
-        rng.numbers(left, *a),
-        rng.numbers(right, *b),
-        rng.scales(),
-        rng.scales(*sizes),
-        rng.maybe(rng.numbers(left)),
-        rng.maybe(rng.numbers(right, *sizes)),
-        rng.maybe(rng.floats(b[-1])),
+@draws("FusedConv")
+def _draw_fused_conv(rng: Generator, op_type: str) -> ContribCase:
+    rank, (group, outputs, channels) = rng.integer(1, 3), rng.choose(_GROUPS)
+    windows = _draw_windows(rng, rank, dilates=True)
+    windows.pop("auto_pad", None)
+    name, parameters = rng.choose(
+        (
+            *(("Relu", None), ("Tanh", None), ("Sigmoid", None), ("HardSwish", None)),
+            *(("LeakyRelu", [0.25]), ("Clip", [-0.5, 0.75]), ("HardSigmoid", [0.25, 0.5])),
+        )
     )
-    return ContribCase(op_type, inputs, constants=rng.constants(1, 3))
+    attributes = {**windows, "group": group, "activation": name} | ({"activation_params": parameters} if parameters else {})
+    weight = f"float32{[outputs, channels, *windows['kernel_shape']]}"
+    inputs = rng.arrays(f"float32{[2, group * channels, *rng.counts(7, 10, rank)]} {weight} ?float32[{outputs}]")
+    return ContribCase(op_type, inputs, attributes)
 
 
-@draws("DynamicQuantizeMatMul")
-def _draw_dynamic_quantize_mat_mul(rng: Generator, op_type: str) -> ContribCase:
-    right = rng.byte_type()
-    a, b = _draw_matrices(rng)
-    sizes = (b[-1],) if rng.flip() and len(b) == 2 else ()
-    x = rng.floats(*a) if rng.integers(8) else np.zeros(a, np.float32)
-    inputs = (
-        x + rng.choose((0, 0, 3, -3)).__float__() if x.any() else x,
-        rng.numbers(right, *b),
-        rng.scales(*sizes),
-        rng.maybe(rng.numbers(right, *sizes)),
-        rng.maybe(rng.floats(b[-1])),
-    )
-    inputs = (np.asarray(inputs[0], np.float32), *inputs[1:])
-    return ContribCase(op_type, inputs, constants=rng.constants(1, 2))
-
-
-@draws("MatMulInteger16")
-def _draw_mat_mul_integer16(rng: Generator, op_type: str) -> ContribCase:
-    a, b = _draw_matrices(rng)
-    return ContribCase(op_type, (rng.numbers(np.int16, *a) // 64, rng.numbers(np.int16, *b) // 64))
+def _draw_turns(rng: Generator) -> tuple[dict[str, Any], str, str]:
+    """Returns the attributes transA and transB, and the shapes of two matrices."""
+    turns = rng.integer(2), rng.integer(2)
+    shapes = ("[depth,rows]" if turns[0] else "[rows,depth]", "[columns,depth]" if turns[1] else "[depth,columns]")
+    return {"transA": turns[0], "transB": turns[1]}, *shapes
 
 
 @draws("QGemm")
 def _draw_qgemm(rng: Generator, op_type: str) -> ContribCase:
-    left, right = _draw_types(rng)
-    rows, depth, columns = rng.counts(1, 20, 3)
-    turns = (rng.bit(), rng.bit())
-    a = (depth, rows) if turns[0] else (rows, depth)
-    b = (columns, depth) if turns[1] else (depth, columns)
-    sizes = (columns,) if rng.flip() else ()
-    c_shape = rng.choose(((), (columns,), (1, columns), (rows, columns), (rows, 1)))
-    c = rng.maybe(rng.ints(-9999, 9999, c_shape, dtype=np.int32))
-    is_quantized = rng.flip()
-    inputs = (
-        rng.numbers(left, *a),
-        rng.scales(),
-        rng.numbers(left),
-        rng.numbers(right, *b),
-        rng.scales(*sizes),
-        rng.numbers(right, *sizes),
-        c,
-        np.asarray(rng.scales() * 20, np.float32) if is_quantized else None,
-        rng.numbers(left) if is_quantized else None,
+    attributes, a, b = _draw_turns(rng)
+    left, right = rng.choose((("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")))
+    each = "[columns]" if rng.flip() else ""
+    c = rng.choose(("", "[columns]", "[1,columns]", "[rows,columns]", "[rows,1]"))
+    result = rng.choose(("float32(0.1:2) L", "- -"))
+    signature = f"L{a} scale L R{b} scale{each} R{each} ?int32(-9999:9999){c} {result}"
+    sizes = rng.sizes(rows=20, depth=20, columns=20)
+    return ContribCase(
+        op_type, rng.arrays(signature, sizes, L=left, R=right), {**attributes, "alpha": rng.choose((1.0, 0.75, 2.0))}
     )
-    attributes = {"transA": turns[0], "transB": turns[1], "alpha": float(np.float32(rng.choose((1.0, 0.7, 2.0))))}
-    return ContribCase(op_type, inputs, attributes)
-
-
-# Normalizations, activations and products with fused operators, and operators of ONNX's own domain
-
-_EPSILON = 1e-5
-
-
-@draws("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-def _draw_skip(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.choose((np.float32, np.float32, np.float16))
-    batch, steps, hidden = rng.sizes(3)
-    hidden = rng.choose((hidden, 16, 64))
-    shape = (batch, steps, hidden)
-    skip = rng.choose((shape, (1, steps, hidden), (steps, hidden)))
-    optional = [rng.maybe(rng.floats(hidden, dtype=dtype)) for _ in range(2)]
-    inputs = (
-        rng.floats(*shape, dtype=dtype),
-        rng.floats(*skip, dtype=dtype),
-        rng.floats(hidden, dtype=dtype),
-        *(optional if op_type == "SkipLayerNormalization" else optional[:1]),
-    )
-    outputs = (True, False, False, True) if rng.flip() else (True,)
-    return ContribCase(op_type, inputs, {"epsilon": _EPSILON}, outputs)
-
-
-@draws("SimplifiedLayerNormalization")
-def _draw_simplified_layer_normalization(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.choose((np.float32, np.float64, np.float16))
-    shape = rng.sizes(3)
-    axis = rng.integer(-3, 3)
-    inputs = (rng.floats(*shape, dtype=dtype), rng.floats(*shape[axis:], dtype=dtype))
-    return ContribCase(op_type, inputs, {"axis": axis, "epsilon": _EPSILON}, (True, rng.flip()), domain="")
-
-
-@draws("LayerNormalization")
-def _draw_layer_normalization(rng: Generator, op_type: str) -> ContribCase:
-    # Without float64: ONNX computes its statistics in float32, ONNX Runtime in float64.
-    dtype = rng.float_type()
-    shape = rng.sizes(3)
-    axis = rng.integer(-3, 3)
-    bias = rng.maybe(rng.floats(*shape[axis:], dtype=dtype))
-    inputs = (rng.floats(*shape, dtype=dtype), rng.floats(*shape[axis:], dtype=dtype), bias)
-    attributes = {"axis": axis, "epsilon": _EPSILON}
-    outputs = (True, rng.flip(), rng.flip())
-    return ContribCase(op_type, inputs, attributes, outputs, domain="", opset=rng.integer(9, 17))
-
-
-@draws("MeanVarianceNormalization")
-def _draw_mean_variance_normalization(rng: Generator, op_type: str) -> ContribCase:
-    attributes = {name: rng.bit() for name in ("across_channels", "normalize_variance")}
-    inputs = (rng.floats(*rng.sizes(4)),)
-    return ContribCase(op_type, inputs, attributes, domain="", opset=8)
-
-
-@draws("ThresholdedRelu")
-def _draw_thresholded_relu(rng: Generator, op_type: str) -> ContribCase:
-    attributes = {"alpha": rng.number(0.2, 2)}
-    return ContribCase(op_type, (rng.floats(*rng.sizes(3)),), attributes, domain="", opset=9)
-
-
-def _draw_ids(rng: Generator, count: int, *sizes: int) -> Any:
-    return rng.ints(0, count, sizes, dtype=np.int32)
-
-
-@draws("EmbedLayerNormalization")
-def _draw_embed_layer_normalization(rng: Generator, op_type: str) -> ContribCase:
-    batch, steps = rng.sizes(2)
-    hidden, has_segments = rng.choose((8, 16)), rng.flip()
-    positions = rng.choose((None, _draw_ids(rng, 9, batch, steps), _draw_ids(rng, 9, 1, steps)))
-    inputs = (
-        _draw_ids(rng, 20, batch, steps),
-        _draw_ids(rng, 2, batch, steps) if has_segments else None,
-        rng.floats(20, hidden),
-        rng.floats(9, hidden),
-        rng.floats(2, hidden) if has_segments else None,
-        rng.floats(hidden),
-        rng.floats(hidden),
-        rng.maybe(_draw_ids(rng, 2, batch, steps)),
-        positions,
-    )
-    return ContribCase(op_type, inputs, {"epsilon": _EPSILON}, rng.choose(((True, True), (True, True, True))))
-
-
-@draws("QEmbedLayerNormalization")
-def _draw_qembed_layer_normalization(rng: Generator, op_type: str) -> ContribCase:
-    batch, steps = rng.sizes(2)
-    hidden, has_segments, dtype = 16, rng.flip(), rng.choose((np.int8, np.uint8))
-    tables = [rng.numbers(dtype, *shape) for shape in ((20, hidden), (9, hidden), (2, hidden), (hidden,), (hidden,))]
-    scales, zeros = [rng.scales() for _ in range(5)], [rng.numbers(dtype) for _ in range(5)]
-    segments = _draw_ids(rng, 2, batch, steps)
-    if not has_segments:
-        tables[2] = scales[2] = zeros[2] = segments = None
-    mask = rng.maybe(_draw_ids(rng, 2, batch, steps))
-    inputs = (_draw_ids(rng, 20, batch, steps), segments, *tables, mask, *scales, *zeros)
-    return ContribCase(op_type, inputs, {"epsilon": _EPSILON}, (True, True))
-
-
-@draws("BiasGelu", "FastGelu", "Gelu", "QuickGelu")
-def _draw_activation(rng: Generator, op_type: str) -> ContribCase:
-    shape = (*rng.sizes(2), 16)
-    inputs: tuple[Any, ...] = (rng.floats(*shape, scale=3),)
-    if op_type == "BiasGelu" or (op_type == "FastGelu" and rng.flip()):
-        inputs = (*inputs, rng.floats(16))
-    attributes = {"alpha": rng.number(0.5, 2)} if op_type == "QuickGelu" and rng.flip() else {}
-    return ContribCase(op_type, inputs, attributes)
-
-
-@draws("ScaledSiLU")
-def _draw_scaled_si_lu(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.float_type()
-    scale = rng.maybe(np.asarray(rng.uniform(0.5, 2), rng.float_type()))
-    return ContribCase(op_type, (rng.floats(*rng.sizes(3), dtype=dtype), scale), {"alpha": 0.5})
 
 
 @draws("FusedMatMul", "TransposeMatMul")
 def _draw_product(rng: Generator, op_type: str) -> ContribCase:
-    dtype = np.float64 if op_type == "FusedMatMul" and rng.integers(4) == 0 else np.float32
-    rows, depth, columns = rng.sizes(3, 9)
     lead = rng.choose(((), (2,), (2, 3)))
-    turns = [rng.bit(), rng.bit()]
-    moves = [rng.bit(), rng.bit()] if op_type == "FusedMatMul" and lead else [0, 0]
-    shapes = [_turned(lead, rows, depth, turns[0], moves[0]), _turned(lead, depth, columns, turns[1], moves[1])]
-    attributes: dict[str, Any] = {"transA": turns[0], "transB": turns[1], "alpha": rng.number(0.1, 2)}
-    if any(moves):
-        attributes |= {"transBatchA": moves[0], "transBatchB": moves[1]}
-    return ContribCase(op_type, tuple(rng.floats(*shape, dtype=dtype) for shape in shapes), attributes)
-
-
-def _turned(lead: tuple[int, ...], rows: int, columns: int, swaps: int, moves: int) -> tuple[int, ...]:
-    shape = (*lead, columns, rows) if swaps else (*lead, rows, columns)
-    return (shape[-2], *shape[:-2], shape[-1]) if moves else shape
+    rows, depth, columns = rng.counts(1, 10, 3)
+    attributes: dict[str, Any] = {"alpha": rng.choose((0.25, 1.5))}
+    shapes = []
+    for name, sizes in (("A", (rows, depth)), ("B", (depth, columns))):
+        swaps, moves = rng.integer(2), rng.integer(2) if op_type == "FusedMatMul" and lead else 0
+        attributes |= {f"trans{name}": swaps} | ({f"transBatch{name}": moves} if moves else {})
+        shape = [*lead, *(reversed(sizes) if swaps else sizes)]
+        shapes.append([shape[-2], *shape[:-2], shape[-1]] if moves else shape)
+    kind = "float64" if op_type == "FusedMatMul" and rng.integer(4) == 0 else "float32"
+    return ContribCase(op_type, rng.arrays(f"{kind}{shapes[0]} {kind}{shapes[1]}"), attributes)
 
 
 _GEMM: Mapping[str, dict[str, float]] = {
-    "": {},
-    "Relu": {},
-    "Tanh": {},
-    "Sigmoid": {},
-    "Softplus": {},
-    "Softsign": {},
+    **{name: {} for name in ("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign")},
     "LeakyRelu": {"activation_alpha": 0.25},
     "Elu": {"activation_alpha": 0.5},
     "HardSigmoid": {"activation_alpha": 0.25, "activation_beta": 0.5},
-    "ThresholdedRelu": {"activation_alpha": 0.75},
-    "Celu": {"activation_alpha": 0.75},
-    "ParametricSoftplus": {"activation_alpha": 0.5, "activation_beta": 1.25},
-    "ScaledTanh": {"activation_alpha": 0.5, "activation_beta": 1.25},
+    **{name: {"activation_alpha": 0.75} for name in ("ThresholdedRelu", "Celu")},
+    **{name: {"activation_alpha": 0.5, "activation_beta": 1.25} for name in ("ParametricSoftplus", "ScaledTanh")},
 }
 
 
 @draws("FusedGemm")
 def _draw_fused_gemm(rng: Generator, op_type: str) -> ContribCase:
-    rows, depth, columns = rng.sizes(3, 9)
-    turns = (rng.bit(), rng.bit())
-    name = rng.choose(tuple(_GEMM)[1:])
-    shapes = ((depth, rows) if turns[0] else (rows, depth), (columns, depth) if turns[1] else (depth, columns))
-    c = rng.maybe(rng.floats(*rng.choose(((columns,), (1, columns), (rows, columns), (rows, 1)))))
-    attributes = {"transA": turns[0], "transB": turns[1], "alpha": 0.5, "beta": 2.0, "activation": name, **_GEMM[name]}
-    return ContribCase(op_type, (*(rng.floats(*shape) for shape in shapes), c), attributes)
-
-
-@draws("FusedConv")
-def _draw_fused_conv(rng: Generator, op_type: str) -> ContribCase:
-    rank = rng.integer(1, 3)
-    attributes = draw_windows(rng, rank, dilates=True)
-    attributes.pop("auto_pad", None)
-    group, outputs, channels = rng.choose(((1, 4, 3), (2, 4, 3), (3, 3, 1)))
-    name, parameters = rng.choose(
-        (
-            *(("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("HardSwish", ())),
-            *(("LeakyRelu", (0.25,)), ("Clip", (-0.5, 0.75)), ("HardSigmoid", (0.25, 0.5))),
-        )
-    )
-    attributes |= {"group": group, "activation": name} | ({"activation_params": list(parameters)} if parameters else {})
-    x = rng.floats(2, group * channels, *rng.counts(7, 10, rank))
-    w = rng.floats(outputs, channels, *attributes["kernel_shape"])
-    return ContribCase(op_type, (x, w, rng.maybe(rng.floats(outputs))), attributes)
-
-
-@draws("ConvTransposeWithDynamicPads")
-def _draw_conv_transpose_with_dynamic_pads(rng: Generator, op_type: str) -> ContribCase:
-    group, kernel = rng.choose((1, 2)), list(rng.counts(2, 4, 2))
-    attributes = {"group": group, "kernel_shape": kernel, "strides": list(rng.counts(1, 3, 2))}
-    inputs = (
-        rng.floats(2, 2 * group, 5, 6),
-        rng.floats(2 * group, 3, *kernel),
-        rng.ints(0, 2, 4, dtype=np.int64),
-        rng.maybe(rng.floats(3 * group)),
-    )
-    return ContribCase(op_type, inputs, attributes)
-
-
-@draws("BranchwiseRMSNorm")
-def _draw_branchwise_rmsnorm(rng: Generator, op_type: str) -> ContribCase:
-    dtype, branches, size = rng.float_type(), rng.integer(1, 5), rng.choose((4, 8))
-    is_flat = rng.flip()
-    scale_shape = rng.choose((None, (branches * size,), (branches, size), (size,)))
-    shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
-    scale = None if scale_shape is None else rng.floats(*scale_shape, dtype=rng.float_type())
-    return ContribCase(op_type, (rng.floats(*shape, dtype=dtype), scale), {"num_branches": branches} if is_flat else {})
-
-
-@draws("GatedRMSNorm")
-def _draw_gated_rmsnorm(rng: Generator, op_type: str) -> ContribCase:
-    dtype, heads, size = rng.float_type(), rng.integer(1, 4), rng.choose((4, 8))
-    x, gate = (rng.floats(2, 3, heads * size, dtype=dtype) for _ in range(2))
-    attributes = {"activation": rng.choose(("silu", "swish", "sigmoid")), "epsilon": _EPSILON}
-    return ContribCase(op_type, (x, rng.floats(size, dtype=dtype), gate), attributes)
-
-
-@draws("EngramGate")
-def _draw_engram_gate(rng: Generator, op_type: str) -> ContribCase:
-    dtype, streams, size = rng.float_type(), rng.integer(1, 4), rng.choose((4, 8))
-    key, query = (rng.floats(2, 3, streams, size, dtype=dtype) for _ in range(2))
-    scales = [rng.floats(streams, size, dtype=dtype) for _ in range(3)]
-    has_norm = rng.flip()
-    inputs = (key, query, rng.floats(2, 3, size, dtype=dtype), *scales[: 3 if has_norm else 2])
-    return ContribCase(op_type, inputs, {}, (True, True) if has_norm else (True,))
-
-
-@draws("HyperConnectionPreMix")
-def _draw_hyper_connection_pre_mix(rng: Generator, op_type: str) -> ContribCase:
-    dtype, branches, size, is_flat = rng.float_type(), rng.integer(1, 5), 8, rng.flip()
-    gates = [(2, 3, branches), (2, 3, branches, 1), (2, 3, branches, size), *([(2, 3, branches * size)] if is_flat else [])]
-    shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
-    attributes: dict[str, Any] = {"reduction_scale": 0.5} | ({"num_branches": branches} if is_flat else {})
-    gate = rng.floats(*rng.choose(gates), dtype=rng.float_type())
-    return ContribCase(op_type, (rng.floats(*shape, dtype=dtype), gate), attributes)
-
-
-@draws("HyperConnectionPostMix")
-def _draw_hyper_connection_post_mix(rng: Generator, op_type: str) -> ContribCase:
-    dtype, mixed, branches, size = rng.float_type(), rng.float_type(), 3, 8
-    is_flat = rng.flip()
-    shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
-    gate = rng.floats(*rng.choose(((2, 3, branches), (2, 3, branches, 1), (2, 3, branches, size))), dtype=mixed)
-    mix = rng.maybe(rng.floats(2, 3, branches, branches, dtype=mixed))
-    inputs = (rng.floats(*shape, dtype=dtype), rng.floats(2, 3, size, dtype=dtype), gate, mix)
-    return ContribCase(op_type, inputs, {"num_branches": branches} if is_flat else {})
-
-
-@draws("GatedAdd")
-def _draw_gated_add(rng: Generator, op_type: str) -> ContribCase:
-    dtype, shape = rng.float_type(), rng.sizes(3)
-    x, y = (rng.floats(*shape, dtype=dtype) for _ in range(2))
-    return ContribCase(op_type, (x, y, rng.floats(*shape[:-1], 1, dtype=dtype)))
-
-
-# Operators on axes, images and tokens, and operators in ONNX's own domain that only ONNX Runtime supports
-
-_TYPES = (np.float32, np.float64, np.int64, np.int32, np.uint8, np.int8)
-
-
-def _draw_any(rng: Generator, *sizes: int) -> Any:
-    dtype = rng.choose(_TYPES)
-    return rng.floats(*sizes, dtype=dtype) if np.dtype(dtype).kind == "f" else rng.numbers(dtype, *sizes)
-
-
-@draws("ExpandDims")
-def _draw_expand_dims(rng: Generator, op_type: str) -> ContribCase:
-    rank = rng.integer(1, 4)
-    return ContribCase(op_type, (_draw_any(rng, *rng.sizes(rank)), rng.ints(-rank - 1, rank + 1, dtype=np.int32)))
-
-
-@draws("GatherND")
-def _draw_gather_nd(rng: Generator, op_type: str) -> ContribCase:
-    shape = (4, 5, 3)
-    depth = rng.integer(1, 4)
-    columns = [rng.integers(-size, size, (2, 3)) for size in shape[:depth]]
-    return ContribCase(op_type, (_draw_any(rng, *shape), np.stack(columns, axis=-1).astype(rng.choose((np.int32, np.int64)))))
-
-
-@draws("Trilu")
-def _draw_trilu(rng: Generator, op_type: str) -> ContribCase:
-    x = _draw_any(rng, *rng.sizes(rng.integer(2, 4)))
-    x = x.astype(rng.choose((np.float32, np.float64, np.int64)))
-    return ContribCase(op_type, (x, rng.maybe(rng.ints(-4, 5, dtype=np.int64))), {"upper": rng.bit()})
-
-
-@draws("UnfoldTensor")
-def _draw_unfold_tensor(rng: Generator, op_type: str) -> ContribCase:
-    rank = rng.integer(1, 4)
-    shape = rng.counts(4, 8, rank)
-    dtype = rng.choose((np.float32, np.float64, np.int32, np.int64))
-    attributes = {"dim": rng.integer(-rank, rank), "size": rng.integer(1, 5), "step": rng.integer(1, 4)}
-    return ContribCase(op_type, (rng.floats(*shape, scale=9, dtype=dtype),), attributes)
-
-
-@draws("CDist")
-def _draw_cdist(rng: Generator, op_type: str) -> ContribCase:
-    dtype, (rows, others, size) = rng.choose((np.float32, np.float64)), rng.sizes(3, 9)
-    inputs = (rng.floats(rows, size, dtype=dtype), rng.floats(others, size, dtype=dtype))
-    return ContribCase(op_type, inputs, {"metric": rng.choose(("euclidean", "sqeuclidean"))}, tolerance=1e-3)
+    attributes, a, b = _draw_turns(rng)
+    c = rng.choose(("[columns]", "[1,columns]", "[rows,columns]", "[rows,1]"))
+    name = rng.choose(tuple(_GEMM))
+    attributes |= {"alpha": 0.5, "beta": 2.0, "activation": name, **_GEMM[name]}
+    return ContribCase(op_type, rng.arrays(f"float32{a} float32{b} ?float32{c}"), attributes)
 
 
 @draws("Inverse")
@@ -672,171 +502,87 @@ def _draw_inverse(rng: Generator, op_type: str) -> ContribCase:
     return ContribCase(op_type, (x.astype(dtype),), tolerance=1e-3)
 
 
-@draws("Range")
-def _draw_range(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.choose((np.int16, np.int32, np.int64, np.float32, np.float64))
-    start, limit = (np.asarray(value, dtype) for value in (rng.integers(-5, 5), rng.integers(6, 20)))
-    delta = rng.choose((None, np.asarray(2, dtype), np.asarray(-1, dtype)))
-    values = (limit, start, delta) if delta is not None and delta < 0 else (start, limit, delta)
-    is_vector = rng.flip()
-    return ContribCase(op_type, tuple(value if value is None or not is_vector else value.reshape(1) for value in values))
-
-
-@draws("Pad")
-def _draw_pad(rng: Generator, op_type: str) -> ContribCase:
-    rank = rng.integer(1, 4)
-    pads = rng.ints(0, 3, 2 * rank, dtype=np.int64)
-    value = np.asarray(rng.standard_normal(), np.float32)
-    x = rng.floats(*rng.counts(3, 6, rank))
-    pads = pads.reshape(rng.choose(((2 * rank,), (1, 2 * rank))))
-    values = rng.choose((None, value, value.reshape(1)))
-    return ContribCase(op_type, (x, pads, values), {"mode": rng.choose(("constant", "edge", "reflect"))})
+# Texts, numbers of tokens, and hashes
 
 
 @draws("Unique")
 def _draw_unique(rng: Generator, op_type: str) -> ContribCase:
-    return ContribCase(op_type, (rng.ints(0, 6, rng.integer(1, 12), dtype=np.float32),), {}, (True, True, True))
-
-
-@draws("DynamicTimeWarping")
-def _draw_dynamic_time_warping(rng: Generator, op_type: str) -> ContribCase:
-    shape = rng.sizes(2, 9)
-    return ContribCase(op_type, (rng.floats(*rng.choose((shape, (1, *shape)))),))
-
-
-@draws("CropAndResize")
-def _draw_crop_and_resize(rng: Generator, op_type: str) -> ContribCase:
-    count = rng.integer(1, 5)
-    corners = rng.uniform(-0.2, 1.2, (count, 4))
-    inputs = (
-        rng.floats(2, 3, 7, 9),
-        corners.astype(np.float32),
-        rng.ints(0, 2, count, dtype=np.int32),
-        rng.ints(1, 6, 2, dtype=np.int32),
-    )
-    attributes = {"mode": rng.choose(("bilinear", "nearest")), "extrapolation_value": float(np.float32(rng.standard_normal()))}
-    return ContribCase(op_type, inputs, attributes)
-
-
-@draws("GridSample")
-def _draw_grid_sample(rng: Generator, op_type: str) -> ContribCase:
-    attributes = {
-        "mode": rng.choose(("bilinear", "nearest", "bicubic")),
-        "align_corners": rng.bit(),
-        "padding_mode": rng.choose(("zeros", "border", "reflection")),
-    }
-    grid = rng.uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
-    return ContribCase(op_type, (rng.floats(2, 3, 6, 7), grid), attributes)
-
-
-@draws("MaxpoolWithMask")
-def _draw_maxpool_with_mask(rng: Generator, op_type: str) -> ContribCase:
-    rank = rng.integer(1, 4)
-    attributes = draw_windows(rng, rank, dilates=False)
-    shape = (2, 3, *rng.counts(7, 10, rank))
-    mask = np.asarray(rng.integers(0, 4, (1, 1, *shape[2:])) > 0, np.int32)
-    return ContribCase(op_type, (rng.floats(*shape), mask), attributes)
+    return ContribCase(op_type, (rng.integers(0, 6, rng.integer(1, 12)).astype(np.float32),), {}, (True, True, True))
 
 
 @draws("WordConvEmbedding")
 def _draw_word_conv_embedding(rng: Generator, op_type: str) -> ContribCase:
-    words, letters, size, filters, window = rng.integer(1, 4), rng.integer(4, 9), 5, 6, rng.integer(1, 4)
-    ids = rng.ints(1, 20, (words, letters), dtype=np.int32)
-    for word in ids:
-        word[rng.integer(1, letters + 1) :] = 0
-    inputs = (ids, rng.floats(filters, 1, window, size), rng.floats(filters), rng.floats(20, size))
-    return ContribCase(op_type, inputs, {})
-
-
-@draws("NGramRepeatBlock")
-def _draw_ngram_repeat_block(rng: Generator, op_type: str) -> ContribCase:
-    ids = np.asarray(rng.integers(0, 4, (3, rng.integer(1, 12))), np.int64)
-    return ContribCase(op_type, (ids, rng.floats(3, 5)), {"ngram_size": rng.integer(1, 5)})
+    sizes = rng.sizes(words=4, letters=(4, 9), window=4)
+    inputs = rng.arrays("int32(1:20)[words,letters] float32[6,1,window,5] float32[6] float32[20,5]", sizes)
+    for word in inputs[0]:
+        word[rng.integer(1, sizes["letters"] + 1) :] = 0
+    return ContribCase(op_type, inputs)
 
 
 @draws("BifurcationDetector")
 def _draw_bifurcation_detector(rng: Generator, op_type: str) -> ContribCase:
-    source = rng.ints(0, 5, rng.integer(4, 12), dtype=np.int64)
-    start = int(rng.integers(0, len(source)))
-    current = rng.ints(0, 5, rng.integer(1, 6), dtype=np.int64)
-    predicted = rng.ints(0, 5, len(source) + 1 - start, dtype=np.int64)
-    share = int(rng.integers(0, len(source) - start + 1))
+    (source,) = rng.arrays("int64(0:5)[source]", rng.sizes(source=(4, 12)))
+    start = rng.integer(len(source))
+    current, predicted = rng.arrays(f"int64(0:5)[current] int64(0:5)[{len(source) + 1 - start}]")
+    share = rng.integer(len(source) - start + 1)
     predicted[:share] = source[start : start + share]
     least = rng.integer(1, 3)
-    attributes = {"min_ngram_size": least, "max_ngram_size": least + rng.integer(0, 3)}
-    inputs = (source, current, np.asarray(start, np.int64), rng.maybe(predicted))
-    return ContribCase(op_type, inputs, attributes, (True, True))
+    attributes = {"min_ngram_size": least, "max_ngram_size": least + rng.integer(3)}
+    return ContribCase(op_type, (source, current, np.array(start), rng.maybe(predicted)), attributes, (True, True))
 
 
 @draws("MurmurHash3")
 def _draw_murmur_hash3(rng: Generator, op_type: str) -> ContribCase:
-    kind, shape = rng.choose((np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64, object)), rng.sizes(2)
-    if kind is object:
-        texts = ["".join(chr(97 + int(code)) for code in rng.integers(0, 26, rng.integer(0, 9))) for _ in range(np.prod(shape))]
-        x = np.asarray(texts, object).reshape(shape)
-    else:
-        x = rng.floats(*shape, dtype=kind) if np.dtype(kind).kind == "f" else rng.numbers(np.int32, *shape).astype(kind)
-    return ContribCase(op_type, (x,), {"positive": rng.bit(), "seed": rng.integer(0, 9)})
+    (x,) = rng.arrays("A(-999:999)[a,b]", A=("int32", "uint32", "int64", "uint64", "float32", "float64"))
+    texts = np.array([["", "a"], ["text of a few words", "größe"]], object)
+    return ContribCase(op_type, (rng.choose((x, x, texts)),), {"positive": rng.integer(2), "seed": rng.integer(9)})
 
 
 @draws("Tokenizer")
 def _draw_tokenizer(rng: Generator, op_type: str) -> ContribCase:
-    letters = list("ab ,")
-    texts = ["".join(rng.choose(letters) for _ in range(rng.integer(1, 9))) for _ in range(4)]
-    attributes: dict[str, Any] = {"mark": 0, "mincharnum": rng.integer(1, 3), "pad_value": "#"}
-    attributes |= rng.choose(({"separators": [" "]}, {"separators": [" ", ","]}, {"separators": [""]}, {"tokenexp": "[a-b]+"}))
-    attributes["mincharnum"] = 1 if attributes.get("separators") == [""] else attributes["mincharnum"]
-    return ContribCase(op_type, (np.asarray(texts, object).reshape(rng.choose(((4,), (2, 2)))),), attributes)
-
-
-@draws("NGramHashMapping")
-def _draw_ngram_hash_mapping(rng: Generator, op_type: str) -> ContribCase:
-    dtype, reach, heads = rng.choose((np.int32, np.int64)), rng.integer(1, 4), rng.integer(1, 3)
-    batch, steps = rng.sizes(2)
-    has_eos = rng.flip()
-    inputs = (
-        rng.ints(0, 9, (batch, steps), dtype=dtype),
-        np.asarray(rng.integers(1, 2**20, reach + 1) * 2 + 1, dtype),
-        rng.ints(3, 99, reach * heads, dtype=dtype),
-        rng.maybe(rng.ints(0, 9, (batch, reach), dtype=dtype)),
-        rng.maybe(rng.ints(0, 99, reach * heads, dtype=dtype)),
-        np.asarray(2, dtype) if has_eos else None,
-        rng.maybe(np.sort(rng.ints(0, 3, (batch, steps), dtype=np.int32), axis=1)),
+    texts = ["".join(rng.choose("ab ,") for _ in range(rng.integer(1, 9))) for _ in range(4)]
+    rule: dict[str, Any] = rng.choose(
+        ({"separators": [" "]}, {"separators": [" ", ","]}, {"separators": [""]}, {"tokenexp": "[a-b]+"})
     )
-    attributes = {"pad_id": 0, "n_head_per_ngram": heads, "max_ngram_size": reach + 1, "reset_on_eos": rng.bit()}
-    return ContribCase(op_type, inputs, attributes, (True, True))
+    least = 1 if rule.get("separators") == [""] else rng.integer(1, 3)
+    x = np.array(texts, object).reshape(rng.choose(((4,), (2, 2))))
+    return ContribCase(op_type, (x,), {"mark": 0, "mincharnum": least, "pad_value": "#", **rule})
 
 
-_LEGACY = {
-    "Affine": ("alpha", "beta"), "Scale": ("scale",), "ScaledTanh": ("alpha", "beta"), "ParametricSoftplus": ("alpha", "beta")
-}  # fmt: skip
-"""Operator of ONNX's own domain up to opset 9 -> its attributes."""
+def _draw_lengths(rng: Generator) -> tuple[Any, dict[str, int]]:
+    """Returns the bounds of packed sequences, and sizes: the number of the sequences as batch, and of their tokens."""
+    lengths = rng.counts(1, 5, rng.integer(1, 4))
+    return np.cumsum([0, *lengths], dtype=np.int32), {"batch": len(lengths), "tokens": sum(lengths)}
 
 
-@draws(*_LEGACY)
-def _draw_legacy(rng: Generator, op_type: str) -> ContribCase:
-    attributes = {name: rng.number(0.2, 2) for name in _LEGACY[op_type]}
-    return ContribCase(op_type, (rng.floats(*rng.sizes(3)),), attributes, domain="", opset=9)
+def _draw_capacity(rng: Generator) -> dict[str, Any]:
+    """Returns the attribute for the capacity of state updates, a third of the time."""
+    return {} if rng.integer(3) else {"state_update_capacity": 3}
 
 
-@draws("ImageScaler")
-def _draw_image_scaler(rng: Generator, op_type: str) -> ContribCase:
-    attributes = {"scale": 0.5, "bias": [0.5, -1.0, 0.25]}
-    return ContribCase(op_type, (rng.floats(2, 3, 4, 5),), attributes, domain="", opset=9)
-
-
-@draws("Crop")
-def _draw_crop(rng: Generator, op_type: str) -> ContribCase:
-    attributes = {"border": list(rng.counts(0, 3, 4))} | ({"scale": [2, 3]} if rng.flip() else {})
-    return ContribCase(op_type, (rng.floats(2, 3, 7, 8),), attributes, domain="", opset=9)
-
-
-@draws("DynamicSlice")
-def _draw_dynamic_slice(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.choose((np.int32, np.int64))
-    bounds = [rng.ints(*limits, 3, dtype=dtype) for limits in ((-3, 2), (2, 9))]
-    axes = rng.choose((None, np.asarray([0, 1, 2], dtype), np.asarray([2, 0, 1], dtype)))
-    return ContribCase(op_type, (_draw_any(rng, 5, 6, 7), *bounds, axes), domain="", opset=9)
+@draws("NGramHashMapping", "VarlenNGramHashMapping")
+def _draw_ngram_hash_mapping(rng: Generator, op_type: str) -> ContribCase:
+    is_packed, kind = op_type.startswith("Varlen"), rng.choose(("int32", "int64"))
+    bounds, sizes = _draw_lengths(rng) if is_packed else (None, rng.sizes(batch=7, steps=7))
+    sizes |= rng.sizes(reach=4, heads=3)
+    capacity = _draw_capacity(rng) if is_packed else {}
+    tokens = "tokens" if is_packed else "batch,steps"
+    signature = f"N(0:9)[{tokens}] N(1:1048576)[reach+1] N(3:99)[reach*heads] ?N(0:9)[batch,reach] ?N(0:99)[reach*heads] ?N(2:3)"
+    ids, multipliers, moduli, past, offsets, end = rng.arrays(signature, sizes, N=kind)
+    segments, updates = rng.arrays(f"?int32(0:3)[{tokens}] {'int32(0:5)[batch]' if capacity else '-'}", sizes)
+    segments = None if segments is None else np.sort(segments, axis=-1)
+    attributes = {
+        "pad_id": 0,
+        "n_head_per_ngram": sizes["heads"],
+        "max_ngram_size": sizes["reach"] + 1,
+        "reset_on_eos": rng.integer(2),
+    }
+    inputs = (ids, multipliers * 2 + 1, moduli)
+    if not is_packed:
+        return ContribCase(op_type, (*inputs, past, offsets, end, segments), attributes, (True, True))
+    before = None if segments is None or past is None else np.zeros(past.shape, np.int32)
+    outputs = (True, True, segments is not None, bool(capacity))
+    return ContribCase(op_type, (*inputs, bounds, past, offsets, end, segments, before, updates), attributes | capacity, outputs)
 
 
 # Weights quantized in blocks, and mixtures of experts
@@ -844,586 +590,339 @@ def _draw_dynamic_slice(rng: Generator, op_type: str) -> ContribCase:
 
 @draws("MatMulNBits")
 def _draw_mat_mul_nbits(rng: Generator, op_type: str) -> ContribCase:
-    bits, size = rng.choose((2, 4, 8)), rng.choose((16, 32, 64))
-    depth, columns = rng.integer(1, 130), rng.integer(1, 40)
+    bits, size, depth, columns = rng.choose((2, 4, 8)), rng.choose((16, 32, 64)), rng.integer(1, 130), rng.integer(1, 40)
     blocks = -(-depth // size)
-    dtype = rng.choose((np.float32, np.float32, np.float16))
-    lead = rng.choose(((1,), (3,), (2, 3)))
-    zeros = rng.choose(
-        (
-            None,
-            rng.numbers(np.uint8, columns, -(-blocks * bits // 8)),
-            None if bits == 8 else rng.floats(columns, blocks, scale=4, dtype=dtype),
-        )
-    )
-    inputs = (
-        rng.floats(*lead, depth, dtype=dtype),
-        rng.numbers(np.uint8, columns, blocks, size * bits // 8),
-        rng.scales(columns, blocks).astype(dtype),
-        zeros,
-        None,
-        rng.maybe(rng.floats(columns, dtype=dtype)),
+    zeros = ["-", f"uint8[{columns},{-(-blocks * bits // 8)}]", *([] if bits == 8 else [f"T(-6:6)[{columns},{blocks}]"])]
+    inputs = rng.arrays(
+        f"T[{rng.choose(('1', '3', '2,3'))},{depth}] uint8[{columns},{blocks},{size * bits // 8}] T(0.005:0.1)[{columns},{blocks}] "
+        f"{rng.choose(zeros)} - ?T[{columns}]"
     )
     attributes = {"K": depth, "N": columns, "bits": bits, "block_size": size}
-    return ContribCase(op_type, inputs, attributes, constants=rng.constants(1, 2, 3), tolerance=1e-3)
+    return ContribCase(op_type, inputs, attributes, constants=frozenset({1, 2, 3} if rng.flip() else ()), tolerance=1e-3)
 
 
 @draws("MatMulBnb4")
 def _draw_mat_mul_bnb4(rng: Generator, op_type: str) -> ContribCase:
     size, depth, columns = rng.choose((16, 32, 64)), rng.integer(1, 70), rng.integer(1, 20)
     count = depth * columns
-    inputs = (
-        rng.floats(*rng.choose(((3,), (2, 3))), depth),
-        rng.numbers(np.uint8, (count + 1) // 2),
-        rng.scales(-(-count // size)),
-    )
-    return ContribCase(
-        "MatMulBnb4", inputs, {"K": depth, "N": columns, "block_size": size, "quant_type": rng.bit()}, tolerance=1e-3
-    )
+    inputs = rng.arrays(f"float32[{rng.choose(('3', '2,3'))},{depth}] uint8[{(count + 1) // 2}] scale[{-(-count // size)}]")
+    attributes = {"K": depth, "N": columns, "block_size": size, "quant_type": rng.integer(2)}
+    return ContribCase(op_type, inputs, attributes, tolerance=1e-3)
 
 
 @draws("MatMulFpQ4")
 def _draw_mat_mul_fp_q4(rng: Generator, op_type: str) -> ContribCase:
-    kind, columns, size = rng.integer(2), rng.integer(1, 9), 32
-    blocks = rng.integer(1, 4)
-    depth = blocks * size
-    cells = [rng.scales(columns, blocks, 1).view(np.uint8)]
-    if kind == 1:
-        cells.append(rng.ints(0, 16, (columns, blocks, 1), dtype=np.uint8))
-    blob = np.concatenate([*cells, rng.numbers(np.uint8, columns, blocks, size // 2)], axis=-1).reshape(-1)
-    inputs = (rng.floats(3, depth), blob, np.asarray([depth, columns], np.int64))
-    return ContribCase(op_type, inputs, {"blk_quant_type": kind}, constants=frozenset({1, 2}), tolerance=1e-3)
+    has_zeros, sizes = rng.integer(2), rng.sizes(columns=9, blocks=4)
+    scales, zeros, codes = rng.arrays("scale[columns,blocks,1] uint8(0:16)[columns,blocks,1] uint8[columns,blocks,16]", sizes)
+    blob = np.concatenate([scales.view(np.uint8), *([zeros] if has_zeros else []), codes], axis=-1).reshape(-1)
+    depth = 32 * sizes["blocks"]
+    inputs = (*rng.arrays(f"float32[3,{depth}]"), blob, np.array([depth, sizes["columns"]]))
+    return ContribCase(op_type, inputs, {"blk_quant_type": has_zeros}, constants=frozenset({1, 2}), tolerance=1e-3)
+
+
+_INDICES = ("I(-6:6)", "I(-6:6)[3]", "I(-6:6)[2,3]")
 
 
 @draws("GatherBlockQuantized")
 def _draw_gather_block_quantized(rng: Generator, op_type: str) -> ContribCase:
-    indices = np.asarray(rng.integers(-6, 6, rng.choose(((), (3,), (2, 3)))), rng.choose((np.int32, np.int64)))
-    target = rng.float_type()
-    if rng.flip():
-        bits, size = rng.choose((4, 8)), rng.choose((16, 32))
-        blocks = rng.integer(1, 4)
-        x = rng.numbers(np.uint8, 6, blocks * size * bits // 8)
-        zeros = rng.maybe(rng.numbers(np.uint8, 6, -(-blocks * bits // 8)))
-        inputs = (x, indices, rng.scales(6, blocks).astype(target), zeros)
+    indices, kind = rng.choose(_INDICES), rng.choose(("uint8", "int4", "uint4"))
+    if kind == "uint8":
+        bits, size, blocks = rng.choose((4, 8)), rng.choose((16, 32)), rng.integer(1, 4)
+        shapes = [6, blocks * size * bits // 8], [6, blocks], [6, -(-blocks * bits // 8)]
         attributes = {"bits": bits, "block_size": size, "gather_axis": 0, "quantize_axis": 1}
-        return ContribCase(op_type, inputs, attributes, constants=frozenset({0, 2, 3}))
-    dtype = rng.choose((ml_dtypes.int4, ml_dtypes.uint4))
-    low = -8 if dtype is ml_dtypes.int4 else 0
-    axis = rng.integer(3)
-    shape, quantized = [6, 6, 6], rng.choose(tuple({0, 1, 2} - {axis}))
-    shape[quantized] = 40
-    scales = [*shape]
-    scales[quantized] = 3
-    x, zeros = (np.asarray(rng.integers(low, low + 16, sizes)).astype(dtype) for sizes in (shape, scales))
-    inputs = (x, indices, rng.scales(*scales).astype(target), rng.maybe(zeros))
-    attributes = {"block_size": 16, "gather_axis": axis, "quantize_axis": quantized}
-    return ContribCase(op_type, inputs, attributes, constants=frozenset({0, 2, 3}))
+    else:
+        axis, quantized = rng.choose(((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)))
+        x, scales = ([size if index == quantized else 6 for index in range(3)] for size in (40, 3))
+        shapes = x, scales, scales
+        attributes = {"block_size": 16, "gather_axis": axis, "quantize_axis": quantized}
+    signature = f"W{shapes[0]} {indices} T(0.005:0.1){shapes[1]} ?W{shapes[2]}"
+    return ContribCase(op_type, rng.arrays(signature, W=kind), attributes, constants=frozenset({0, 2, 3}))
 
 
 _PACKED = {0: (1, 4), 1: (1, 2), 2: (32, 18), 6: (32, 22), 8: (32, 34), 13: (256, 176), 14: (256, 210), 20: (32, 18), 30: (1, 2)}
+"""Packed type -> numbers and bytes of a block."""
 
 
 @draws("GatherPacked")
 def _draw_gather_packed(rng: Generator, op_type: str) -> ContribCase:
     kind = rng.choose(tuple(_PACKED))
     size, count = _PACKED[kind]
-    blocks = rng.integer(1, 3) * (32 // size if size == 1 else 1)
-    rows = rng.numbers(np.uint8, 5, blocks, count)
+    blocks = rng.integer(1, 3) * (32 if size == 1 else 1)
     if size == 1:
-        kinds = {0: np.float32, 1: np.float16, 30: ml_dtypes.bfloat16}
-        rows = rng.floats(5, blocks, 1, dtype=kinds[kind]).view(np.uint8)
+        (numbers,) = rng.arrays(f"F[5,{blocks},1]", F={0: "float32", 1: "float16", 30: "bfloat16"}[kind])
+        rows = numbers.view(np.uint8)
     else:
+        rows, scales = rng.arrays(f"uint8[5,{blocks},{count}] float16(0.005:0.1)[5,{blocks},1]")
         # The positions of the scales in a block.
         for place in {13: (0, 2), 14: (208,)}.get(kind, (0,)):
-            rows[..., place : place + 2] = rng.scales(5, blocks, 1).astype(np.float16).view(np.uint8)
-    indices = np.asarray(rng.integers(-2, 8, rng.choose(((), (3,), (2, 3)))), rng.choose((np.int32, np.int64)))
+            rows[..., place : place + 2] = scales.view(np.uint8)
+    (indices,) = rng.arrays(rng.choose(("I(-2:8)", "I(-2:8)[3]", "I(-2:8)[2,3]")))
     attributes = {"packed_type": kind, "K": blocks * size, "output_dtype": rng.choose((1, 10))}
     return ContribCase(op_type, (rows.reshape((5, -1)), indices), attributes)
 
 
-def _draw_attributes(rng: Generator) -> dict[str, Any]:
-    name = rng.choose(("relu", "gelu", "silu", "identity", "swiglu"))
-    attributes: dict[str, Any] = {"activation_type": name, "k": rng.integer(1, 4), "normalize_routing_weights": rng.bit()}
-    if name == "swiglu":
-        attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.5, "activation_beta": 1.0}
-        if rng.flip():
-            attributes["swiglu_limit"] = 0.75
-    return attributes
-
-
-@draws("MoE")
-def _draw_mo_e(rng: Generator, op_type: str) -> ContribCase:
-    attributes, experts, hidden, inner = _draw_attributes(rng), 5, 8, 12
-    outer = inner * (2 if attributes["activation_type"] == "swiglu" else 1)
-    lead = rng.choose(((6,), (2, 3)))
-    inputs = (
-        rng.floats(*lead, hidden),
-        rng.floats(6, experts),
-        rng.floats(experts, outer, hidden),
-        rng.maybe(rng.floats(experts, outer)),
-        rng.floats(experts, hidden, inner),
-        rng.maybe(rng.floats(experts, hidden)),
-    )
-    return ContribCase(op_type, inputs, attributes)
-
-
 @draws("QMoE")
 def _draw_qmo_e(rng: Generator, op_type: str) -> ContribCase:
-    attributes, experts, hidden, inner = _draw_attributes(rng), 4, 32, 64
-    bits = rng.choose((4, 8))
-    outer = inner * (2 if attributes["activation_type"] == "swiglu" else 1)
+    bits, hidden, inner = rng.choose((4, 8)), 32, 64
     size = rng.choose((0, 16, 32)) if bits == 4 else 0
-    attributes |= {"expert_weight_bits": bits, "weights_prepacked": 0} | ({"block_size": size} if size else {})
-    lead = rng.choose(((6,), (2, 3)))
-    scales = [(experts, rows, depth // size) if size else (experts, rows) for rows, depth in ((outer, hidden), (hidden, inner))]
-    inputs: tuple[Any, ...] = (
-        rng.floats(*lead, hidden),
-        rng.floats(6, experts),
-        rng.numbers(np.uint8, experts, outer, hidden * bits // 8),
-        rng.scales(*scales[0]),
-        rng.maybe(rng.floats(experts, outer)),
-        rng.numbers(np.uint8, experts, hidden, inner * bits // 8),
-        rng.scales(*scales[1]),
-        rng.maybe(rng.floats(experts, hidden)),
-    )
-    if rng.flip():
-        rows = [
-            (experts, -(-rows * bits // 8)) if not size else (experts, rows, -(-(depth // size) * bits // 8))
-            for rows, depth in ((outer, hidden), (hidden, inner))
-        ]
-        inputs = (*inputs, None, None, None, *(rng.numbers(np.uint8, *sizes) for sizes in rows))
-        if rng.flip():
-            inputs = (*inputs, None, np.asarray(rng.uniform(0.1, 1, (6, experts)), np.float32))
-    return ContribCase(op_type, inputs, attributes, tolerance=1e-2 if bits == 8 else 1e-3)
+    gate = rng.choose(({"activation_type": "silu"}, {"activation_type": "relu"}, _SWIGLU | {"swiglu_limit": 0.75}))
+    attributes = {
+        "k": rng.integer(1, 4),
+        "normalize_routing_weights": rng.integer(2),
+        "expert_weight_bits": bits,
+        "weights_prepacked": 0,
+    }
+    attributes |= gate | ({"block_size": size} if size else {})
+    shapes = ((inner * (2 if gate["activation_type"] == "swiglu" else 1), hidden), (hidden, inner))
+    signature = f"float32[{rng.choose(('6', '2,3'))},{hidden}] float32[6,4]"
+    zeros = ""
+    for rows, depth in shapes:
+        blocks = [depth // size] if size else []
+        signature += f" uint8[4,{rows},{depth * bits // 8}] scale{[4, rows, *blocks]} ?float32[4,{rows}]"
+        zeros += f" uint8{[4, rows, -(-blocks[0] * bits // 8)] if size else [4, -(-rows * bits // 8)]}"
+    signature += rng.choose(("", f" - - -{zeros}", f" - - -{zeros} - float32(0.1:1)[6,4]"))
+    return ContribCase(op_type, rng.arrays(signature), attributes, tolerance=1e-2 if bits == 8 else 1e-3)
 
 
-@draws("MoEGroupRouter")
-def _draw_mo_egroup_router(rng: Generator, op_type: str) -> ContribCase:
-    groups, dtype = rng.choose((1, 2, 4)), rng.float_type()
-    logits, bias = rng.floats(*rng.choose(((6,), (2, 3))), 8, dtype=dtype), rng.floats(8, scale=0.1)
-    if rng.integers(3) == 0:
-        return ContribCase(op_type, (logits, bias), {"top_k": 2}, (False, True, True))
-    attributes = {"top_k": 2, "n_group": groups, "topk_group": rng.integer(1, groups + 1), "group_topk": rng.integer(1, 3)}
-    return ContribCase(op_type, (logits, bias), attributes)
-
-
-# Attention, its caches and masks, and rotations
+# Attention, its caches and masks
 
 _MASKED = 4e-3
 """In a row with all keys masked, 10,000 is subtracted from each score, which leaves a resolution of about a thousandth."""
+_SCALED: tuple[dict[str, Any], ...] = ({}, {"scale": 0.25, "mask_filter_value": -5000.0})
+_BIASES = tuple(f"float32[{batch},{heads},steps,before+others]" for batch in ("1", "batch") for heads in ("1", "heads"))
 
 
-def _draw_mask(rng: Generator, batch: int, queries: int, keys: int) -> Any:
+def _draw_mask(rng: Generator, sizes: dict[str, int]) -> Any:
     """Returns None, or a mask in a form that ONNX Runtime's CPU kernels take."""
-    kind = rng.integer(5)
-    if kind == 0:
-        return None
-    if kind == 1:
-        return rng.ints(1, keys + 1, batch, dtype=np.int32)
-    if kind == 2:
-        ends = rng.integers(1, keys + 1, batch)
-        return np.concatenate([ends, rng.integers(0, ends)]).astype(np.int32)
-    mask = rng.ints(0, 2, (batch, keys) if kind == 3 else (batch, queries, keys), dtype=np.int32)
-    mask[..., 0] = 1
-    return mask
-
-
-def _draw_bias(rng: Generator, batch: int, heads: int, queries: int, keys: int, *, dtype: Any = np.float32) -> Any:
-    """Returns the bias of the attention scores, either separate for each batch and head or shared."""
-    return rng.floats(rng.choose((1, batch)), rng.choose((1, heads)), queries, keys, dtype=dtype)
+    words = ("-", "int32(1:keys)[batch]", "int32(0:2)[batch,before+steps]", "int32(0:2)[batch,steps,before+steps]")
+    keys = sizes["before"] + sizes["steps"]
+    (mask,) = rng.arrays(rng.choose(words).replace("keys", str(keys + 1)), sizes)
+    if mask is None or mask.ndim > 1:
+        if mask is not None:
+            mask[..., 0] = 1
+        return mask
+    return mask if rng.flip() else np.concatenate([mask, rng.integers(0, mask)]).astype(np.int32)
 
 
 @draws("Attention")
 def _draw_attention(rng: Generator, op_type: str) -> ContribCase:
-    batch, steps, heads, size, width = (int(value) for value in rng.integers((1, 1, 1, 2, 4), (4, 7, 4, 6, 12)))
-    before = rng.integer(0, 5) if rng.flip() else 0
+    sizes = rng.sizes(batch=4, steps=7, heads=4, size=(2, 6), width=(4, 12)) | {"before": rng.choose((0, 0, 1, 4))}
+    heads, size, before = sizes["heads"], sizes["size"], sizes["before"]
     own = not before and rng.flip()
-    v_size = size + 2 if own else size
-    columns = heads * (2 * size + v_size)
-    keys = before + steps
-    bias = _draw_bias(rng, batch, heads, steps, keys) if rng.integers(3) == 0 and not before else None
-    inputs = (
-        rng.floats(batch, steps, width),
-        rng.floats(width, columns),
-        rng.maybe(rng.floats(columns)),
-        _draw_mask(rng, batch, steps, keys),
-        rng.floats(2, batch, heads, before, size) if before else None,
-        bias,
+    sizes |= {"wide": size + 2 if own else size, "others": sizes["steps"]}
+    columns = "[2*heads*size+heads*wide]"
+    past = "float32[2,batch,heads,before,size]" if before else "-"
+    bias = rng.choose(_BIASES) if rng.integer(3) == 0 and not before else "-"
+    x, weight, added, past, bias = rng.arrays(
+        f"float32[batch,steps,width] float32[width,{columns[1:]} ?float32{columns} {past} {bias}", sizes
     )
-    attributes: dict[str, Any] = {"num_heads": heads, "unidirectional": rng.bit()}
+    attributes: dict[str, Any] = {"num_heads": heads, "unidirectional": rng.integer(2), **rng.choose(_SCALED)}
     if own:
-        attributes["qkv_hidden_sizes"] = [heads * size, heads * size, heads * v_size]
-    if rng.flip():
-        attributes |= {"scale": 0.25, "mask_filter_value": -5000.0}
-    asks = bool(before) or (not own and rng.flip())
-    return ContribCase(op_type, inputs, attributes, (True, True) if asks else (True,), tolerance=_MASKED)
+        attributes["qkv_hidden_sizes"] = [heads * size, heads * size, heads * sizes["wide"]]
+    outputs = (True, True) if before or (not own and rng.flip()) else (True,)
+    return ContribCase(op_type, (x, weight, added, _draw_mask(rng, sizes), past, bias), attributes, outputs, tolerance=_MASKED)
 
 
 @draws("QAttention")
 def _draw_qattention(rng: Generator, op_type: str) -> ContribCase:
-    batch, steps, heads, size, width = (int(value) for value in rng.integers((1, 1, 1, 2, 4), (4, 7, 4, 6, 12)))
-    before = rng.integer(1, 5) if rng.flip() else 0
-    columns, dtype = 3 * heads * size, rng.choose((np.int8, np.uint8))
-    sizes = (columns,) if rng.flip() else ()
-    inputs = (
-        rng.numbers(np.uint8, batch, steps, width),
-        rng.numbers(dtype, width, columns),
-        rng.floats(columns),
-        np.asarray(rng.scales() / 8),
-        rng.scales(*sizes),
-        _draw_mask(rng, batch, steps, before + steps),
-        rng.maybe(rng.numbers(np.uint8)),
-        rng.maybe(rng.numbers(dtype, *sizes)),
-        rng.floats(2, batch, heads, before, size) if before else None,
-    )
-    attributes = {"num_heads": heads, "unidirectional": rng.bit()}
-    return ContribCase(op_type, inputs, attributes, (True, True) if before else (True,), tolerance=_MASKED)
+    sizes = rng.sizes(batch=4, steps=7, heads=4, size=(2, 6), width=(4, 12)) | {"before": rng.choose((0, 1, 4))}
+    each = rng.choose(("", "[3*heads*size]"))
+    first = f"uint8[batch,steps,width] B[width,3*heads*size] float32[3*heads*size] float32(0.0006:0.0125) scale{each}"
+    past = "float32[2,batch,heads,before,size]" if sizes["before"] else "-"
+    *inputs, x_zero, w_zero, past = rng.arrays(f"{first} ?uint8 ?B{each} {past}", sizes)
+    attributes = {"num_heads": sizes["heads"], "unidirectional": rng.integer(2)}
+    outputs = (True, True) if sizes["before"] else (True,)
+    return ContribCase(op_type, (*inputs, _draw_mask(rng, sizes), x_zero, w_zero, past), attributes, outputs, tolerance=_MASKED)
 
 
 @draws("MultiHeadAttention")
 def _draw_multi_head_attention(rng: Generator, op_type: str) -> ContribCase:
-    batch, steps, others, heads, size = (int(value) for value in rng.integers((1, 1, 1, 1, 2), (4, 7, 7, 4, 6)))
     kind = rng.choose(("self", "cross", "cached", "encoder"))
-    others = steps if kind in ("self", "cached") else others
-    before = rng.integer(1, 5) if kind == "cached" else 0
-    v_size = size + 2 if kind in ("self", "cross") and rng.flip() else size
-    keys = before + others
+    sizes = rng.sizes(batch=4, steps=7, others=7, heads=4, size=(2, 6)) | {"before": rng.integer(1, 5) if kind == "cached" else 0}
+    if kind in ("self", "cached"):
+        sizes["others"] = sizes["steps"]
+    sizes["wide"] = sizes["size"] + (2 if kind in ("self", "cross") and rng.flip() else 0)
+    keys = "float32[batch,others,heads*size] float32[batch,others,heads*wide] ?float32[2*heads*size+heads*wide]"
     if kind == "encoder":
-        key, value = rng.floats(batch, heads, others, size), rng.floats(batch, heads, others, size)
-    else:
-        key, value = rng.floats(batch, others, heads * size), rng.floats(batch, others, heads * v_size)
-    past = (None, None)
-    if before:
-        past = (rng.floats(batch, heads, before, size), rng.floats(batch, heads, before, size))
-    bias = rng.floats(heads * (2 * size + v_size)) if rng.flip() and kind != "encoder" else None
-    mask = rng.choose((None, rng.ints(0, 2, (batch, keys), dtype=np.int32), rng.ints(1, keys + 1, batch, dtype=np.int32)))
-    mask = None if mask is not None and mask.ndim == 1 and before else mask
-    added = _draw_bias(rng, batch, heads, steps, keys) if rng.integers(3) == 0 else None
-    inputs = (rng.floats(batch, steps, heads * size), key, value, bias, mask, added, *past)
-    attributes: dict[str, Any] = {"num_heads": heads, "unidirectional": int(kind in ("self", "cached") and rng.flip())}
-    if rng.flip():
-        attributes |= {"scale": 0.25, "mask_filter_value": -5000.0}
-    return ContribCase(op_type, inputs, attributes, (True, True, True) if before else (True,), tolerance=_MASKED)
-
-
-@draws("DecoderMaskedMultiHeadAttention")
-def _draw_decoder_masked_multi_head_attention(rng: Generator, op_type: str) -> ContribCase:
-    batch, others, heads, size = (int(value) for value in rng.integers((1, 1, 1, 2), (4, 7, 4, 6)))
-    query = rng.floats(batch, 1, heads * size)
-    attributes: dict[str, Any] = {"num_heads": heads} | ({"scale": 0.25} if rng.flip() else {})
-    key, value = (rng.floats(batch, heads, others, size) for _ in range(2))
-    mask = rng.maybe(rng.ints(0, 2, (batch, others), dtype=np.int32))
-    bias = rng.maybe(rng.floats(3 * heads * size))
-    return ContribCase(op_type, (query, key, value, mask, *(None,) * 6, bias), attributes)
-
-
-def _draw_caches(rng: Generator, length: int, half: int, dtype: Any) -> tuple[Any, Any]:
-    angles = rng.uniform(-3, 3, (length, half))
-    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+        keys = "float32[batch,heads,others,size] float32[batch,heads,others,size] -"
+    masks = ["-", "int32(0:2)[batch,before+others]"] + ([] if kind == "cached" else [f"int32(1:{sizes['others'] + 1})[batch]"])
+    bias = "-" if rng.integer(3) else rng.choose(_BIASES)
+    past = "float32[batch,heads,before,size] float32[batch,heads,before,size]" if kind == "cached" else "- -"
+    inputs = rng.arrays(f"float32[batch,steps,heads*size] {keys} {rng.choose(masks)} {bias} {past}", sizes)
+    attributes = {
+        "num_heads": sizes["heads"],
+        "unidirectional": int(kind in ("self", "cached") and rng.flip()),
+        **rng.choose(_SCALED),
+    }
+    outputs = (True, True, True) if kind == "cached" else (True,)
+    return ContribCase(op_type, inputs, attributes, outputs, tolerance=_MASKED)
 
 
 @draws("GroupQueryAttention")
 def _draw_group_query_attention(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.choose((np.float32, np.float32, np.float16))
-    batch, groups, repeats, size = rng.integer(1, 4), rng.integer(1, 3), rng.integer(1, 4), rng.choose((16, 32))
-    heads, is_prompt = groups * repeats, rng.flip()
-    if is_prompt:
-        steps = total = rng.integer(2, 8)
-        counts = np.full(batch, total)
-        past: tuple[Any, Any] = (None, None)
-    else:
-        before, room = rng.integer(1, 8), rng.choose((0, 0, 5))
-        steps = 1 if batch > 1 else rng.integer(1, 4)
-        total = before + steps
-        counts = rng.integers(steps + 1, total + 1, batch) if steps == 1 else np.full(batch, total)
-        counts[0] = total
-        past = tuple(rng.floats(batch, groups, before + room, size, dtype=dtype) for _ in range(2))
-    does_rotate = rng.flip()
-    caches = _draw_caches(rng, 16, size // 2, dtype) if does_rotate else (None, None)
-    if rng.integers(3) == 0:
-        query, key, value = rng.floats(batch, steps, (heads + 2 * groups) * size, dtype=dtype), None, None
-    else:
-        query = rng.floats(batch, steps, heads * size, dtype=dtype)
-        key, value = (rng.floats(batch, steps, groups * size, dtype=dtype) for _ in range(2))
-    added = _draw_bias(rng, batch, heads, steps, total, dtype=dtype) if rng.integers(4) == 0 else None
-    sink = rng.floats(heads, dtype=dtype) if rng.integers(4) == 0 else None
-    positions = (
-        np.asarray(counts[:, None] - steps + np.arange(steps)[None], np.int64) if does_rotate and rng.integers(4) == 0 else None
-    )
-    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups}
-    if does_rotate:
-        attributes |= {"do_rotary": 1, "rotary_interleaved": rng.bit()}
-    if rng.integers(3) == 0:
-        attributes["local_window_size"] = rng.integer(1, 6)
-    if rng.integers(3) == 0:
-        attributes["softcap"] = 5.0
-    if rng.integers(3) == 0:
-        attributes["scale"] = 0.25
-    if sink is None and rng.integers(4) == 0:
+    kind = rng.choose(("float32", "float32", "float16"))
+    sizes = rng.sizes(batch=4, groups=3, repeats=4, steps=(2, 8)) | {"size": rng.choose((16, 32))}
+    batch, is_prompt, does_rotate = sizes["batch"], rng.flip(), rng.flip()
+    heads = sizes["heads"] = sizes["groups"] * sizes["repeats"]
+    total, past = sizes["steps"], "- -"
+    if not is_prompt:
+        sizes["steps"] = 1 if batch > 1 else rng.integer(1, 4)
+        before = rng.integer(1, 8)
+        total, past = before + sizes["steps"], " ".join([f"T[batch,groups,{before + rng.choose((0, 0, 5))},size]"] * 2)
+    steps = sizes["steps"]
+    counts = np.full(batch, total)
+    if not is_prompt and steps == 1:
+        counts[1:] = rng.integers(2, total + 1, batch - 1)
+    separate = "T[batch,steps,heads*size] T[batch,steps,groups*size] T[batch,steps,groups*size]"
+    packed = "T[batch,steps,heads*size+2*groups*size] - -"
+    caches = f"T(-1:1)[16,{sizes['size'] // 2}]" if does_rotate else "-"
+    bias = "-" if rng.integer(4) else rng.choose(_BIASES).replace("float32", "T").replace("before+others", str(total))
+    sink = "-" if rng.integer(4) else "T[heads]"
+    signature = f"{rng.choose((separate, separate, packed))} {past} {caches} {caches} {bias} {sink}"
+    *inputs, cosines, sines, bias, sink = rng.arrays(signature, sizes, T=kind)
+    positions = counts[:, None] - steps + np.arange(steps) if does_rotate and rng.integer(4) == 0 else None
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": sizes["groups"]}
+    attributes |= {"do_rotary": 1, "rotary_interleaved": rng.integer(2)} if does_rotate else {}
+    for name, value in (("local_window_size", rng.integer(1, 6)), ("softcap", 5.0), ("scale", 0.25)):
+        attributes |= {} if rng.integer(3) else {name: value}
+    if sink is None and rng.integer(4) == 0:
         attributes["smooth_softmax"] = 1
-    inputs = (
-        query,
-        key,
-        value,
-        *past,
-        np.asarray(counts - 1, np.int32),
-        np.asarray(total, np.int32),
-        *caches,
-        positions,
-        added,
-        sink,
-    )
-    return ContribCase(op_type, inputs, attributes, (True, True, True))
+    lengths = np.asarray(counts - 1, np.int32), np.array(total, np.int32)
+    return ContribCase(op_type, (*inputs, *lengths, cosines, sines, positions, bias, sink), attributes, (True, True, True))
 
 
 @draws("SparseAttention")
 def _draw_sparse_attention(rng: Generator, op_type: str) -> ContribCase:
-    batch, groups, repeats, size, block = rng.integer(1, 3), rng.integer(1, 3), rng.integer(1, 3), 16, 16
-    heads, blocks, length = groups * repeats, 3, 48
-    is_prompt = rng.flip()
-    steps = rng.integer(2, 40) if is_prompt else 1
-    total = steps if is_prompt else rng.integer(2, 48)
+    sizes, is_prompt, does_rotate = rng.sizes(batch=3, groups=3, repeats=3), rng.flip(), rng.flip()
+    heads = sizes["heads"] = sizes["groups"] * sizes["repeats"]
+    sizes["steps"] = rng.integer(2, 40) if is_prompt else 1
+    total = sizes["steps"] if is_prompt else rng.integer(2, 48)
     layouts = 1 if heads % 2 else rng.choose((1, 2))
-    masks = [np.tril(rng.integers(0, 2, (blocks, blocks))) | np.eye(blocks, dtype=np.int64) for _ in range(layouts)]
-    rows = np.stack([np.concatenate([[0], np.cumsum(mask.sum(axis=1))]) for mask in masks]).astype(np.int32)
+    masks = [np.tril(rng.integers(0, 2, (3, 3))) | np.eye(3, dtype=np.int64) for _ in range(layouts)]
+    rows = np.stack([np.cumsum([0, *mask.sum(axis=1)]) for mask in masks]).astype(np.int32)
     columns = np.full((layouts, int(rows.max())), -1, np.int32)
     for index, mask in enumerate(masks):
         places = np.nonzero(mask)[1]
         columns[index, : len(places)] = places
-    query = rng.floats(batch, steps, heads * size)
-    key, value = (rng.floats(batch, steps, groups * size) for _ in range(2))
-    past = [rng.floats(batch, groups, length, size) for _ in range(2)]
-    does_rotate = rng.flip()
-    caches = _draw_caches(rng, 64, size // 2, np.float32) if does_rotate else ()
-    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "sparse_block_size": block}
-    if does_rotate:
-        attributes |= {"do_rotary": 1, "rotary_interleaved": rng.bit()}
-    inputs = (query, key, value, *past, rows, columns, np.asarray(total, np.int32), np.full(batch, total, np.int32), *caches)
+    past = "float32[batch,groups,48,16]"
+    first = f"float32[batch,steps,heads*16] float32[batch,steps,groups*16] float32[batch,steps,groups*16] {past} {past}"
+    caches = rng.arrays("float32(-1:1)[64,8] float32(-1:1)[64,8]") if does_rotate else ()
+    lengths = np.array(total, np.int32), np.full(sizes["batch"], total, np.int32)
+    attributes = {"num_heads": heads, "kv_num_heads": sizes["groups"], "sparse_block_size": 16}
+    attributes |= {"do_rotary": 1, "rotary_interleaved": rng.integer(2)} if does_rotate else {}
+    inputs = (*rng.arrays(first, sizes), rows, columns, *lengths, *caches)
     return ContribCase(op_type, inputs, attributes, (True, True, True), aliases=((1, 3), (2, 4)))
 
 
-@draws("RotaryEmbedding")
-def _draw_rotary_embedding(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.float_type()
-    batch, steps, heads, size = rng.integer(1, 4), rng.integer(1, 6), rng.integer(1, 4), 8
-    is_part = rng.flip()
-    turned = 4 if is_part else size
-    positions = rng.choose((rng.ints(0, 20 - steps, 1, dtype=np.int64), rng.ints(0, 20, (batch, steps), dtype=np.int64)))
-    x = rng.floats(*rng.choose(((batch, steps, heads * size), (batch, heads, steps, size))), dtype=dtype)
-    attributes: dict[str, Any] = {"interleaved": rng.bit()}
-    if is_part:
-        attributes |= {"rotary_embedding_dim": turned, "num_heads": heads}
-    return ContribCase(op_type, (x, positions, *_draw_caches(rng, 20, turned // 2, dtype)), attributes)
-
-
-@draws("MRotaryEmbedding")
-def _draw_mrotary_embedding(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.float_type()
-    batch, steps, heads, size = rng.integer(1, 4), rng.integer(1, 6), rng.integer(1, 4), 16
-    is_part = rng.flip()
-    turned = 12 if is_part else size
-    half, layout = turned // 2, rng.bit()
-    sections = (
-        [half - 2 * (half // 3), half // 3, half // 3] if layout else rng.choose(([half - 3, 2, 1], [half, 0, 0], [1, 2, half - 3]))
-    )
-    x = rng.floats(*rng.choose(((batch, steps, heads * size), (batch, heads, steps, size))), dtype=dtype)
-    attributes: dict[str, Any] = {"interleaved": rng.bit(), "mrope_layout": layout, "mrope_section": sections, "num_heads": heads}
-    if is_part:
-        attributes |= {"rotary_embedding_dim": turned}
-    positions = rng.ints(0, 20, (3, batch, steps), dtype=np.int64)
-    return ContribCase(op_type, (x, positions, *_draw_caches(rng, 20, half, dtype)), attributes)
-
-
-# LSTMs, linear attention, convolutions with a state, and packed sequences
+# LSTMs, linear attention, and convolutions with a state
 
 _STEP = 1e-2
 """A hidden state on the border between two codes of 8 bits falls to either side by the last bit of a sigmoid."""
+_LSTM_INPUTS = "?float32[directions,8*size] ?int32(1:{})[batch] ?float32[directions,batch,size] ?float32[directions,batch,size] {}"
 
 
-def _draw_states(rng: Generator, directions: int, batch: int, size: int) -> tuple[Any, Any]:
-    return tuple(rng.maybe(rng.floats(directions, batch, size)) for _ in range(2))  # type: ignore[return-value]
-
-
-def _draw_lstm_attributes(rng: Generator, size: int) -> dict[str, Any]:
-    attributes: dict[str, Any] = {"hidden_size": size, "direction": rng.choose(("forward", "reverse", "bidirectional"))}
-    if rng.integers(4) == 0:
-        attributes["clip"] = 0.75
-    if rng.integers(4) == 0:
-        attributes["input_forget"] = 1
-    if rng.integers(4) == 0:
-        names = ["Sigmoid", "Tanh", "Relu"]
-        attributes["activations"] = names * (2 if attributes["direction"] == "bidirectional" else 1)
-    return attributes
+def _draw_lstm(rng: Generator) -> tuple[dict[str, Any], dict[str, int], str]:
+    """Returns attributes of an LSTM, its sizes, and the signature from its bias to its peepholes."""
+    sizes = rng.sizes(steps=6, batch=4, width=(2, 8), size=(2, 6))
+    attributes: dict[str, Any] = {"hidden_size": sizes["size"], "direction": rng.choose(("forward", "reverse", "bidirectional"))}
+    sizes["directions"] = 2 if attributes["direction"] == "bidirectional" else 1
+    for name, value in (("clip", 0.75), ("input_forget", 1), ("activations", ["Sigmoid", "Tanh", "Relu"] * sizes["directions"])):
+        attributes |= {} if rng.integer(4) else {name: value}
+    peepholes = "-" if rng.integer(3) else "float32[directions,3*size]"
+    return attributes, sizes, _LSTM_INPUTS.format(sizes["steps"] + 1, peepholes)
 
 
 @draws("DynamicQuantizeLSTM")
 def _draw_dynamic_quantize_lstm(rng: Generator, op_type: str) -> ContribCase:
-    steps, batch, width, size = (int(value) for value in rng.integers((1, 1, 2, 2), (6, 4, 8, 6)))
-    attributes = _draw_lstm_attributes(rng, size)
-    directions, dtype = 2 if attributes["direction"] == "bidirectional" else 1, rng.choose((np.int8, np.uint8))
-    sizes = (directions, 4 * size) if rng.flip() else (directions,)
-    zeros = [np.full(sizes, 0 if dtype == np.int8 else rng.integers(256), dtype) for _ in range(2)]
-    lengths = rng.maybe(rng.ints(1, steps + 1, batch, dtype=np.int32))
-    inputs = (
-        rng.floats(steps, batch, width),
-        rng.numbers(dtype, directions, width, 4 * size),
-        rng.numbers(dtype, directions, size, 4 * size),
-        rng.maybe(rng.floats(directions, 8 * size)),
-        lengths,
-        *_draw_states(rng, directions, batch, size),
-        rng.floats(directions, 3 * size) if rng.integers(3) == 0 else None,
-        rng.scales(*sizes) / 10,
-        zeros[0],
-        rng.scales(*sizes) / 10,
-        zeros[1],
-    )
+    attributes, sizes, middle = _draw_lstm(rng)
+    each = rng.choose(("[directions]", "[directions,4*size]"))
+    zero = rng.integer(256) if rng.flip() else 0
+    kind, limits = ("uint8", f"({zero}:{zero + 1})") if zero else ("int8", "(0:1)")
+    quantization = f"float32(0.0005:0.01){each} B{limits}{each}"
+    weights = "B[directions,width,4*size] B[directions,size,4*size]"
+    inputs = rng.arrays(f"float32[steps,batch,width] {weights} {middle} {quantization} {quantization}", sizes, B=kind)
     constants = frozenset({1, 2, 8, 9, 10, 11})
     return ContribCase(op_type, inputs, attributes, (True, True, True), constants, tolerance=_STEP)
 
 
 @draws("AttnLSTM")
 def _draw_attn_lstm(rng: Generator, op_type: str) -> ContribCase:
-    steps, batch, width, size, memory, depth, inner = (
-        int(value) for value in rng.integers((1, 1, 2, 2, 1, 2, 2), (6, 4, 6, 5, 6, 5, 5))
+    attributes, sizes, middle = _draw_lstm(rng)
+    sizes |= rng.sizes(memory=6, depth=(2, 5), inner=(2, 5))
+    has_layer = rng.flip()
+    sizes["attended"] = 3 if has_layer else sizes["depth"]
+    weights = "float32[directions,4*size,width+attended] float32[directions,4*size,size]"
+    attention = (
+        "float32[directions,size,inner] float32[directions,depth,inner] float32[directions,inner] float32[batch,memory,depth]"
     )
-    attributes = _draw_lstm_attributes(rng, size)
-    directions, has_layer = 2 if attributes["direction"] == "bidirectional" else 1, rng.flip()
-    attended = 3 if has_layer else depth
-    lengths = rng.maybe(rng.ints(1, steps + 1, batch, dtype=np.int32))
-    inputs = (
-        rng.floats(steps, batch, width),
-        rng.floats(directions, 4 * size, width + attended),
-        rng.floats(directions, 4 * size, size),
-        rng.maybe(rng.floats(directions, 8 * size)),
-        lengths,
-        *_draw_states(rng, directions, batch, size),
-        rng.floats(directions, 3 * size) if rng.integers(3) == 0 else None,
-        rng.floats(directions, size, inner),
-        rng.floats(directions, depth, inner),
-        rng.floats(directions, inner),
-        rng.floats(batch, memory, depth),
-        rng.maybe(rng.ints(1, memory + 1, batch, dtype=np.int32)),
-        rng.floats(directions, depth + size, attended) if has_layer else None,
-    )
+    layer = f"?int32(1:{sizes['memory'] + 1})[batch] {'float32[directions,depth+size,attended]' if has_layer else '-'}"
+    inputs = rng.arrays(f"float32[steps,batch,width] {weights} {middle} {attention} {layer}", sizes)
     return ContribCase(op_type, inputs, attributes, (True, True, True), tolerance=1e-3)
 
 
-def _normalized(x: Any) -> Any:
-    return (x / np.sqrt((x.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))).astype(x.dtype)
+_RULES = ("linear", "gated", "delta", "gated_delta")
 
 
 @draws("LinearAttention")
 def _draw_linear_attention(rng: Generator, op_type: str) -> ContribCase:
-    batch, steps, size, v_size = rng.integer(1, 3), rng.integer(1, 6), rng.choose((4, 8)), rng.choose((4, 6))
     heads, groups = rng.choose(((2, 2), (4, 2), (1, 1), (2, 4)))
-    rule = rng.choose(("linear", "gated", "delta", "gated_delta"))
-    state = (batch, groups, size, v_size)
-    past = rng.maybe(rng.floats(*state))
-    width = groups * (size if rng.flip() else 1)
-    decay = -np.abs(rng.floats(batch, steps, width)) if rule.startswith("gated") else None
-    beta = rng.uniform(0, 1, (batch, steps, groups if rng.flip() else 1)).astype(np.float32) if rule.endswith("delta") else None
-    key = _normalized(rng.floats(batch, steps, groups, size)).reshape((batch, steps, groups * size))
-    attributes: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": groups, "update_rule": rule}
-    attributes |= {"scale": 0.5} if rng.flip() else {}
-    inputs = (rng.floats(batch, steps, heads * size), key, rng.floats(batch, steps, groups * v_size), past, decay, beta)
+    sizes = rng.sizes(batch=3, steps=6) | {"heads": heads, "groups": groups, "size": rng.choose((4, 8)), "wide": rng.choose((4, 6))}
+    rule = rng.choose(_RULES)
+    decay = rng.choose(("float32(-2:0)[batch,steps,groups]", "float32(-2:0)[batch,steps,groups*size]"))
+    beta = rng.choose(("float32(0:1)[batch,steps,1]", "float32(0:1)[batch,steps,groups]"))
+    gates = f"{decay if rule.startswith('gated') else '-'} {beta if rule.endswith('delta') else '-'}"
+    values = "float32[batch,steps,groups*wide] ?float32[batch,groups,size,wide]"
+    query, key, *others = rng.arrays(f"float32[batch,steps,heads*size] float32[batch,steps,groups,size] {values} {gates}", sizes)
+    key /= np.linalg.norm(key, axis=-1, keepdims=True)
+    attributes = {"q_num_heads": heads, "kv_num_heads": groups, "update_rule": rule, **rng.choose(({}, {"scale": 0.5}))}
+    inputs = (query, key.reshape(*key.shape[:2], -1), *others)
     return ContribCase(op_type, inputs, attributes, (True, True), tolerance=1e-3)
 
 
 @draws("GatedDeltaNet")
 def _draw_gated_delta_net(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.choose((np.float32, np.float32, np.float16))
-    heads, repeats, size, v_size = rng.integer(1, 3), rng.integer(1, 3), rng.choose((4, 8)), rng.choose((4, 6))
-    lengths = rng.integers(1, 4, rng.integer(1, 4))
-    tokens, batch, wide = int(lengths.sum()), len(lengths), heads * repeats
-    rule = rng.choose(("linear", "gated", "delta", "gated_delta"))
+    bounds, sizes = _draw_lengths(rng)
+    sizes |= rng.sizes(heads=3, repeats=3) | {"size": rng.choose((4, 8)), "wide": rng.choose((4, 6))}
+    rule = rng.choose(_RULES)
     is_gated, is_delta = rule.startswith("gated"), rule.endswith("delta")
     gate = rng.choose(("none", "softplus", "sigmoid")) if is_gated else "none"
-    width = (size,) if rng.flip() else ()
-    raw = rng.floats(tokens, wide, *width)
-    inputs = (
-        rng.floats(tokens, heads, size, dtype=dtype),
-        rng.floats(tokens, heads, size, dtype=dtype),
-        rng.floats(tokens, wide, v_size, dtype=dtype),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-        (raw if gate != "none" else -np.abs(raw)) if is_gated else None,
-        rng.uniform(0, 1, (tokens, wide)).astype(np.float32) if is_delta else None,
-        rng.floats(batch, wide, v_size, size),
-        rng.floats(wide) if gate != "none" else None,
-        rng.floats(wide) if gate != "none" else None,
+    per = rng.choose(("heads*repeats", "heads*repeats,size"))
+    decay = f"float32{'(-2:0)' if gate == 'none' else ''}[tokens,{per}]" if is_gated else "-"
+    beta = "float32(0:1)[tokens,heads*repeats]" if is_delta else "-"
+    rates = "- -" if gate == "none" else "float32[heads*repeats] float32[heads*repeats]"
+    tokens = "T[tokens,heads,size] T[tokens,heads,size] T[tokens,heads*repeats,wide]"
+    query, key, value, *others = rng.arrays(
+        f"{tokens} {decay} {beta} float32[batch,heads*repeats,wide,size] {rates}", sizes, T=("float32", "float32", "float16")
     )
     attributes: dict[str, Any] = {"update_rule": rule, "gate_activation": gate, "qk_l2_norm": 1}
     if is_delta and rng.flip():
         attributes["beta_activation"] = "sigmoid"
-    return ContribCase(op_type, inputs, attributes, (True, True), tolerance=1e-3)
+    return ContribCase(op_type, (query, key, value, bounds, *others), attributes, (True, True), tolerance=1e-3)
 
 
-@draws("LinearAttentionGate")
-def _draw_linear_attention_gate(rng: Generator, op_type: str) -> ContribCase:
-    dtype, heads, has_rate = rng.float_type(), rng.integer(1, 5), rng.flip()
-    a, b = (rng.floats(2, 3, heads, dtype=dtype) for _ in range(2))
-    inputs = (a, rng.floats(heads), -np.abs(rng.floats(heads)), b if has_rate else None)
-    return ContribCase(op_type, inputs, {}, (True, True) if has_rate else (True,))
+def _draw_taps(rng: Generator) -> tuple[dict[str, Any], dict[str, int]]:
+    """Returns the attributes of a causal convolution, and its sizes; past is the number of steps in its state."""
+    sizes = rng.sizes(channels=6, taps=5)
+    dilation = rng.integer(1, 3)
+    sizes["past"] = (sizes["taps"] - 1) * dilation
+    return {"activation": rng.choose(("none", "silu", "swish")), "dilation": dilation}, sizes
 
 
 @draws("CausalConvWithState")
 def _draw_causal_conv_with_state(rng: Generator, op_type: str) -> ContribCase:
-    batch, channels, steps, taps, dilation = (int(value) for value in rng.integers((1, 1, 1, 1, 1), (3, 6, 6, 5, 3)))
-    is_last = rng.flip()
-    reach = (taps - 1) * dilation
-    slot = (batch, reach, channels) if is_last else (batch, channels, reach)
-    past = rng.maybe(rng.floats(*slot))
-    attributes: dict[str, Any] = {
-        "activation": rng.choose(("none", "silu", "swish")),
-        "dilation": dilation,
-        "channels_last": int(is_last),
-    }
-    x = rng.floats(*((batch, steps, channels) if is_last else (batch, channels, steps)))
-    inputs = (x, rng.floats(channels, 1, taps), rng.maybe(rng.floats(channels)), past)
-    return ContribCase(op_type, inputs, attributes, (True, True))
+    attributes, sizes = _draw_taps(rng)
+    is_last = rng.integer(2)
+    x, past = ("steps,channels", "past,channels") if is_last else ("channels,steps", "channels,past")
+    inputs = rng.arrays(f"float32[batch,{x}] float32[channels,1,taps] ?float32[channels] ?float32[batch,{past}]", sizes)
+    return ContribCase(op_type, inputs, {**attributes, "channels_last": is_last}, (True, True))
 
 
 @draws("VarlenCausalConvWithState")
 def _draw_varlen_causal_conv_with_state(rng: Generator, op_type: str) -> ContribCase:
-    dtype = rng.float_type()
-    channels, taps, dilation = (int(value) for value in rng.integers((1, 1, 1), (6, 5, 3)))
-    lengths = rng.integers(1, 5, rng.integer(1, 4))
-    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    capacity = rng.choose((0, 0, 3))
-    counts = rng.ints(0, 5, len(lengths), dtype=np.int32) if capacity else None
-    inputs = (
-        rng.floats(int(bounds[-1]), channels, dtype=dtype),
-        rng.floats(channels, 1, taps, dtype=dtype),
-        bounds,
-        rng.maybe(rng.floats(channels, dtype=dtype)),
-        rng.floats(len(lengths), channels, (taps - 1) * dilation, dtype=dtype),
-        counts,
+    (bounds, packed), (attributes, sizes), capacity = _draw_lengths(rng), _draw_taps(rng), _draw_capacity(rng)
+    updates = "int32(0:5)[batch]" if capacity else "-"
+    signature = f"T[tokens,channels] T[channels,1,taps] ?T[channels] T[batch,channels,past] {updates}"
+    x, weight, *others = rng.arrays(signature, sizes | packed)
+    return ContribCase(
+        op_type, (x, weight, bounds, *others), attributes | capacity, (True, True, True) if capacity else (True, True)
     )
-    attributes: dict[str, Any] = {"activation": rng.choose(("none", "silu", "swish")), "dilation": dilation}
-    attributes |= {"state_update_capacity": capacity} if capacity else {}
-    return ContribCase(op_type, inputs, attributes, (True, True, True) if capacity else (True, True))
-
-
-@draws("VarlenNGramHashMapping")
-def _draw_varlen_ngram_hash_mapping(rng: Generator, op_type: str) -> ContribCase:
-    dtype, reach, heads = rng.choose((np.int32, np.int64)), rng.integer(1, 4), rng.integer(1, 3)
-    lengths = rng.integers(1, 5, rng.integer(1, 4))
-    bounds, batch = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), len(lengths)
-    tokens, capacity, has_segments = int(bounds[-1]), rng.choose((0, 0, 3)), rng.flip()
-    past = rng.maybe(rng.ints(0, 9, (batch, reach), dtype=dtype))
-    segments = np.sort(rng.ints(0, 3, tokens, dtype=np.int32)) if has_segments else None
-    past_segments = np.zeros((batch, reach), np.int32) if has_segments and past is not None else None
-    inputs = (
-        rng.ints(0, 9, tokens, dtype=dtype),
-        np.asarray(rng.integers(1, 2**20, reach + 1) * 2 + 1, dtype),
-        rng.ints(3, 99, reach * heads, dtype=dtype),
-        bounds,
-        past,
-        rng.maybe(rng.ints(0, 99, reach * heads, dtype=dtype)),
-        rng.maybe(np.asarray(2, dtype)),
-        segments,
-        past_segments,
-        rng.ints(0, 5, batch, dtype=np.int32) if capacity else None,
-    )
-    attributes: dict[str, Any] = {"pad_id": 0, "n_head_per_ngram": heads, "max_ngram_size": reach + 1, "reset_on_eos": rng.bit()}
-    attributes |= {"state_update_capacity": capacity} if capacity else {}
-    return ContribCase(op_type, inputs, attributes, (True, True, has_segments, bool(capacity)))
