@@ -10,15 +10,15 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.operators.recipe import Limits
-from hetero_cpu.plan import passes, planner
+from hetero_cpu.operators.winograd import has_exact_tiles
+from hetero_cpu.plan import planner
 from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.plan.planner import find_ranges
-from hetero_cpu.transforms.tiles import has_exact_tiles
 
 from hetero_core import Core
 from hetero_core.network.reader import read_network
 
-from .integers import KINDS, Builder, convolve, draw_case, find_difference
+from .integers import KINDS, Builder, draw_case, find_difference
 
 CASES = 16
 INTEGER_OPERATORS = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "Dynamic")
@@ -173,18 +173,3 @@ def test_computed_zero_point_is_known() -> None:
     shifts = {limits.shift for limits in find_ranges(network).values() if limits.shift}
     (shift,) = shifts
     assert find_ranges(network)[shift].high == 255
-
-
-def test_channels_are_halved_if_only_halves_have_exact_tiles(core: Core, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "find_byte_products", lambda: "")
-    graph, rng = Builder(), np.random.default_rng(3)
-    x, w = rng.integers(-128, 128, (1, 256, 12, 13)), rng.integers(-70, 71, (16, 256, 3, 3)).astype(np.int8)
-    assert not has_exact_tiles(w.astype(np.float32), -128, 127)
-    names = graph.constant(np.float32(0.5)), graph.constant(np.int8(0))
-    codes = graph.node("QuantizeLinear", graph.feed(x.astype(np.float32) / 2), *names)
-    weights = graph.node("DequantizeLinear", graph.constant(w), graph.constant(np.float32(0.25)))
-    geometry = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
-    y = graph.node("Conv", graph.node("DequantizeLinear", codes, *names), weights, kernel_shape=[3, 3], **geometry)
-    case = graph.finish({y: convolve(x, w.astype(np.int64), **geometry).astype(np.float32) / 8})
-    assert [node.op_type for node in transform_network(read_network(case.model)).nodes].count("Conv") == 2
-    assert find_difference(core, case, kernels) == ""

@@ -26,7 +26,6 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
-from hetero_cpu.transforms.tiles import has_exact_tiles
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[Dimension, ...] | None
@@ -151,12 +150,9 @@ def _list_readers(value: str, network: Network) -> Iterable[Node]:
     return (network.nodes[index] for index in network.index_of_consumers.get(value, ()))
 
 
-def compute_integers(network: Network, *, halves: bool = True) -> Network:
-    """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights.
-
-    `halves`: whether convolutions are cut that have exact tiles of Winograd's in two halves alone.
-    """
-    rewriter = _Rewriter(network, halves)
+def compute_integers(network: Network) -> Network:
+    """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights."""
+    rewriter = _Rewriter(network)
     for node in network.nodes:
         rewriter.add(node)
     rewritten = rewriter.finish()
@@ -166,8 +162,8 @@ def compute_integers(network: Network, *, halves: bool = True) -> Network:
 class _Rewriter:
     """The network as far as it is rewritten. A rule takes a node and returns whether it has made the node's outputs."""
 
-    def __init__(self, network: Network, halves: bool) -> None:
-        self.network, self.names, self.halves = network, FreshNames(network), halves
+    def __init__(self, network: Network) -> None:
+        self.network, self.names = network, FreshNames(network)
         self.nodes: list[Node] = []
         self.types = dict(network.types)
         self.constants = dict(network.initializers)
@@ -397,15 +393,6 @@ class _Rewriter:
         if bounds is None:
             return None
         cuts, largest = zip(*bounds, strict=True)
-        if (
-            self.halves
-            and len(cuts) == 1
-            and node.op_type == "Conv"
-            and group == 1
-            and _pays_to_halve(node, weight.read(), x.ranges, shape)
-        ):
-            cuts = tuple((slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2))
-            largest = tuple(_bound(numbers[cut], x.ranges, outputs) for cut in cuts)
         if group > 1 and node.op_type == "ConvTranspose":
             largest = tuple(np.tile(bound, group) for bound in largest)
         if bias is not None and bias.shape != largest[0].shape:
@@ -541,20 +528,6 @@ def _cut_depth(
         if all(bound.max(initial=0) < EXACT for _, bound in bounds):
             return bounds
     return None
-
-
-def _pays_to_halve(node: Node, numbers: Array, ranges: tuple[tuple[int, int], ...], shape: Shape) -> bool:
-    """Says whether a convolution has exact tiles of Winograd's in two halves of its channels, but not as a whole."""
-    sides, attributes = (shape or ())[2:], node.attributes
-    outputs, channels, *kernel = numbers.shape
-    is_plain = kernel == [3, 3] and all(set(attributes.get(name) or {1}) == {1} for name in ("strides", "dilations"))
-    # Smaller images are computed directly, as are channels that fill no vector of 16. Two ranges belong to a computed zero point, with
-    # which the planner knows no limits.
-    is_large = all(isinstance(side, int) and side >= 10 for side in sides)
-    if not is_plain or len(ranges) > 1 or channels % 32 or outputs % 16 or not is_large:
-        return False
-    halves = numbers[:, : channels // 2], numbers[:, channels // 2 :]
-    return not has_exact_tiles(numbers, *ranges[0]) and all(has_exact_tiles(half, *ranges[0]) for half in halves)
 
 
 def _input(node: Node, position: int) -> str:
