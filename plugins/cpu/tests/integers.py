@@ -278,14 +278,16 @@ def qlinear_add(rng: Rng) -> Case:
     wide_zeros = [np.float32(zero) for zero in zeros]
     constant = wide_zeros[2] - fuse(ratios[0], wide_zeros[0], ratios[1] * wide_zeros[1])
     total = fuse(a, ratios[0], fuse(b, ratios[1], constant))
-    return graph.finish({y: limit(np.rint(total), 0, a.dtype)})
+    # A sum in another order decides halves.
+    return graph.finish({y: limit(np.rint(total), 0, a.dtype)}, steps=1)
 
 
 def qlinear_mul(rng: Rng) -> Case:
     graph, (a, b), zeros, scales, names = draw_pair(rng)
     y = graph.node("QLinearMul", *names, domain=MICROSOFT)
     total = fuse(wide(a, zeros[0]) * wide(b, zeros[1]), scales[0] * scales[1] / scales[2], np.float32(zeros[2]))
-    return graph.finish({y: limit(np.rint(total), 0, a.dtype)})
+    # A sum in another order decides halves.
+    return graph.finish({y: limit(np.rint(total), 0, a.dtype)}, steps=1)
 
 
 def qlinear_global_average_pool(rng: Rng) -> Case:
@@ -300,7 +302,7 @@ def qlinear_global_average_pool(rng: Rng) -> Case:
     y = graph.node("QLinearGlobalAveragePool", graph.feed(x), *constants, domain=MICROSOFT)
     total = wide(x, zeros[0]).sum(axis=(2, 3), keepdims=True)
     factor = scales[0] / (scales[1] * np.float32(shape[2] * shape[3]))
-    return graph.finish({y: rescale(total, factor, zeros[1], dtype)})
+    return graph.finish({y: rescale(total, factor, zeros[1], dtype)}, steps=1)
 
 
 def qlinear_unary(rng: Rng) -> Case:
@@ -332,9 +334,8 @@ def qlinear_average_pool(rng: Rng) -> Case:
     total = convolve(numbers, window, **geometry)
     counts = np.float32(kernel[0] * kernel[1]) if counts_pads else convolve(np.ones_like(numbers), window, **geometry)
     total, counts = (np.broadcast_to(each, total.shape).reshape(batch, channels, *total.shape[2:]) for each in (total, counts))
-    # The zero point is added before the sum is rounded.
-    shifted = fuse(total, scales[0] / (scales[1] * counts.astype(np.float32)), np.float32(zeros[1]))
-    return graph.finish({y: limit(np.rint(shifted), 0, dtype)})
+    quotients = total * (scales[0] / (scales[1] * counts.astype(np.float64)))
+    return graph.finish({y: limit(np.rint(quotients), zeros[1], dtype)}, steps=1)
 
 
 def qlinear_softmax(rng: Rng) -> Case:

@@ -10,15 +10,15 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.operators.recipe import Limits
-from hetero_cpu.plan import passes, planner
+from hetero_cpu.operators.winograd import has_exact_tiles
+from hetero_cpu.plan import planner
 from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.plan.planner import find_ranges
-from hetero_cpu.transforms.tiles import has_exact_tiles
 
 from hetero_core import Core
 from hetero_core.network.reader import read_network
 
-from .integers import KINDS, Builder, convolve, draw_case, find_difference
+from .integers import KINDS, Builder, draw_case, find_difference
 
 CASES = 16
 INTEGER_OPERATORS = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "Dynamic")
@@ -85,15 +85,6 @@ def test_depth_is_cut_where_sums_reach_two_to_the_24(depth: int, pieces: int) ->
     y = graph.node("Cast", graph.node("MatMulInteger", graph.feed(x), graph.constant(w)), to=1)
     network = transform_network(read_network(graph.finish({y: np.zeros((2, 3), np.float32)}).model))
     assert [node.op_type for node in network.nodes].count("MatMul") == pieces
-
-
-def test_mean_of_a_window_is_rounded_with_its_zero_point(core: Core, kernels: str) -> None:
-    graph, one = Builder(), np.float32(1)
-    names = map(graph.constant, (one, np.int8(0), one, np.int8(-35)))
-    x = graph.feed(np.array([[[0, 1, 2, 3]]], np.int8))
-    y = graph.node("QLinearAveragePool", x, *names, domain="com.microsoft", kernel_shape=[2])
-    # The sums -34.5, -33.5 and -32.5 are rounded to even numbers.
-    assert find_difference(core, graph.finish({y: np.array([[[-34, -34, -32]]], np.int8)}), kernels) == ""
 
 
 def test_operator_without_rule_reads_bytes(core: Core, kernels: str) -> None:
@@ -182,38 +173,3 @@ def test_computed_zero_point_is_known() -> None:
     shifts = {limits.shift for limits in find_ranges(network).values() if limits.shift}
     (shift,) = shifts
     assert find_ranges(network)[shift].high == 255
-
-
-def test_sigmoids_with_a_result_between_two_steps_are_exact_steps(core: Core, kernels: str) -> None:
-    """The last digits of float32 decide about a result in the middle of two steps: `expected` is computed in the operator's own digits."""
-    graph, rng, codes = Builder(), np.random.default_rng(0), np.arange(256, dtype=np.uint8)
-    x, expected, between = graph.feed(codes), {}, 0
-    for _ in range(60):
-        x_scale, y_scale = np.float32(rng.uniform(0.001, 0.05)), np.float32(rng.uniform(0.002, 1 / 255))
-        zero = np.uint8(rng.integers(256))
-        values = x_scale * (codes.astype(np.float32) - np.float32(zero))
-        quotients = 1 / (1 + np.exp(-values.astype(np.float64))) / y_scale
-        between += bool((np.abs(quotients % 1 - 0.5) < 1e-6 * quotients).any())
-        names = [graph.constant(number) for number in (x_scale, zero, y_scale, np.uint8(0))]
-        y = graph.node("QLinearSigmoid", x, *names, domain="com.microsoft")
-        rounded = np.rint((np.float32(1) / (np.float32(1) + np.exp(-values))) / y_scale)
-        expected[y] = np.minimum(rounded, 255).astype(np.uint8)
-    assert between
-    case = graph.finish(expected)
-    assert "QLinearSigmoid" not in transform_network(read_network(case.model)).op_types
-    assert find_difference(core, case, kernels) == ""
-
-
-def test_channels_are_halved_if_only_halves_have_exact_tiles(core: Core, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "find_byte_products", lambda: "")
-    graph, rng = Builder(), np.random.default_rng(3)
-    x, w = rng.integers(-128, 128, (1, 256, 12, 13)), rng.integers(-70, 71, (16, 256, 3, 3)).astype(np.int8)
-    assert not has_exact_tiles(w.astype(np.float32), -128, 127)
-    names = graph.constant(np.float32(0.5)), graph.constant(np.int8(0))
-    codes = graph.node("QuantizeLinear", graph.feed(x.astype(np.float32) / 2), *names)
-    weights = graph.node("DequantizeLinear", graph.constant(w), graph.constant(np.float32(0.25)))
-    geometry = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
-    y = graph.node("Conv", graph.node("DequantizeLinear", codes, *names), weights, kernel_shape=[3, 3], **geometry)
-    case = graph.finish({y: convolve(x, w.astype(np.int64), **geometry).astype(np.float32) / 8})
-    assert [node.op_type for node in transform_network(read_network(case.model)).nodes].count("Conv") == 2
-    assert find_difference(core, case, kernels) == ""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.machine import compiler
-from hetero_cpu.operators import convolution, narrow_product
+from hetero_cpu.operators import narrow_product
 
 from hetero_core import Core
 
@@ -110,44 +110,16 @@ def test_convolutions_are_exact(core: Core, products: str, planned: list[str], s
     ("sizes", "largest"), [((1, 16, 11, 14, 16), 127), ((2, 128, 10, 13, 48), 25), ((1, 32, 30, 21, 160), 127)]
 )
 @pytest.mark.parametrize("zero", [np.uint8(0), np.uint8(255), np.int8(-3)], ids=["least", "most", "signed"])
-def test_exact_tiles_are_made_of_words(
-    core: Core, products: str, planned: list[str], monkeypatch: pytest.MonkeyPatch, sizes: Any, largest: int, zero: Any
+def test_exact_tiles_take_the_place_of_pairs(
+    core: Core, products: str, planned: list[str], sizes: Any, largest: int, zero: Any
 ) -> None:
     batch, channels, height, width, outputs = sizes
-    words = note_tiles(monkeypatch)
     rng, limits = np.random.default_rng(height), np.iinfo(zero.dtype)
     x = rng.choice([limits.min, limits.max, int(zero)], (batch, channels, height, width)).astype(zero.dtype)
     w = rng.choice([-largest, largest, 0], (outputs, channels, 3, 3)).astype(np.int8)
     geometry = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
     assert find_difference(core, make_convolution(x, w, zero, geometry, adds=channels == 16), "JIT") == ""
-    assert words == [True] * (products == "pairs")
     assert bool(planned) == (products != "pairs")
-
-
-def test_tiles_of_numbers_beyond_words_are_made_of_floats(core: Core, products: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = note_tiles(monkeypatch)
-    graph, rng = Builder(), np.random.default_rng(0)
-    x, w = rng.integers(0, 256, (1, 16, 12, 12)).astype(np.uint8), np.zeros((16, 16, 3, 3), np.float32)
-    w[:, 0] = rng.choice([-1, 1], (16, 3, 3))
-    far = graph.node("Add", graph.node("Cast", graph.feed(x), to=1), graph.constant(np.float32(40000)))
-    geometry = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
-    y = graph.node("Conv", far, graph.constant(w), kernel_shape=[3, 3], **geometry)
-    expected = convolve(x.astype(np.int64) + 40000, w.astype(np.int64), **geometry).astype(np.float32)
-    assert find_difference(core, graph.finish({y: expected}), "JIT") == ""
-    assert words == [False]
-
-
-def note_tiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Returns the list of whether words were multiplied, for each convolution with Winograd's tiles that is planned from here on."""
-    noted: list[bool] = []
-    plan_winograd = convolution.plan_winograd
-
-    def note(*arguments: Any, are_words: bool) -> Any:
-        noted.append(are_words)
-        return plan_winograd(*arguments, are_words=are_words)
-
-    monkeypatch.setattr(convolution, "plan_winograd", note)
-    return noted
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-import numpy as np
-
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.compiler import find_byte_products, find_width
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups
 from hetero_cpu.operators.images import (
     Convolution,
@@ -33,9 +31,8 @@ from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_nativ
 from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
 from hetero_cpu.operators.tiling import Chunks, ColumnPacking, choose_chunks, choose_tiling, pad_vector
-from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
+from hetero_cpu.operators.winograd import choose_winograd, has_exact_tiles, plan_winograd
 from hetero_cpu.symbols.sizes import is_same
-from hetero_cpu.transforms.tiles import has_exact_tiles
 
 
 def plan_product_convolution(site: Site) -> Recipe | None:
@@ -50,7 +47,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     staging = choose_staging(convolution, size)
     if size:
         reaches = () if staging is not None else (find_overhang(convolution.windows, size),)
-        recipe = plan_winograd(convolution, epilogue, staging, size, are_words=size == 2 and _are_words(convolution))
+        recipe = plan_winograd(convolution, epilogue, staging, size)
         return replace(recipe, reaches=reaches)
     return _make_recipe(convolution, epilogue, staging)
 
@@ -71,15 +68,6 @@ def find_tiles(convolution: Convolution) -> int:
         limits = site.ranges.get(convolution.source, NO_LIMITS)
         return 2 if has_exact_tiles(convolution.weight, limits.low, limits.high) else 0
     return size
-
-
-def _are_words(convolution: Convolution) -> bool:
-    """Says whether whole numbers that Winograd's tiles of 2 x 2 keep exact fit into 16 bits, and products of these are the fastest."""
-    limits = convolution.site.ranges.get(convolution.source, NO_LIMITS)
-    if find_byte_products() != "pairs" or not (limits.is_whole and limits.has_no_nan and is_whole(convolution.weight)):
-        return False
-    # Sums of up to four elements, and of up to nine weights.
-    return 4 * max(-limits.low, limits.high) < 1 << 15 and 9 * float(np.abs(convolution.weight).max()) < 1 << 15
 
 
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:

@@ -62,7 +62,7 @@ from hetero_cpu.symbols.sizes import is_open
 _FEWEST_OUTPUTS = 8
 # A sum of so many products of bytes fits into int32.
 _LONGEST_DEPTH = 1 << 16
-# Channels from which on Winograd's tiles, which are made of words and whose images are float32, are faster than products.
+# Channels from which on Winograd's tiles, which are float32, are faster than products.
 _FEWEST_OF_TILES = {"pairs": 128, "words": 0}
 # Rows from which on AMX's products of matrices are faster than those of vectors.
 _FEWEST_ROWS = 5

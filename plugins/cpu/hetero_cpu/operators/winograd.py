@@ -1,8 +1,4 @@
-"""The recipe of a 3x3 convolution with Winograd's transforms.
-
-Whole numbers may be multiplied as words of 16 bits: the products of tiles are exact in either, and so are sums of four times as large
-transformed weights, which are whole.
-"""
+"""The recipe of a 3x3 convolution with Winograd's transforms: their matrices, which sums they keep exact, and machine code."""
 
 from __future__ import annotations
 
@@ -10,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
-from math import prod
+from math import isinf, prod
 
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
@@ -28,13 +24,91 @@ from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.tiling import Tiling, choose_tiling, pad_vector
 from hetero_cpu.operators.weights import allocate_floats
 from hetero_cpu.symbols.sizes import is_open, pays
-from hetero_cpu.transforms.tiles import build_matrices
 
 _FEWEST_CHANNELS = 16
 # Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
 _SMALLEST_SIDE, _SMALLEST_OPEN_SIDE = 10, 8
 # Kernels that are transformed at a time: whole cache lines of the result, and a product so small that BLAS calls no threads for it.
 _BLOCK_OUTPUTS, _BLOCK_CHANNELS = 16, 48
+
+
+# Of the points that were tried these lose the fewest digits: for m = 4, 1.3 to 4.4e-6 of the largest result of a layer.
+_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
+_EXACT = 1 << 24
+_BLOCK = 1 << 16
+"""Weights that are looked at together: their sums fit into the processor's cache."""
+
+
+@cache
+def build_matrices(size: int) -> tuple[Array, Array, Array]:
+    """Returns A^T (m, m+2), G (m+2, 3) and B^T (m+2, m+2) in float64 for tiles of m x m results."""
+    points, window = _POINTS[size], size + 2
+
+    def powers(count: int) -> Array:
+        matrix = np.array([[point**power for power in range(count)] for point in points] + [[0.0] * count])
+        matrix[-1, -1] = 1
+        return matrix
+
+    scales = [1 / np.prod([point - other for other in points if other != point]) for point in points]
+    scale = np.array([*scales, 1.0])[:, None]
+    back, kernel, forth = powers(size).T, powers(3), np.linalg.inv(powers(window)).T
+    forth = forth / scale
+    # Zero by construction, up to rounding of the inverse.
+    forth[np.abs(forth) < 1e-12] = 0
+    return back, kernel * scale, forth
+
+
+@cache
+def _list_sums() -> list[tuple[Array, Array, Array]]:
+    """Returns the sums of A^T's first terms, down a tile and then across it: the matrix of each on the taps of a weight, the signs of the
+    elements that it is multiplied by, and the factors of its rows in units.
+    """
+    back, kernel, forth = build_matrices(2)
+    signs = np.array([np.maximum(forth, 0).sum(axis=1), np.maximum(-forth, 0).sum(axis=1)])[..., None]
+    sums = []
+    # The longest sums come first, because they decide most refusals.
+    for terms in ((0, 1, 2), (1, 2, 3), (0, 1), (1, 2), (0,), (1,), (2,), (3,)):
+        row = back[min(terms[0], 1)]
+        # The factors of a line's four elements by the weights of the line.
+        line = np.sum([row[i] * np.outer(forth[i], kernel[i]) for i in terms], axis=0)
+        units = 1 if np.array_equal(line, np.rint(line)) else 2
+        down, across = (np.kron(*matrices).astype(np.float32) for matrices in ((line, kernel), (np.eye(3), line)))
+        sums += [(down, signs, np.array([[1], [2], [2], [1]]) * units), (across, np.array([[[1.0]], [[0.0]]]), np.array([[units]]))]
+    return sums
+
+
+def has_exact_tiles(w: Array, low: float, high: float) -> bool:
+    """Says whether tiles of 2 x 2 give the exact sums of whole weights and of whole elements from `low` to `high`, or of zeros.
+
+    A sum on the way is a linear function of the elements, so its positive and its negative factors bound it. It is exact below 2^24 units,
+    which are 1, or 1/2 and 1/4 of transformed weights.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    if isinf(low) or isinf(high) or not w.size:
+        return False
+    taps = w.reshape(*w.shape[:2], 9)
+    totals, sizes = (each.sum(axis=1, dtype=np.float64).T for each in (taps, np.abs(taps)))
+    outputs = max(_BLOCK // max(w[:1].size, 1), 1)
+    for matrix, sides, factor in _list_sums():
+
+        def exceeds(total: Array, size: Array, sides: Array = sides, factor: Array = factor) -> Array:
+            # Of an output, the rows of each factor.
+            total, size = (each.reshape(-1, len(factor), each.shape[-1]).sum(axis=0) for each in (total, size))
+            above, below = (size + total) / 2, (size - total) / 2
+            most, least = sides[0] * above + sides[1] * below, sides[0] * below + sides[1] * above
+            bound = np.maximum(high * most - low * least, high * least - low * most) * factor
+            # Bounds are rounded themselves.
+            exceeded: Array = (bound >= _EXACT * (1 - 1e-4)).any(axis=0)
+            return exceeded
+
+        # The sizes of the products of all channels are at most the products of the sizes, which take no time.
+        (doubtful,) = np.nonzero(exceeds(matrix @ totals, np.abs(matrix) @ sizes))
+        for first in range(0, len(doubtful), outputs):
+            block = doubtful[first : first + outputs]
+            products = matrix @ taps[block].transpose(0, 2, 1)
+            if exceeds(matrix @ totals[:, block], np.abs(products, out=products).sum(axis=2).T).any():
+                return False
+    return True
 
 
 @cache
@@ -94,12 +168,6 @@ class WinogradShape:
     prefetches: int
     adds: bool
     activations: tuple[Activation, ...]
-    are_words: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of a transformed element."""
-        return HALF_BYTES if self.are_words else FLOAT_BYTES
 
 
 def make_whole(shape: WinogradShape) -> Kernel:
@@ -109,7 +177,7 @@ def make_whole(shape: WinogradShape) -> Kernel:
 
 def make_input(shape: WinogradShape) -> Kernel:
     """Returns the kernel that transforms ranges of tiles into memory of all."""
-    return Kernel(f"winograd_input_{shape.size}{'w' * shape.are_words}", partial(_emit_input, shape=shape))
+    return Kernel(f"winograd_input_{shape.size}", partial(_emit_input, shape=shape))
 
 
 def make_output(shape: WinogradShape) -> Kernel:
@@ -132,7 +200,7 @@ def _emit_input(name: str, width: int, shape: WinogradShape) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     first = chunk * p["tiles_of_chunk"]
     last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
-    _emit_forth(code, p, shape, first, last, p["moved"] + first * p["channels"] * shape.nbytes)
+    _emit_forth(code, p, shape, first, last, p["moved"] + first * p["channels"] * FLOAT_BYTES)
     return code.finish()
 
 
@@ -155,11 +223,10 @@ def _place(p: dict[str, Number], tile: Number, size: int) -> tuple[Number, Numbe
 def _emit_forth(code: Code, p: dict[str, Number], shape: WinogradShape, first: Number, last: Number, moved: Number) -> None:
     """Writes B^T d B of each tile d, the first at `moved`."""
     forth, window = build_matrices(shape.size)[2], shape.size + 2
-    store = code.store_words if shape.are_words else code.store
     with code.loop(first, last) as tile:
         image, row, column = _place(p, tile, shape.size)
         x = p["x"] + image * p["x_image"] + row * p["x_row"] + column * p["x_pixel"]
-        target = moved + (tile - first) * p["channels"] * shape.nbytes
+        target = moved + (tile - first) * p["channels"] * FLOAT_BYTES
         with code.loop(0, p["channels"], code.width) as channel:
             columns = []
             for j in range(window):
@@ -168,7 +235,7 @@ def _emit_forth(code: Code, p: dict[str, Number], shape: WinogradShape, first: N
             for i in range(window):
                 results = _combine(code, forth, [columns[j][i] for j in range(window)])
                 for j in range(window):
-                    store(target + channel * shape.nbytes + p["moved_position"] * (i * window + j), results[j])
+                    code.store(target + channel * FLOAT_BYTES + p["moved_position"] * (i * window + j), results[j])
 
 
 def _emit_blocks(
@@ -186,28 +253,25 @@ def _emit_blocks(
 
     def walk(block: Number, is_last: bool) -> None:
         vectors = shape.last_vectors if is_last else shape.vectors
-        depth = p["channels"] * shape.nbytes // FLOAT_BYTES
-        panel = depth * (vectors * vector_bytes)
+        panel = p["channels"] * (vectors * vector_bytes)
         share = panel // p["row_tiles"]
         with code.loop(0, positions) as position:
-            w = p["w"] + block * positions * depth * block_bytes + position * panel
+            w = p["w"] + block * positions * p["channels"] * block_bytes + position * panel
             source, target = moved + position * p["moved_position"], products + position * p["products_position"]
             for is_short in (False, True)[: 1 + shape.has_short_tiles]:
-                tile = Tile(shape.pixels - is_short, vectors, shape.prefetches, products="words" * shape.are_words)
+                tile = Tile(shape.pixels - is_short, vectors, shape.prefetches)
                 first, end = (p["long_tiles"], p["row_tiles"]) if is_short else (code.number(0), p["long_tiles"])
                 with code.loop(first, end) as number:
                     row = number * tile.pixels + (p["long_tiles"] if is_short else 0)
                     call_tile(
                         code,
                         tile,
-                        x=source + row * p["channels"] * shape.nbytes,
-                        x_pixel=p["channels"] * shape.nbytes,
+                        x=source + row * p["channels"] * FLOAT_BYTES,
+                        x_pixel=p["channels"] * FLOAT_BYTES,
                         offsets=p["offsets"],
                         taps=1,
-                        depth=depth,
-                        # Words have no shift: what stands before their weights is multiplied by zero.
-                        w=w - vectors * vector_bytes * shape.are_words,
-                        shift=p["zeros"],
+                        depth=p["channels"],
+                        w=w,
                         # The next position, or the next block, follows.
                         ahead=w + panel + number * share,
                         bias=p["zeros"],
@@ -246,11 +310,9 @@ def _emit_back(
             line = [code.load(m + p["products_position"] * (i * window + j)) for i in range(window)]
             columns.append(_combine(code, back, line))
         results = [_combine(code, back, [columns[j][i] for j in range(window)]) for i in range(size)]
-        unit = code.constant(1 / _UNITS)
 
         def write(i: int, j: int) -> None:
-            result = results[i][j]  # called inside the loop
-            result = code.multiply_add(result, unit, bias) if shape.are_words else result + bias
+            result = results[i][j] + bias  # called inside the loop
             if shape.adds:
                 result = result + code.load(added + p["added_row"] * i + p["added_pixel"] * j)
             code.store(y + p["y_row"] * i + p["y_pixel"] * j, emit_activations(code, shape.activations, result))
@@ -308,26 +370,19 @@ def _sum(code: Code, coefficients: Array, vectors: list[Floats]) -> Floats:
 _TILES_OF_CHUNK, _TILES_OF_OPEN_CHUNK = 56, 28
 _LARGE_CHANNELS = 512
 _INPUT_TILES = 8
-_UNITS = 4
-"""By which transformed weights of tiles of 2 x 2 are whole numbers."""
 _LINE = 16
 """Numbers between arrays, so that their rows do not share lines of the caches."""
 
 
-def plan_winograd(
-    convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, size: int, *, are_words: bool = False
-) -> Recipe:
-    """Returns the recipe with tiles of `size` x `size` results. The image has a halo that reaches to the end of the last tile.
-
-    `are_words`: whether to multiply words of 16 bits; the tiles are those of 2 x 2.
-    """
+def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, size: int) -> Recipe:
+    """Returns the recipe with tiles of `size` x `size` results. The image has a halo that reaches to the end of the last tile."""
     site, channels, outputs = convolution.site, convolution.channels, convolution.outputs
     height, width = convolution.windows.outputs
     down, right = -(-height // size), -(-width // size)
     tiles, positions, workers = convolution.planes[1] * down * right, (size + 2) ** 2, site.workers
     most = _TILES_OF_CHUNK * (2 if channels >= _LARGE_CHANNELS else 1)
     rows, count, is_whole = _cut_tiles(tiles, most, workers)
-    tiling = choose_tiling(rows, outputs, find_width(), products="words" * are_words)
+    tiling = choose_tiling(rows, outputs, find_width())
     block = tiling.vectors * tiling.width
     shape = WinogradShape(
         size,
@@ -338,15 +393,13 @@ def plan_winograd(
         tiling.count_prefetches(tiling.tiles),
         bool(epilogue.added),
         epilogue.activations,
-        are_words,
     )
     weight = convolution.pack_lazily(
-        ("winograd", size, tiling.vectors, tiling.width, are_words),
-        partial(_pack, size=size, tiling=tiling.packing, are_words=are_words),
+        ("winograd", size, tiling.vectors, tiling.width), partial(_pack, size=size, tiling=tiling.packing)
     )
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     zeros, offsets = pad_vector(None, 0, block), np.zeros(1, np.int64)
-    moved_position = (rows * channels + _LINE) * shape.nbytes
+    moved_position = (rows * channels + _LINE) * FLOAT_BYTES
     products_position = (rows * block + _LINE) * 4
     moved_bytes = positions * moved_position
     products_bytes = positions * products_position
@@ -364,7 +417,7 @@ def plan_winograd(
         numbers = {
             **list_strides("x", x), "x": address_of(x) - top * x.strides[2] - left * x.strides[3],
             **list_strides("y", y), **list_strides("added", addend),
-            "w": address_of(weight) + block * FLOAT_BYTES * are_words, "bias": address_of(bias), "zeros": address_of(zeros),
+            "w": address_of(weight), "bias": address_of(bias), "zeros": address_of(zeros),
             "offsets": address_of(offsets),
             "moved": base, "moved_worker": moved_bytes, "moved_position": moved_position,
             "products": base + moved_bytes * (workers if is_whole else 1), "products_worker": products_bytes,
@@ -392,26 +445,16 @@ def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
     return -(-tiles // count), count, True
 
 
-def _pack(w: Array, size: int, tiling: Tiling, *, are_words: bool) -> Array:
-    """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column). w: those of planes, or of images.
-
-    Words are times `_UNITS`, those of two channels in the place of a float32, behind as many unused numbers as a block has columns.
-    """
+def _pack(w: Array, size: int, tiling: Tiling) -> Array:
+    """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column). w: those of planes, or of images."""
     outputs, channels = w.shape[:2]
     w = w.reshape(outputs, channels, 3, 3)
-    positions = (size + 2) ** 2
-    columns = tiling.vectors * tiling.width
-    unused, depth = (columns, channels // 2) if are_words else (0, channels)
-    packed = allocate_floats(unused + positions * depth * tiling.padded_outputs)
-    packed[:unused] = 0
+    positions, columns = (size + 2) ** 2, tiling.vectors * tiling.width
+    packed = allocate_floats(positions * channels * tiling.padded_outputs)
     for begin in range(0, tiling.padded_outputs, columns):
         held = min(columns, tiling.padded_outputs - begin)
-        place = packed[unused + positions * depth * begin :][: positions * depth * held].reshape(positions, depth, held)
-        block = np.empty((positions, channels, held), np.float32) if are_words else place
+        block = packed[positions * channels * begin :][: positions * channels * held].reshape(positions, channels, held)
         block_outputs = min(held, outputs - begin)
         block[:, :, block_outputs:] = 0
         transform_kernels(w[begin : begin + block_outputs], size, block[:, :, :block_outputs])
-        if are_words:
-            words = (block * _UNITS).astype(np.int16).reshape(positions, depth, 2, held).swapaxes(2, 3)
-            place[...] = np.ascontiguousarray(words).view(np.float32)[..., 0]
     return packed

@@ -22,7 +22,6 @@ from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_ty
 from hetero_core.transforms.constants import LARGEST_KEPT, drop_unread, fold_constants, fold_node
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
-from hetero_cpu.machine.compiler import find_byte_products
 from hetero_cpu.operators.groups import Group
 from hetero_cpu.symbols.network import find_map_types
 from hetero_cpu.symbols.size_class import Signature
@@ -159,11 +158,11 @@ class OperatorPass:
         self.module, self.name, self.operators = module, name, frozenset(operators.split())
         self.others = tuple(frozenset(names.split()) for names in others)
 
-    def __call__(self, network: Network, **options: Any) -> Network:
-        """Returns the network after the pass, which gets the options."""
+    def __call__(self, network: Network) -> Network:
+        """Returns the network after the pass."""
         if any(names.isdisjoint(network.op_types) for names in (self.operators, *self.others)):
             return network
-        transformed: Network = getattr(importlib.import_module(self.module), self.name)(network, **options)
+        transformed: Network = getattr(importlib.import_module(self.module), self.name)(network)
         return transformed
 
 
@@ -184,8 +183,7 @@ def _fold(network: Network) -> Network:
 
 def compute_integers(network: Network) -> Network:
     """Returns the network with its quantized operators as float32 operators, and the weights folded that are read as floats."""
-    # Products of bytes are faster than tiles of Winograd's.
-    computed = _COMPUTE_INTEGERS(network, halves=find_byte_products() not in ("vnni", "amx"))
+    computed = _COMPUTE_INTEGERS(network)
     return network if computed is network else fold_constants(computed, evaluate_node, is_kept=is_turned_for_products)
 
 

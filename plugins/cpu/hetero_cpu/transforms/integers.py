@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +26,6 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
-from hetero_cpu.transforms.tiles import has_exact_tiles
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[Dimension, ...] | None
@@ -43,9 +41,10 @@ _LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16"
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _SINCE = {
     **dict.fromkeys(("Add", "Div", "Identity", "Mul", "Sub"), 14),
-    **dict.fromkeys(("Conv", "Round"), 11),
+    **dict.fromkeys(("AveragePool", "Conv", "Round"), 11),
+    **dict.fromkeys(("MatMulInteger", "ThresholdedRelu"), 10),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), 20),
-    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "ThresholdedRelu", "Where"), (1, 6, 0, 10, 16), strict=True)),
+    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "Where"), (1, 6, 0, 16), strict=True)),
 }
 """The versions of the operators that the pass makes; 13 for all others."""
 
@@ -151,12 +150,9 @@ def _list_readers(value: str, network: Network) -> Iterable[Node]:
     return (network.nodes[index] for index in network.index_of_consumers.get(value, ()))
 
 
-def compute_integers(network: Network, *, halves: bool = True) -> Network:
-    """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights.
-
-    `halves`: whether convolutions are cut that have exact tiles of Winograd's in two halves alone.
-    """
-    rewriter = _Rewriter(network, halves)
+def compute_integers(network: Network) -> Network:
+    """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights."""
+    rewriter = _Rewriter(network)
     for node in network.nodes:
         rewriter.add(node)
     rewritten = rewriter.finish()
@@ -166,8 +162,8 @@ def compute_integers(network: Network, *, halves: bool = True) -> Network:
 class _Rewriter:
     """The network as far as it is rewritten. A rule takes a node and returns whether it has made the node's outputs."""
 
-    def __init__(self, network: Network, halves: bool) -> None:
-        self.network, self.names, self.halves = network, FreshNames(network), halves
+    def __init__(self, network: Network) -> None:
+        self.network, self.names = network, FreshNames(network)
         self.nodes: list[Node] = []
         self.types = dict(network.types)
         self.constants = dict(network.initializers)
@@ -254,17 +250,25 @@ class _Rewriter:
         """Returns a value as another element type."""
         return self.emit("Cast", value, shape=shape, dtype=dtype, output=output, to=onnx_of_dtype(dtype))
 
-    def emit(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> str:
-        """Adds a node of ONNX's own domain and returns its output."""
+    def build(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> Node:
+        """Returns a node of ONNX's own domain; an output without a name gets one, and a type."""
         result = output or self.names.value(f"{inputs[0]}/{op_type}")
         version = _SINCE.get(op_type, 13)
-        name = self.names.node(f"{result}/{op_type}")
-        self.nodes.append(
-            Node(name, op_type, inputs, (result,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
-        )
         if not output:
             self.types[result] = TensorType(dtype, shape)
-        return result
+        name = self.names.node(f"{result}/{op_type}")
+        return Node(name, op_type, inputs, (result,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
+
+    def emit(self, op_type: str, *inputs: str, **more: Any) -> str:
+        """Adds a node as `build` returns it, and returns its output."""
+        self.nodes.append(self.build(op_type, *inputs, **more))
+        return self.nodes[-1].outputs[0]
+
+    def write(self, op_type: str, *inputs: str, **more: Any) -> str:
+        """Adds the nodes that compute a node as `build` returns it, and returns its output."""
+        node = self.build(op_type, *inputs, **more)
+        self.add(node)
+        return node.outputs[0]
 
     def emit_like(self, node: Node, *inputs: str, shape: Shape) -> str:
         """Adds a node of the same operator and attributes with other inputs and returns its output."""
@@ -389,15 +393,6 @@ class _Rewriter:
         if bounds is None:
             return None
         cuts, largest = zip(*bounds, strict=True)
-        if (
-            self.halves
-            and len(cuts) == 1
-            and node.op_type == "Conv"
-            and group == 1
-            and _pays_to_halve(node, weight.read(), x.ranges, shape)
-        ):
-            cuts = tuple((slice(0, len(numbers)), part, *cuts[0][2:]) for part in _split(numbers.shape[1], 2))
-            largest = tuple(_bound(numbers[cut], x.ranges, outputs) for cut in cuts)
         if group > 1 and node.op_type == "ConvTranspose":
             largest = tuple(np.tile(bound, group) for bound in largest)
         if bias is not None and bias.shape != largest[0].shape:
@@ -476,29 +471,17 @@ class _Rewriter:
             return self.emit("Mul", total, self.number(factor), shape=shape, output=output)
         return self.emit("MultiplyAdd", total, self.number(factor), self.number(summand), shape=shape, output=output)
 
-    def saturate(
-        self, value: str, zero: int, dtype: str, shape: Shape, *, is_shifted: bool = False, is_positive: bool = False
-    ) -> Codes:
-        """Returns round(value) + zero limited to a type, less zero; if `is_shifted`, the value includes zero already.
-
-        ThresholdedRelu makes NaN the lowest number, as the toolkit does.
-        """
+    def saturate(self, value: str, zero: int, dtype: str, shape: Shape, *, is_positive: bool = False) -> Codes:
+        """Returns round(value) + zero limited to a type, less zero. ThresholdedRelu makes NaN the lowest number, as the toolkit does."""
         low, high = _LIMITS[dtype]
         rounded = self.emit("Round", value, shape=shape)
-        shift = (0 if is_shifted else zero) - low
-        if shift:
-            rounded = self.emit("Add", rounded, self.number(shift), shape=shape)
+        if zero - low:
+            rounded = self.emit("Add", rounded, self.number(zero - low), shape=shape)
         positive = self.emit("ThresholdedRelu", rounded, shape=shape, alpha=0.0)
         limited = self.emit("Clip", positive, self.number(0), self.number(high - low), shape=shape)
         if zero - low:
             limited = self.emit("Sub", limited, self.number(zero - low), shape=shape)
         return Codes((limited,), zero, dtype, ((max(low - zero, 0) if is_positive else low - zero, high - zero),))
-
-    def keep_rescaled(self, node: Node, total: str, factor: Array, zero: int, dtype: str) -> bool:
-        """Notes the codes of a node's output: a total times a factor, rounded."""
-        shape = self.shape(node.outputs[0])
-        scaled = self.rescale(total, factor, shape)
-        return self.keep(node.outputs[0], self.saturate(scaled, zero, dtype, shape))
 
     def target(self, value: str, default: str) -> tuple[int, str] | None:
         """Returns a constant zero point of a result and its type."""
@@ -545,20 +528,6 @@ def _cut_depth(
         if all(bound.max(initial=0) < EXACT for _, bound in bounds):
             return bounds
     return None
-
-
-def _pays_to_halve(node: Node, numbers: Array, ranges: tuple[tuple[int, int], ...], shape: Shape) -> bool:
-    """Says whether a convolution has exact tiles of Winograd's in two halves of its channels, but not as a whole."""
-    sides, attributes = (shape or ())[2:], node.attributes
-    outputs, channels, *kernel = numbers.shape
-    is_plain = kernel == [3, 3] and all(set(attributes.get(name) or {1}) == {1} for name in ("strides", "dilations"))
-    # Smaller images are computed directly, as are channels that fill no vector of 16. Two ranges belong to a computed zero point, with
-    # which the planner knows no limits.
-    is_large = all(isinstance(side, int) and side >= 10 for side in sides)
-    if not is_plain or len(ranges) > 1 or channels % 32 or outputs % 16 or not is_large:
-        return False
-    halves = numbers[:, : channels // 2], numbers[:, channels // 2 :]
-    return not has_exact_tiles(numbers, *ranges[0]) and all(has_exact_tiles(half, *ranges[0]) for half in halves)
 
 
 def _input(node: Node, position: int) -> str:
@@ -811,367 +780,156 @@ def _concatenate(state: _Rewriter, node: Node) -> bool:
     return _keep_scaled(state, output, Scaled(joined, multiples[0].factor, own, is_positive))
 
 
-# Operators with integers of ONNX and of ONNX Runtime: each rescales as the toolkit's kernel does.
+# Products of integers, and the operators on quantized tensors of ONNX and of ONNX Runtime, by the rules of other operators.
 
 
-def _as_product(node: Node, op_type: str, x: str, output: str) -> Node:
-    """Returns a product of floats with the attributes of a node; `multiply` gives it its inputs."""
-    version = _SINCE.get(op_type, 13)
-    return replace(node, op_type=op_type, domain="", opset=version, since_version=version, inputs=(x, ""), outputs=(output,))
-
-
-def _multiply_integers(
-    state: _Rewriter, node: Node, op_type: str, places: tuple[int, int, int, int], bias: Array | None = None
-) -> tuple[tuple[str, ...], int] | None:
-    """Returns the exact product of two integer inputs less their zero points, by the places of x, its zero, w and its zero."""
-    x, x_zero, w, w_zero = (_input(node, place) for place in places)
-    codes = state.center(x, state.zero(x_zero))
+def _keep_integers(state: _Rewriter, node: Node) -> bool:
+    """ConvInteger and MatMulInteger: the exact sums, as int32."""
+    x, w, x_zero, w_zero = (_input(node, place) for place in range(4))
+    op_type, codes = node.op_type.removesuffix("Integer"), state.center(x, state.zero(x_zero))
     if codes is None or codes.dtype not in ("int8", "uint8"):
-        return None
-    template = _as_product(node, op_type, x, node.outputs[0])
+        return False
+    product = state.build(op_type, x, w, shape=state.shape(node.outputs[0]), output=node.outputs[0], **node.attributes)
     if w in state.constants:
         weight = state.read_weight(w, w_zero, 0 if op_type == "Conv" else 1)
         rank = len(state.constants[w].shape)
         if weight is None or rank < 2 or (rank != 2 and op_type == "MatMul"):
-            return None
-        return state.multiply(template, codes, weight, bias)
-    right = state.center(w, state.zero(w_zero)) if op_type == "MatMul" and bias is None else None
-    if right is None or right.dtype not in ("int8", "uint8"):
-        return None
-    return state.multiply_computed(replace(template, inputs=(x, w)), codes, right)
-
-
-def _keep_integers(op_type: str) -> Callable[[_Rewriter, Node], bool]:
-    """Returns the rule of ConvInteger and MatMulInteger: the exact sums, as int32."""
-
-    def rule(state: _Rewriter, node: Node) -> bool:
-        product = _multiply_integers(state, node, op_type, (0, 2, 1, 3))
-        if product is None:
             return False
-        parts, bound = product
-        return state.keep(node.outputs[0], Codes(parts, 0, "int32", ((-bound, bound),)))
-
-    return rule
-
-
-def _read_vector(state: _Rewriter, value: str) -> Array | None:
-    """Returns the constant scales of a weight: a number, or a vector."""
-    scale = state.constant(value)
-    return None if scale is None or scale.ndim > 1 else scale.reshape(()) if scale.size == 1 else scale
-
-
-def _read_steps(state: _Rewriter, value: str) -> tuple[bool, Array | None]:
-    """Returns whether a bias can be used, and its int32 numbers as a vector; an absent bias can."""
-    bias = state.constant(value, "int32") if value else None
-    is_vector = bias is not None and bias.size == max(bias.shape, default=1)
-    return not value or is_vector, bias.astype(np.int64).reshape(-1) if bias is not None and is_vector else None
-
-
-def _convolve_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearConv."""
-    x_scale, y_scale = state.scale(_input(node, 1)), state.scale(_input(node, 6))
-    w_scale, target = _read_vector(state, _input(node, 4)), state.target(_input(node, 7), "")
-    is_fit, bias = _read_steps(state, _input(node, 8))
-    if (
-        x_scale is None
-        or y_scale is None
-        or w_scale is None
-        or target is None
-        or not is_fit
-        or node.attributes.get("channels_last")
-    ):
-        return False
-    rank = len(state.shape(_input(node, 3)) or ())
-    attributes = {key: value for key, value in node.attributes.items() if key != "channels_last"}
-    product = _multiply_integers(state, replace(node, attributes=MappingProxyType(attributes)), "Conv", (0, 2, 3, 5), bias)
-    if product is None:
-        return False
-    total = state.join(product[0], state.shape(node.outputs[0]))
-    return state.keep_rescaled(node, total, x_scale * _along(w_scale, 1, rank) / y_scale, *target)
-
-
-def _multiply_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearMatMul."""
-    a_scale, y_scale = state.scale(_input(node, 1)), state.scale(_input(node, 6))
-    b_scale, target = _read_vector(state, _input(node, 4)), state.target(_input(node, 7), "")
-    if a_scale is None or y_scale is None or b_scale is None or target is None:
-        return False
-    product = _multiply_integers(state, node, "MatMul", (0, 2, 3, 5))
-    if product is None or (b_scale.size > 1 and node.inputs[3] not in state.constants):
-        return False
-    total = state.join(product[0], state.shape(node.outputs[0]))
-    return state.keep_rescaled(node, total, a_scale * b_scale / y_scale, *target)
-
-
-def _multiply_qgemm(state: _Rewriter, node: Node) -> bool:
-    """QGemm of ONNX Runtime, without a transposed left side."""
-    a_scale, b_scale = state.scale(_input(node, 1)), _read_vector(state, _input(node, 4))
-    is_fit, bias = _read_steps(state, _input(node, 6))
-    weight = state.read_weight(_input(node, 3), _input(node, 5), 0 if node.attributes.get("transB", 0) else 1)
-    codes = state.center(node.inputs[0], state.zero(_input(node, 2)))
-    if a_scale is None or b_scale is None or not is_fit or weight is None or codes is None or node.attributes.get("transA", 0):
-        return False
-    shape = state.shape(node.outputs[0])
-    columns = (weight.constant.shape if node.attributes.get("transB", 0) else weight.constant.shape[::-1])[0]
-    if len(weight.constant.shape) != 2 or (bias is not None and bias.size not in (1, columns)):
-        return False
-    attributes = {"transB": 1} if node.attributes.get("transB", 0) else {}
-    template = replace(_as_product(node, "Gemm", node.inputs[0], node.outputs[0]), attributes=MappingProxyType(attributes))
-    y_scale, target = state.scale(_input(node, 7)), state.target(_input(node, 8), codes.dtype)
-    product = state.multiply(template, codes, weight, None if bias is None else np.broadcast_to(bias, (columns,)))
-    if product is None or target is None or (y_scale is None and _input(node, 7)):
-        return False
-    total, factor = state.join(product[0], shape), np.float32(node.attributes.get("alpha", 1.0)) * a_scale * b_scale
-    if y_scale is not None:
-        return state.keep_rescaled(node, total, factor / y_scale, *target)
-    state.rescale(total, factor, shape, output=node.outputs[0])
-    return True
+        sums = state.multiply(product, codes, weight)
+    else:
+        right = state.center(w, state.zero(w_zero)) if op_type == "MatMul" else None
+        if right is None or right.dtype not in ("int8", "uint8"):
+            return False
+        sums = state.multiply_computed(product, codes, right)
+    return sums is not None and state.keep(node.outputs[0], Codes(sums[0], 0, "int32", ((-sums[1], sums[1]),)))
 
 
 def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
     """MatMulIntegerToFloat of ONNX Runtime: the exact product times a_scale * b_scale, plus bias."""
-    product = _multiply_integers(state, node, "MatMul", (0, 4, 1, 5)) if _input(node, 1) in state.constants else None
-    scales, types = node.inputs[2:4], [state.shape(value) for value in node.inputs[2:4]]
-    if product is None or types[0] not in ((), (1,)) or types[1] is None or len(types[1]) > 1:
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (_input(node, place) for place in range(7))
+    shape, vector = state.shape(node.outputs[0]), state.shape(b_scale)
+    if b not in state.constants or state.shape(a_scale) not in ((), (1,)) or vector is None or len(vector) > 1:
         return False
-    return _finish_float(state, node, product[0], scales[0], scales[1], _input(node, 6))
-
-
-def _finish_float(state: _Rewriter, node: Node, parts: tuple[str, ...], a_scale: str, b_scale: str, bias: str) -> bool:
-    shape, output = state.shape(node.outputs[0]), node.outputs[0]
-    scale_shape = max(state.shape(a_scale) or (), state.shape(b_scale) or (), key=lambda sizes: (len(sizes), sizes != (1,)))
-    for value in (a_scale, b_scale, bias):
-        state.make(value)
-    scale = state.emit("Mul", a_scale, b_scale, shape=scale_shape)
-    total = state.emit("Mul", state.join(parts, shape), scale, shape=shape, output="" if bias else output)
+    product = state.build("MatMulInteger", a, b, a_zero, b_zero, shape=shape, dtype="int32")
+    if not _keep_integers(state, product):
+        return False
+    total = state.write("Cast", product.outputs[0], shape=shape, to=onnx_of_dtype("float32"))
+    scale = state.write("Mul", a_scale, b_scale, shape=vector or state.shape(a_scale))
+    scaled = state.write("Mul", total, scale, shape=shape, output="" if bias else node.outputs[0])
     if bias:
-        state.emit("Add", total, bias, shape=shape, output=output)
+        state.write("Add", scaled, bias, shape=shape, output=node.outputs[0])
     return True
 
 
 def _multiply_dynamically(state: _Rewriter, node: Node) -> bool:
     """DynamicQuantizeMatMul of ONNX Runtime: DynamicQuantizeLinear, then MatMulIntegerToFloat."""
-    b, b_scale, b_zero, bias = (_input(node, place) for place in (1, 2, 3, 4))
-    weight, scale_shape = state.read_weight(b, b_zero, 1), state.shape(b_scale)
-    if weight is None or len(weight.constant.shape) != 2 or scale_shape is None or len(scale_shape) > 1:
+    x, b, b_scale, b_zero, bias = (_input(node, place) for place in range(5))
+    codes, scale, zero = (state.names.value(f"{node.outputs[0]}/{name}") for name in ("codes", "scale", "zero"))
+    state.types.update({codes: TensorType("uint8", state.shape(x)), scale: TensorType("float32", ())})
+    if not _quantize_dynamically(state, replace(node, inputs=(x,), outputs=(codes, scale, zero))):
         return False
-    names = [state.names.value(f"{node.outputs[0]}/{name}") for name in ("codes", "scale", "zero")]
-    state.types.update({names[0]: TensorType("uint8", state.shape(node.inputs[0])), names[1]: TensorType("float32", ())})
-    if not _quantize_dynamically(state, replace(node, inputs=node.inputs[:1], outputs=tuple(names))):
+    return _multiply_to_float(state, replace(node, inputs=(codes, b, scale, b_scale, zero, b_zero, bias)))
+
+
+_QUANTIZED: Mapping[str, tuple[str, tuple[int, ...], int]] = {
+    "QGemm": ("Gemm", (0, 3), 7),
+    "QLinearAdd": ("Add", (0, 3), 6),
+    "QLinearAveragePool": ("AveragePool", (0,), 3),
+    "QLinearConcat": ("Concat", (), 0),
+    "QLinearConv": ("Conv", (0, 3), 6),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,), 3),
+    "QLinearLeakyRelu": ("LeakyRelu", (0,), 3),
+    "QLinearMatMul": ("MatMul", (0, 3), 6),
+    "QLinearMul": ("Mul", (0, 3), 6),
+    "QLinearSigmoid": ("Sigmoid", (0,), 3),
+    "QLinearSoftmax": ("Softmax", (0,), 3),
+    "QLinearWhere": ("Where", (1, 4), 7),
+}
+"""The operator of floats; the places of the operands, behind each its scale and zero point; the place of the result's scale."""
+_BIASES = {"QGemm": 6, "QLinearConv": 8}
+
+
+def _compute_quantized(state: _Rewriter, node: Node) -> bool:
+    """An operator on quantized tensors: the operator of floats between DequantizeLinear and QuantizeLinear."""
+    op_type, places, result = _QUANTIZED[node.op_type]
+    places, output, shape = places or tuple(range(2, len(node.inputs), 3)), node.outputs[0], state.shape(node.outputs[0])
+    scale, attributes = _input(node, result), _read_attributes(node, shape)
+    target = state.target(_input(node, result + 1), state.dtype(node.inputs[places[0]]) or "")
+    is_float = node.op_type == "QGemm" and not scale
+    if attributes is None or target is None or (state.scale(scale) is None and not is_float):
         return False
-    template = replace(_as_product(node, "MatMul", node.inputs[0], node.outputs[0]), attributes=MappingProxyType({}))
-    product = state.multiply(template, state.codes[names[0]], weight)
-    return product is not None and _finish_float(state, node, product[0], names[1], b_scale, bias)
-
-
-def _add_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearAdd of ONNX Runtime: fused products and sums of the bytes with ratios of scales; a constant holds all zero points."""
-    operands = _read_operands(state, node)
-    if operands is None:
-        return False
-    a, b, (a_scale, b_scale, c_scale), target = operands
-    shape = state.shape(node.outputs[0])
-    ratio_a, ratio_b = a_scale / c_scale, b_scale / c_scale
-    zeros = [np.float32(codes.zero) for codes in (a, b)]
-    offset = np.float32(np.float64(ratio_a) * zeros[0] + np.float64(ratio_b * zeros[1]))
-    sides = [
-        state.emit("Add", codes.parts[0], state.number(codes.zero), shape=state.shape(value)) if codes.zero else codes.parts[0]
-        for codes, value in ((a, node.inputs[0]), (b, node.inputs[3]))
-    ]
-    partial_sum = state.emit(
-        "MultiplyAdd",
-        sides[1],
-        state.number(ratio_b),
-        state.number(np.float32(target[0]) - offset),
-        shape=state.shape(node.inputs[3]),
-    )
-    total = state.emit("MultiplyAdd", sides[0], state.number(ratio_a), partial_sum, shape=shape)
-    return state.keep(node.outputs[0], state.saturate(total, *target, shape, is_shifted=True))
-
-
-def _times_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearMul of ONNX Runtime."""
-    operands = _read_operands(state, node)
-    if operands is None:
-        return False
-    a, b, (a_scale, b_scale, c_scale), target = operands
-    shape = state.shape(node.outputs[0])
-    product = state.emit("Mul", a.parts[0], b.parts[0], shape=shape)
-    total = state.emit("MultiplyAdd", product, state.number(a_scale * b_scale / c_scale), state.number(target[0]), shape=shape)
-    return state.keep(node.outputs[0], state.saturate(total, *target, shape, is_shifted=True))
-
-
-def _read_operands(state: _Rewriter, node: Node) -> tuple[Codes, Codes, tuple[Array, Array, Array], tuple[int, str]] | None:
-    scales = [state.scale(_input(node, place)) for place in (1, 4, 6)]
-    zeros = [state.zero(_input(node, place)) for place in (2, 5)]
-    if any(scale is None for scale in scales) or not all(isinstance(zero, int) for zero in zeros):
-        return None
-    a, b = state.center(node.inputs[0], zeros[0]), state.center(_input(node, 3), zeros[1])
-    if a is None or b is None:
-        return None
-    target = state.target(_input(node, 7), a.dtype)
-    return None if target is None else (a, b, (scales[0], scales[1], scales[2]), target)  # type: ignore[return-value]  # none is None
-
-
-def _read_unary(state: _Rewriter, node: Node) -> tuple[Codes, Array, Array, tuple[int, str]] | None:
-    x_scale, y_scale, zero = state.scale(_input(node, 1)), state.scale(_input(node, 3)), state.zero(_input(node, 2))
-    codes = state.center(node.inputs[0], zero) if isinstance(zero, int) else None
-    if x_scale is None or y_scale is None or codes is None:
-        return None
-    target = state.target(_input(node, 4), codes.dtype)
-    return None if target is None else (codes, x_scale, y_scale, target)
-
-
-def _activate_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearLeakyRelu and QLinearSigmoid of ONNX Runtime."""
-    operands = _read_unary(state, node)
-    if operands is None:
-        return False
-    codes, x_scale, y_scale, target = operands
-    divisor = _find_divisor(codes, x_scale, y_scale, target) if node.op_type == "QLinearSigmoid" else y_scale
-    if divisor is None:
-        return False
-    shape = state.shape(node.outputs[0])
-    value = state.emit("Mul", codes.parts[0], state.number(x_scale), shape=shape)
-    attributes = {"alpha": node.attributes.get("alpha", 0.01)} if node.op_type == "QLinearLeakyRelu" else {}
-    value = state.emit(node.op_type.removeprefix("QLinear"), value, shape=shape, **attributes)
-    quotient = state.emit("Div", value, state.number(divisor), shape=shape)
-    return state.keep(node.outputs[0], state.saturate(quotient, *target, shape))
-
-
-def _find_divisor(codes: Codes, x_scale: Array, y_scale: Array, target: tuple[int, str]) -> Array | None:
-    """Returns a divisor near the scale with which a Sigmoid gives the toolkit's result for each byte; None if every divisor fails.
-
-    With the scale itself the last digits may decide about a result that is in the middle of two steps.
-    """
-    low, high = _LIMITS[codes.dtype]
-    values = np.float64(x_scale) * (np.arange(low, high + 1) - codes.zero)  # type: ignore[operator]  # a number
-    small = np.exp(-np.abs(values.astype(np.float32)))
-    rounded = np.rint(np.where(values < 0, small, np.float32(1)) / (1 + small) / y_scale)
-    expected, exact = np.clip(rounded + target[0], *_LIMITS[target[1]]), 1 / (1 + np.exp(-values))
-    for amount in (sign * count * 2e-6 for count in range(16) for sign in (1, -1)):
-        divisor: Array = np.array(np.float64(y_scale) * (1 + amount), np.float32)
-        quotients = exact / np.float64(divisor)
-        margin = 1e-6 * np.maximum(quotients, 1)
-        bounds = (np.clip(np.rint(side) + target[0], *_LIMITS[target[1]]) for side in (quotients - margin, quotients + margin))
-        if all(np.array_equal(bound, expected) for bound in bounds):
-            return divisor
-    return None
-
-
-def _average_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearGlobalAveragePool of ONNX Runtime: the exact sum of each channel, which the mean gives, rescaled once."""
-    operands, sizes = _read_unary(state, node), (state.shape(node.inputs[0]) or ())[2:]
-    if operands is None or node.attributes.get("channels_last", 0) or not all(isinstance(size, int) for size in sizes):
-        return False
-    codes, x_scale, y_scale, target = operands
-    count = int(np.prod([size for size in sizes if isinstance(size, int)], dtype=np.int64))
-    # The mean has an error of two roundings, which the sum must not show.
-    if not 0 < count * 256 < EXACT >> 3:
-        return False
-    shape = state.shape(node.outputs[0])
-    mean = state.emit("GlobalAveragePool", codes.parts[0], shape=shape)
-    total = state.emit("Round", state.emit("Mul", mean, state.number(count), shape=shape), shape=shape)
-    return state.keep_rescaled(node, total, x_scale / (y_scale * np.float32(count)), *target)
-
-
-def _pool_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearAveragePool of ONNX Runtime: the exact sum of each window, which the mean over the whole window gives, rescaled once."""
-    operands, sizes = _read_unary(state, node), (state.shape(_input(node, 0)) or ())[2:]
-    attributes = dict(node.attributes)
-    is_plain = attributes.pop("auto_pad", "NOTSET") == "NOTSET" and not attributes.pop("ceil_mode", 0)
-    if operands is None or not is_plain or not sizes or attributes.pop("channels_last", 0):
-        return False
-    codes, x_scale, y_scale, target = operands
-    kernel, pads = attributes["kernel_shape"], attributes.get("pads") or (0,) * (2 * len(sizes))
-    count = int(np.prod(kernel, dtype=np.int64))
-    # The mean has an error of two roundings, which the sum must not show.
-    if count * 256 >= EXACT >> 3:
-        return False
-    counts: Array = np.array(count, np.float32)
-    if any(pads) and not attributes.get("count_include_pad", 0):
-        if not all(isinstance(size, int) for size in sizes):
+    factor = np.float32(attributes.pop("alpha", 1)) if op_type == "Gemm" else np.float32(1)
+    axis = 0 if op_type == "Conv" or attributes.get("transB", 0) else 1
+    operands = []
+    for place in places:
+        operand = _dequantize_operand(state, node, place, axis, factor if place == 0 else np.float32(1))
+        if operand is None:
             return False
-        strides, elements = attributes.get("strides") or (1,) * len(sizes), []
-        for axis, (size, window, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
-            assert isinstance(size, int)
-            begins = np.arange(-pads[axis], size + pads[axis + len(sizes)] - window + 1, stride)
-            elements.append(np.minimum(begins + window, size) - np.maximum(begins, 0))
-        counts = reduce(np.multiply.outer, elements).astype(np.float32)
-    shape, rank = state.shape(node.outputs[0]), len(sizes)
-    template = replace(node, op_type="AveragePool", domain="", opset=14, since_version=11)
-    attributes |= {"count_include_pad": 1}
-    mean = state.emit_like(replace(template, attributes=MappingProxyType(attributes)), codes.parts[0], shape=shape)
-    total = state.emit("Round", state.emit("Mul", mean, state.number(np.float32(count)), shape=shape), shape=shape)
-    factor = x_scale / (y_scale * counts)
-    # ONNX Runtime adds the zero point before it rounds.
-    value = state.rescale(total, factor.reshape((1, 1, *factor.shape)) if factor.ndim == rank else factor, shape, target[0])
-    return state.keep(node.outputs[0], state.saturate(value, *target, shape, is_shifted=True))
-
-
-def _normalize_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearSoftmax of ONNX Runtime: floor(1 / y_scale) units are shared out; a sum in another order may decide a half."""
-    operands, axis, shape = _read_unary(state, node), node.attributes.get("axis"), state.shape(node.outputs[0])
-    if operands is None:
+        operands.append(operand)
+    steps = scale, state.number(target[0], target[1])
+    if op_type == "Concat":
+        # Bytes that have a scale and a zero point in common are joined as they are.
+        codes = [state.write("QuantizeLinear", value, *steps, shape=state.shape(value), dtype=target[1]) for value in operands]
+        state.write("Concat", *codes, shape=shape, dtype=target[1], output=output, **attributes)
+        return True
+    inputs = [*node.inputs[: places[0]], *operands]
+    bias = _input(node, _BIASES.get(node.op_type, len(node.inputs)))
+    if bias:
+        inputs.append(_dequantize_bias(state, bias, inputs[0], inputs[1], axis))
+    value = state.build(op_type, *inputs, shape=shape, output=output if is_float else "", **attributes)
+    if op_type not in _PRODUCTS:
+        state.add(value)
+    elif (bias and not inputs[2]) or not _multiply_scaled(state, value):
         return False
-    codes, x_scale, y_scale, target = operands
-    is_late = node.attributes.get("opset", 0) >= 13
-    axis = (-1 if is_late else 1) if axis is None else axis
-    # An early Softmax normalizes all axes from `axis` on.
-    if not is_late and (shape is None or axis % len(shape) != len(shape) - 1):
-        return False
-    value = state.emit("Mul", codes.parts[0], state.number(x_scale), shape=shape)
-    shares = state.emit("Softmax", value, shape=shape, axis=axis)
-    units = state.emit("Mul", shares, state.number(np.floor(np.float32(1) / y_scale)), shape=shape)
-    return state.keep(node.outputs[0], state.saturate(units, *target, shape))
+    if not is_float:
+        state.write("QuantizeLinear", value.outputs[0], *steps, shape=shape, dtype=target[1], output=output)
+    return True
 
 
-def _requantize(state: _Rewriter, place: tuple[str, str, str], y_scale: Array, target: tuple[int, str]) -> str | None:
-    """Returns the numbers of a tensor, its scale and its zero point under another scale and zero point.
-
-    None if no single factor requantizes every byte as the two roundings of ONNX Runtime do.
-    """
-    value, scale, zero = place[0], state.scale(place[1]), state.zero(place[2])
-    codes = state.center(value, zero) if isinstance(zero, int) else None
-    if scale is None or codes is None or codes.dtype != target[1] or not isinstance(zero, int):
+def _read_attributes(node: Node, shape: Shape) -> dict[str, Any] | None:
+    """Returns the attributes of the operator of floats; None if it differs."""
+    attributes = dict(node.attributes)
+    if attributes.pop("channels_last", 0):
         return None
-    low, high = _LIMITS[codes.dtype]
-    numbers = np.arange(low, high + 1).astype(np.float32) - np.float32(zero)
-    factor = scale / y_scale
-    if not np.array_equal(np.rint(numbers * scale / y_scale), np.rint(numbers * factor)):
+    if node.op_type == "QLinearAveragePool" and (
+        attributes.get("auto_pad", "NOTSET") != "NOTSET" or attributes.get("ceil_mode", 0)
+    ):
         return None
-    if scale != y_scale or zero != target[0]:
-        shape = state.shape(value)
-        codes = state.saturate(state.emit("Mul", codes.parts[0], state.number(factor), shape=shape), *target, shape)
-    return codes.parts[0]
+    if node.op_type == "QLinearSoftmax":
+        is_late = attributes.pop("opset", 0) >= 13
+        axis = attributes.setdefault("axis", -1 if is_late else 1)
+        # An early Softmax normalizes all axes from `axis` on.
+        if not is_late and (shape is None or axis % len(shape) != len(shape) - 1):
+            return None
+    return attributes
 
 
-def _concatenate_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearConcat of ONNX Runtime."""
-    y_scale, target = state.scale(node.inputs[0]), state.target(_input(node, 1), "")
-    if y_scale is None or target is None or len(node.inputs) % 3 != 2:
-        return False
-    places = zip(node.inputs[2::3], node.inputs[3::3], node.inputs[4::3], strict=True)
-    parts = [_requantize(state, place, y_scale, target) for place in places]
-    if None in parts:
-        return False
-    shape = state.shape(node.outputs[0])
-    joined = state.emit("Concat", *(part for part in parts if part), shape=shape, axis=node.attributes["axis"])
-    return state.keep(node.outputs[0], Codes((joined,), target[0], target[1], _open_ranges(target[1], target[0])))
+def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, factor: Any) -> str | None:
+    """Returns the floats of an operand, times a factor; of constants there may be a scale or a zero point for each index of an axis."""
+    x, scale, zero = (_input(node, index) for index in range(place, place + 3))
+    scales, zeros = state.constant(scale), state.constant(zero, *_LIMITS) if zero else np.zeros(1, state.dtype(x))
+    if scales is None or zeros is None or max(scales.ndim, zeros.ndim) > 1:
+        return None
+    if max(scales.size, zeros.size) == 1:
+        scales, zeros = scales.reshape(()), zeros.reshape(())
+    elif x not in state.constants:
+        return None
+    scales, zeros = np.broadcast_arrays(scales * factor, zeros)
+    numbers = state.number(scales), state.number(zeros, zeros.dtype)
+    return state.write("DequantizeLinear", x, *numbers, shape=state.shape(x), axis=axis)
 
 
-def _choose_quantized(state: _Rewriter, node: Node) -> bool:
-    """QLinearWhere of ONNX Runtime."""
-    y_scale, target = state.scale(_input(node, 7)), state.target(_input(node, 8), "")
-    if y_scale is None or target is None:
-        return False
-    condition, *places = node.inputs[:7]
-    x, y = (_requantize(state, (places[i], places[i + 1], places[i + 2]), y_scale, target) for i in (0, 3))
-    if x is None or y is None:
-        return False
-    state.make(condition)
-    numbers = state.emit("Where", condition, x, y, shape=state.shape(node.outputs[0]))
-    return state.keep(node.outputs[0], Codes((numbers,), target[0], target[1], _open_ranges(target[1], target[0])))
+def _dequantize_bias(state: _Rewriter, value: str, x: str, w: str, axis: int) -> str:
+    """Returns the floats of a bias for each index of an axis of w, whose steps are those of x times w; "" if they are not known."""
+    bias, scaled, weight = state.constant(value, "int32"), state.scaled.get(x), state.weights.get(w)
+    if bias is None or scaled is None or weight is None:
+        return ""
+    outputs = weight.constant.shape[axis]
+    if bias.shape not in ((), (1,), (outputs,), (1, outputs)):
+        return ""
+    bias, steps = (np.broadcast_to(array.reshape(-1), (outputs,)) for array in (bias, scaled.factor * weight.scale))
+    numbers = state.number(bias, np.int32), state.number(steps)
+    return state.write("DequantizeLinear", *numbers, shape=(outputs,), axis=0)
 
 
 def _resize(state: _Rewriter, node: Node) -> bool:
@@ -1193,25 +951,14 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     **{("", op_type): _multiply_scaled for op_type in _PRODUCTS},
     **{("", op_type): _move for op_type in _MOVING},
     **{("", op_type): _average for op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
-    **{(domain, "QLinearConv"): _convolve_quantized for domain in ("", _MICROSOFT)},
-    **{(_MICROSOFT, op_type): _activate_quantized for op_type in ("QLinearLeakyRelu", "QLinearSigmoid")},
+    **{("", op_type): _keep_integers for op_type in ("ConvInteger", "MatMulInteger")},
+    **{(domain, op_type): _compute_quantized for op_type in _QUANTIZED for domain in ("", _MICROSOFT)},
     ("", "Cast"): _convert,
     ("", "Concat"): _concatenate,
-    ("", "ConvInteger"): _keep_integers("Conv"),
     ("", "DynamicQuantizeLinear"): _quantize_dynamically,
-    ("", "MatMulInteger"): _keep_integers("MatMul"),
-    ("", "QLinearMatMul"): _multiply_quantized,
     ("", "Relu"): _rectify,
     ("", "Resize"): _resize,
     ("", "Transpose"): _turn,
     (_MICROSOFT, "DynamicQuantizeMatMul"): _multiply_dynamically,
     (_MICROSOFT, "MatMulIntegerToFloat"): _multiply_to_float,
-    (_MICROSOFT, "QGemm"): _multiply_qgemm,
-    (_MICROSOFT, "QLinearAdd"): _add_quantized,
-    (_MICROSOFT, "QLinearAveragePool"): _pool_quantized,
-    (_MICROSOFT, "QLinearConcat"): _concatenate_quantized,
-    (_MICROSOFT, "QLinearGlobalAveragePool"): _average_quantized,
-    (_MICROSOFT, "QLinearMul"): _times_quantized,
-    (_MICROSOFT, "QLinearSoftmax"): _normalize_quantized,
-    (_MICROSOFT, "QLinearWhere"): _choose_quantized,
 }
