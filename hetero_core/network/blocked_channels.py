@@ -165,9 +165,7 @@ class _Restoration:
         return value
 
     def _name(self, name: str) -> str:
-        unique = make_unique(name, self._names)
-        self._names.add(unique)
-        return unique
+        return make_unique(name, self._names)
 
     def _add(
         self,

@@ -63,10 +63,11 @@ class WeightFiles:
             )
         if not location:
             raise NetworkReadError(f"{owner} has external weights without a location; write the model again with its weights.")
-        parts = re.split(r"[/\\]", location)
         if "\0" in location:
             raise NetworkReadError(f"{owner} has its weights in {location!r}; a path holds no zero byte. Export the model again.")
-        if os.path.isabs(location) or location[0] in "/\\" or ":" in parts[0] or _leaves_folder(parts):
+        inside = os.path.normpath(location.replace("\\", "/"))
+        first = inside.split("/")[0]
+        if os.path.isabs(inside) or ":" in first or first == "..":
             raise NetworkReadError(
                 f"{owner} has its weights in '{location}'; expected a path inside the folder of the model. "
                 "Move the weights beside the model."
@@ -77,8 +78,6 @@ class WeightFiles:
                 "pass base=FOLDER with the folder that holds it."
             )
         folder = os.path.realpath(self._folder)
-        # A way back is taken in the text, so that it cannot lead behind a link.
-        inside = os.path.normpath("/".join(parts)) if ".." in parts else location
         path = os.path.realpath(os.path.join(folder, inside))
         if os.path.commonpath([folder, path]) != folder:
             raise NetworkReadError(
@@ -88,16 +87,6 @@ class WeightFiles:
         if not os.path.isfile(path):
             raise NetworkNotFoundError(f"{owner} has its weights in '{path}', which is missing. Put the file there.")
         return path
-
-
-def _leaves_folder(parts: Iterable[str]) -> bool:
-    """Says whether a relative path, read from left to right, leaves the folder that it begins in."""
-    depth = 0
-    for part in parts:
-        depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
-        if depth < 0:
-            return True
-    return False
 
 
 class MappedFile:
