@@ -60,10 +60,7 @@ def integers_of(x: Array | None) -> tuple[int, ...]:
 
 
 def normalize_axis(axis: int, rank: int) -> int:
-    """Returns a non-negative axis.
-
-    Raises: ValueError when it is outside the rank.
-    """
+    """Returns a non-negative axis. Raises: ValueError."""
     if not -rank <= axis < max(rank, 1):
         raise ValueError(f"axis {axis} is outside of rank {rank}")
     return axis + rank if axis < 0 else axis

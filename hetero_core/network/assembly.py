@@ -508,10 +508,7 @@ def _without_absent_ends(node: Node) -> Node:
 
 
 def check_arity(node: Node) -> None:
-    """Refuses a node that its operator's schema does not allow.
-
-    Raises: InvalidNetworkError with the actual and the expected numbers.
-    """
+    """Refuses a node that its operator's schema does not allow. Raises: InvalidNetworkError."""
     if not node.since_version:
         return
     demands = find_schema(node.op_type, node.since_version, node.domain)

@@ -70,10 +70,7 @@ class NodeScope:
         return self if pin == self.pin else replace(self, pin=pin)
 
     def opset(self, domain: str, owner: str) -> int:
-        """Returns the version that is imported of a domain.
-
-        Raises: InvalidNetworkError when none is.
-        """
+        """Returns the version that is imported of a domain. Raises: InvalidNetworkError."""
         version = self.opsets.get(domain, _IMPLIED.get(domain))
         if version is None:
             raise InvalidNetworkError(

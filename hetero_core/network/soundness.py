@@ -11,10 +11,7 @@ from hetero_core.network.types import LARGEST_RANK, ValueSpec, merge_types
 
 
 def check_text(*texts: object) -> None:
-    """Refuses names that are not UTF-8, which protobuf gives as bytes.
-
-    Raises: NetworkReadError.
-    """
+    """Refuses names that are not UTF-8, which protobuf gives as bytes. Raises: NetworkReadError."""
     try:
         "".join(texts)  # type: ignore[arg-type]  # the error is the check
     except TypeError:

@@ -32,10 +32,7 @@ class WeightSource(Protocol):
     """A source that returns the bytes of a tensor with external weights."""
 
     def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
-        """Returns a function that gives the `size` bytes which `entries` describe.
-
-        Raises: NetworkReadError beginning with `owner`.
-        """
+        """Returns a function that gives the `size` bytes which `entries` describe. Raises: NetworkReadError."""
 
 
 class WeightFiles:
@@ -98,10 +95,7 @@ class MappedFile:
         self.size = os.path.getsize(path)
 
     def view(self, offset: int, size: int) -> Bytes:
-        """Returns `size` bytes at `offset` without a copy.
-
-        Raises: NetworkReadError when the file became shorter since it was measured.
-        """
+        """Returns `size` bytes at `offset` without a copy. Raises: NetworkReadError."""
         mapping = self._map
         if mapping is None and size:
             mapping = self._map = self._map_file(offset + size)
