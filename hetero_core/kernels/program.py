@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -27,7 +27,6 @@ from hetero_core.kernels.registry import (
     TOOLKIT,
     Dtypes,
     KernelRecord,
-    explain_size,
     find_kernel,
     find_refusals,
     take_prepared,
@@ -70,20 +69,9 @@ def compile_program(
         raise UnsupportedNodesError(
             f"cannot compile network '{graph.name}': {listed}", {name: {"kernels": reason} for name, reason in refusals.items()}
         )
-    _keep_freed_memory()
-    memory = KernelMemory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
+    copies = to_host or _keep, from_host or (_keep if xp is np else xp.asarray)
+    memory = KernelMemory(xp, *(partial(_map_tensors, copy) for copy in copies))
     return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None, renews=renews).compile(host_inputs)
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Frees an untouched block of nearly 32 MiB, so that memory of freed results stays with the process.
-
-    glibc maps each block of 128 KiB or more and unmaps it when it is freed, until a larger block was freed once: each page of a new
-    result then costs a page fault. Afterwards blocks come from the heap, which keeps up to 64 MiB free. Other C libraries ignore it.
-    Source: mallopt(3), M_MMAP_THRESHOLD, "dynamic mmap threshold".
-    """
-    np.empty(2**25 - 2**16, np.uint8)
 
 
 def find_host_inputs(graph: Graph) -> frozenset[str]:
@@ -103,17 +91,11 @@ def _keep(array: Array) -> Array:
     return array
 
 
-def _map_tensors(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a copy function that takes sequences, maps and absent optionals, too."""
-    if copy is _keep:
-        return copy
-
-    def copy_value(value: Any) -> Any:
-        if value is None or isinstance(value, dict):
-            return value  # a map lives on the host wherever its tensors are
-        return [copy_value(element) for element in value] if isinstance(value, list) else copy(value)
-
-    return copy_value
+def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
+    """Returns a value with its tensors copied: a tensor, a sequence, or a map or an absent optional, which stay as they are."""
+    if isinstance(value, list):
+        return [_map_tensors(copy, element) for element in value]
+    return copy(np.asarray(value) if isinstance(value, np.generic) else value) if hasattr(value, "dtype") else value
 
 
 class _Compiler:
@@ -268,8 +250,7 @@ class _Compiler:
             for index, name in enumerate(node.inputs)
             if name and not _is_typed(self._type_of(name)) and record.dtypes_of_input(index) != ANY
         )
-        function = _check_dtypes(function, node, record, unknown) if unknown else function
-        return function if record.largest is None else _check_sizes(function, node, record.largest)
+        return _check_dtypes(function, node, record, unknown) if unknown else function
 
     def _add_body(self, node: Node, attribute: str, body: Graph) -> Body:
         program = _Compiler(
@@ -327,34 +308,11 @@ def _check_dtypes(function: Callable[..., Any], node: Node, record: KernelRecord
         for index in positions:
             dtype = dtype_of_numpy(inputs[index].dtype) if hasattr(inputs[index], "dtype") else None
             if dtype is not None and dtype not in record.dtypes_of_input(index):
-                raise _refuse_run(
-                    node, f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
-                )
+                reason = f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
+                raise UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
         return function(*inputs, **bodies)
 
     return run_checked
-
-
-def _check_sizes(function: Callable[..., Any], node: Node, largest: int) -> Callable[..., Any]:
-    """Returns the function between two checks of the bytes of its inputs and results: sizes may be open when a graph is compiled."""
-
-    def check(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        for name, value in zip(names, values, strict=False):
-            nbytes = getattr(value, "nbytes", 0)
-            if nbytes > largest:
-                raise _refuse_run(node, explain_size(node, name, nbytes, largest))
-
-    def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
-        check(node.inputs, inputs)
-        results = function(*inputs, **bodies)
-        check(node.outputs, results if isinstance(results, tuple) else (results,))
-        return results
-
-    return run_checked
-
-
-def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
-    return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
 
 
 def compile_node(
@@ -400,13 +358,7 @@ class HostOperator:
 
     def function(self, *inputs: Any, **attributes: Any) -> Any:
         """Returns the operator's results, in device memory."""
-        results = self.extension.function(*(_map_values(self.read, value) for value in inputs), **attributes)
+        results = self.extension.function(*(_map_tensors(self.read, value) for value in inputs), **attributes)
         if isinstance(results, tuple):
-            return tuple(_map_values(self.write, value) for value in results)
-        return _map_values(self.write, results)
-
-
-def _map_values(copy: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, list):
-        return [_map_values(copy, element) for element in value]
-    return copy(np.asarray(value) if isinstance(value, np.generic) else value) if hasattr(value, "dtype") else value
+            return tuple(_map_tensors(self.write, value) for value in results)
+        return _map_tensors(self.write, results)

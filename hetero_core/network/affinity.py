@@ -23,11 +23,7 @@ TABLE = "affinity"
 
 
 def read_pins(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Returns pattern -> device from the table [affinity] of a TOML file, in the order of the file.
-
-    Raises: AffinityError for a file that cannot be read or is no TOML, for anything in it beside this table, and for a device that is
-    no text.
-    """
+    """Returns pattern -> device from the table [affinity] of a TOML file, in the order of the file. Raises: AffinityError."""
     import tomllib  # only files of pins need it
 
     where = f"'{os.fspath(path)}'"
@@ -59,12 +55,7 @@ def read_pins(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def resolve_pins(nodes: Sequence[tuple[str, str]], pins: Mapping[str, str]) -> dict[str, str]:
-    """Returns node name -> device for `nodes` given as (name, operator type), in the order of the nodes.
-
-    Raises: AffinityError for a pattern that matches no node, a device or a pattern that is no text, an expression that cannot be
-    compiled, and
-    two patterns of the same rank that give a node two devices.
-    """
+    """Returns node name -> device for `nodes` given as (name, operator type), in the order of the nodes. Raises: AffinityError."""
     names = {name for name, _ in nodes}
     chosen: dict[str, tuple[int, str, str]] = {}
     for pattern, device in pins.items():

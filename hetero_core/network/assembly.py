@@ -145,7 +145,6 @@ class Draft:
     def add_copy(self, source: str, target: str, scope: NodeScope) -> None:
         """Adds an Identity that gives a value a second name."""
         name = make_unique(f"{scope.path}Identity_{len(self.nodes)}", self.node_names)
-        self.node_names.add(name)
         opset = scope.opsets.get("", self.root_opset)
         version = since_version("Identity", "", opset)
         self.add_node(Node(name, "Identity", (source,), (target,), opset=opset, since_version=version), scope.pin)
@@ -163,7 +162,6 @@ class Draft:
             name = spec.name
             if name in renamed:
                 name = make_unique(f"{name}_{position}", used)
-                used.add(name)
                 self.add_copy(spec.name, name, scope)
                 self.types.setdefault(name, spec.type)
             renamed[name] = ValueSpec(name, spec.type)
@@ -510,10 +508,7 @@ def _without_absent_ends(node: Node) -> Node:
 
 
 def check_arity(node: Node) -> None:
-    """Refuses a node that its operator's schema does not allow.
-
-    Raises: InvalidNetworkError with the actual and the expected numbers.
-    """
+    """Refuses a node that its operator's schema does not allow. Raises: InvalidNetworkError."""
     if not node.since_version:
         return
     demands = find_schema(node.op_type, node.since_version, node.domain)

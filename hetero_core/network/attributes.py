@@ -54,10 +54,7 @@ _PLAIN: dict[int, Callable[[onnx.AttributeProto], Any]] = {
 
 
 def read_attribute(proto: onnx.AttributeProto, weights: WeightSource, owner: str) -> Any:
-    """Returns the value of an attribute that is no graph.
-
-    Raises: InvalidNetworkError for kinds that a network does not hold: sparse tensors, lists of graphs, no kind at all.
-    """
+    """Returns the value of an attribute that is no graph. Raises: InvalidNetworkError."""
     read = _PLAIN.get(proto.type)
     if read is not None:
         return read(proto)

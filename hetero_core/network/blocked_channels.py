@@ -5,7 +5,7 @@ computes the same on plain channels with the same padding: filters are put back 
 cuts off. The file does not state the size of a block: it follows from the filters, or is the size that ONNX Runtime takes on this
 processor.
 
-A node that cannot be restored stays as it is, and devices refuse it by its name.
+A node that cannot be restored stays as it is, and devices refuse it by its name: so do all nodes of a network before opset 11.
 """
 
 from __future__ import annotations
@@ -23,22 +23,13 @@ from hetero_core.network.graph import Graph, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.opsets import BLOCKED_DOMAIN, since_version
 from hetero_core.network.scopes import make_unique
-from hetero_core.network.types import TensorType
 
 _POOLING = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
-_OPSET_OF_ATTRIBUTE = {
-    ("AveragePool", "ceil_mode"): 10,
-    ("AveragePool", "dilations"): 19,
-    ("MaxPool", "ceil_mode"): 10,
-    ("MaxPool", "dilations"): 10,
-    ("MaxPool", "storage_order"): 8,
-}
-"""The opsets that brought attributes which are written for every opset, with their defaults before."""
 
 
 def restore_channels(graph: Graph, opset: int) -> Graph:
     """Returns the graph with ONNX's operators of this opset in place of those of blocked channels, bodies included."""
-    return _restore(graph, opset, _find_block(graph))
+    return graph if opset < 11 else _restore(graph, opset, _find_block(graph))
 
 
 def _restore(graph: Graph, opset: int, block: int) -> Graph:
@@ -65,109 +56,71 @@ class _Restoration:
     def add(self, node: Node) -> None:
         """Adds a node, or the operators of ONNX in its place."""
         node = node.with_bodies({key: _restore(body, self._opset, self._block) for key, body in node.bodies.items()})
-        rule = self._rules().get(node.op_type) if node.domain == BLOCKED_DOMAIN else None
-        if rule is None or not rule(node):
-            self.nodes.append(node)
-
-    def _rules(self) -> Mapping[str, Callable[[Node], bool]]:
-        return {
+        rules = {
             "Conv": self._add_convolution,
             "ReorderInput": self._add_padding,
             "ReorderOutput": self._add_cut,
             "Upsample": self._add_resize,
             **dict.fromkeys(_POOLING, self._add_pooling),
         }
+        rule = rules.get(node.op_type) if node.domain == BLOCKED_DOMAIN else None
+        if rule is None or not rule(node):
+            self.nodes.append(node)
 
     def _add_convolution(self, node: Node) -> bool:
         weights = self._graph.initializers.get(node.inputs[1])
         if weights is None or len(weights.shape) != 4:
             return False
         self.initializers[node.inputs[1]] = Initializer(weights.dtype, weights.shape, _order_filter(weights, node, self._block))
-        is_plain = len(node.inputs) < 4 and "activation" not in node.attributes
-        if is_plain:
+        if len(node.inputs) < 4 and "activation" not in node.attributes:
             self._add(node, "Conv", node.inputs, node.outputs)
         else:
             self.nodes.append(replace(node, op_type="FusedConv", domain="com.microsoft", since_version=0))
         return True
 
     def _add_pooling(self, node: Node) -> bool:
-        attributes = {
-            name: value
-            for name, value in node.attributes.items()
-            if self._opset >= _OPSET_OF_ATTRIBUTE.get((node.op_type, name), self._opset)
-        }
+        # Written for every opset, with its default before opset 19.
+        ignored = "dilations" if node.op_type == "AveragePool" and self._opset < 19 else None
+        attributes = {name: value for name, value in node.attributes.items() if name != ignored}
         self._add(node, node.op_type, node.inputs, node.outputs, attributes)
         return True
 
     def _add_padding(self, node: Node) -> bool:
         is_last = bool(node.attributes.get("channels_last", 0))
-        source_type = self._graph.type_of(node.inputs[0])
-        shape = source_type.shape if isinstance(source_type, TensorType) else None
-        channels = shape[3 if is_last else 1] if shape is not None and len(shape) == 4 else None
-        if self._opset < 11 and not isinstance(channels, int):
-            return False
         inputs = (self._insert(node, "Transpose", node.inputs, {"perm": (0, 3, 1, 2)}),) if is_last else node.inputs
-        if not isinstance(channels, int):
-            self._add(node, "Pad", (*inputs, self._count_missing(node, inputs)), node.outputs, {})
-            return True
-        pads = (0, 0, 0, 0, 0, -channels % self._block, 0, 0)
-        if not any(pads):
-            self._add(node, "Identity", inputs, node.outputs, {})
-        elif self._opset < 11:
-            self._add(node, "Pad", inputs, node.outputs, {"pads": pads})
-        else:
-            self._add(node, "Pad", (*inputs, self._add_constant("pads", np.array(pads))), node.outputs, {})
-        return True
-
-    def _count_missing(self, node: Node, inputs: tuple[str, ...]) -> str:
-        """Adds the nodes that compute the pads of a value with an open number of channels; returns the name of the pads."""
         block, axis = self._add_constant("block", np.array([self._block])), self._add_constant("axis", np.array([1]))
         before, after = self._add_constant("before", np.zeros(5, np.int64)), self._add_constant("after", np.zeros(2, np.int64))
         channels = self._insert(node, "Gather", (self._insert(node, "Shape", inputs, {}), axis), {"axis": 0})
         missing = self._insert(node, "Mod", (self._insert(node, "Neg", (channels,), {}), block), {})
-        return self._insert(node, "Concat", (before, missing, after), {"axis": 0})
+        pads = self._insert(node, "Concat", (before, missing, after), {"axis": 0})
+        self._add(node, "Pad", (*inputs, pads), node.outputs, {})
+        return True
 
     def _add_cut(self, node: Node) -> bool:
         channels, is_last = int(node.attributes["channels"]), bool(node.attributes.get("channels_last", 0))
-        op_type, inputs = "Identity", node.inputs
-        attributes: dict[str, tuple[int, ...]] = {}
-        if channels % self._block and self._opset < 10:
-            op_type, attributes = "Slice", {"starts": (0,), "ends": (channels,), "axes": (1,)}
-        elif channels % self._block:
-            bounds = {"starts": [0], "ends": [channels], "axes": [1]}
-            op_type, inputs = "Slice", (*inputs, *(self._add_constant(name, np.array(values)) for name, values in bounds.items()))
+        bounds = {"starts": [0], "ends": [channels], "axes": [1]}
+        inputs = (*node.inputs, *(self._add_constant(name, np.array(values)) for name, values in bounds.items()))
         if is_last:
-            inputs = (self._insert(node, op_type, inputs, attributes),)
-            op_type, attributes = "Transpose", {"perm": (0, 2, 3, 1)}
-        self._add(node, op_type, inputs, node.outputs, attributes)
+            cut = self._insert(node, "Slice", inputs, {})
+            self._add(node, "Transpose", (cut,), node.outputs, {"perm": (0, 2, 3, 1)})
+        else:
+            self._add(node, "Slice", inputs, node.outputs, {})
         return True
 
     def _add_resize(self, node: Node) -> bool:
-        if self._opset < 11:
-            return False
         scales = self._add_constant("scales", np.array(node.attributes["scales"], np.float32))
         names = {key: value for key, value in node.attributes.items() if key in ("coordinate_transformation_mode", "mode")}
         attributes = {**names, "nearest_mode": "floor"} if names.get("mode", "nearest") == "nearest" else names
         roi = self._add_constant("roi", np.zeros(0, np.float32))
-        self._add(
-            node,
-            "Resize",
-            (node.inputs[0], roi, scales),
-            node.outputs,
-            {"coordinate_transformation_mode": "asymmetric", **attributes},
-        )
+        attributes = {"coordinate_transformation_mode": "asymmetric", **attributes}
+        self._add(node, "Resize", (node.inputs[0], roi, scales), node.outputs, attributes)
         return True
 
     def _insert(self, node: Node, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, Any]) -> str:
         """Adds a step on the way to or from a node's blocked values; returns the name of its value."""
-        name, value = (self._name(f"{each}_{op_type.lower()}") for each in (node.name, node.outputs[0]))
+        name, value = (make_unique(f"{each}_{op_type.lower()}", self._names) for each in (node.name, node.outputs[0]))
         self._add(replace(node, name=name, origins=node.origins), op_type, inputs, (value,), attributes)
         return value
-
-    def _name(self, name: str) -> str:
-        unique = make_unique(name, self._names)
-        self._names.add(unique)
-        return unique
 
     def _add(
         self,
@@ -192,7 +145,7 @@ class _Restoration:
         )
 
     def _add_constant(self, name: str, array: np.ndarray[Any, Any]) -> str:
-        unique = self._name(f"channels_{name}")
+        unique = make_unique(f"channels_{name}", self._names)
         self.initializers[unique] = Initializer.of_array(array)
         return unique
 

@@ -54,10 +54,7 @@ def precision_of_dtype(dtype: str | None) -> str | None:
 
 
 def dtype_of_precision(precision: str, where: str) -> str:
-    """Returns the element type that a precision ("U8") or an ONNX name ("uint8") means.
-
-    Raises: InvalidNetworkError with the near misses.
-    """
+    """Returns the element type that a precision ("U8") or an ONNX name ("uint8") means. Raises: InvalidNetworkError."""
     text = str(precision)
     dtype = _DTYPE_OF_PRECISION.get(text.upper(), text.lower())
     if dtype not in DTYPES:

@@ -20,11 +20,16 @@ from hetero_core.network.operators import (
     Shape,
     SizedNode,
     UnknownError,
-    broadcast_sizes,
+    broadcast,
     define,
+    gemm,
     is_unknown,
+    keep,
+    multiply,
     multiply_shapes,
+    normalize_layer,
     open_size,
+    open_sizes,
     require,
     slide_window,
 )
@@ -62,32 +67,7 @@ def infer_contrib_sizes(node: SizedNode) -> Sequence[Shape]:
     return shapes
 
 
-def _keep(*positions: int) -> Rule:
-    """Returns the rule of outputs with the shapes of these inputs."""
-    return lambda node: [node.shape(position) for position in positions]
-
-
-def _integer(node: SizedNode, name: str, default: int = 0) -> int:
-    return int(node.get(name, default))
-
-
-def _open(count: int) -> Shape:
-    return tuple(open_size() for _ in range(count))
-
-
-def _size(node: SizedNode, index: int, axis: int) -> Any:
-    return node.shape(index)[axis]
-
-
 # Products, normalizations, tables.
-
-
-def _combine(*operands: int) -> Rule:
-    return lambda node: [broadcast_sizes(*(node.shape(index) for index in operands))]
-
-
-def _multiply(node: SizedNode) -> Sequence[Shape]:
-    return [multiply_shapes(node.shape(0), node.shape(1))]
 
 
 def _multiply_transposed(node: SizedNode) -> Sequence[Shape]:
@@ -101,14 +81,8 @@ def _multiply_transposed(node: SizedNode) -> Sequence[Shape]:
     return [multiply_shapes(*sides)]
 
 
-def _gemm(left: int, right: int) -> Rule:
-    return lambda node: [
-        (_size(node, left, 1 if node.get("transA", 0) else 0), _size(node, right, 0 if node.get("transB", 0) else 1))
-    ]
-
-
 def _multiply_blocks(node: SizedNode) -> Sequence[Shape]:
-    return [(*node.shape(0)[:-1], _integer(node, "N" if node.get("transB", 1) else "K"))]
+    return [(*node.shape()[:-1], node.get("N" if node.get("transB", 1) else "K"))]
 
 
 def _concatenate(node: SizedNode) -> Sequence[Shape]:
@@ -122,34 +96,27 @@ def _normalize_skip(node: SizedNode) -> Sequence[Shape]:
     return [shape, (*shape[:-1], 1), (*shape[:-1], 1), shape]
 
 
-def _normalize_layer(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    axis = node.axis(len(shape), -1)
-    statistic = (*shape[:axis], *(1,) * (len(shape) - axis))
-    return [shape, statistic, statistic]
-
-
 def _embed(node: SizedNode) -> Sequence[Shape]:
     batch, steps = node.shape()
-    output = (batch, steps, _size(node, 2, 1))
+    output = (batch, steps, node.shape(2)[1])
     return [output, (batch,), output]
 
 
 def _gather_blocks(node: SizedNode) -> Sequence[Shape]:
-    table, axis = node.shape(0), _integer(node, "gather_axis", 0)
-    sizes = (*table[:-1], _count_codes(node, table, _integer(node, "bits", 4)))
+    table, axis = node.shape(0), node.get("gather_axis", 0)
+    sizes = (*table[:-1], _count_codes(node, table, node.get("bits", 4)))
     axis %= len(table)
     return [(*sizes[:axis], *node.shape(1), *sizes[axis + 1 :])]
 
 
 def _count_codes(node: SizedNode, table: Shape, bits: int) -> Any:
     """Returns the codes along the last axis of a table, whose type is not known here: several in an element if it is of bytes."""
-    scales, block, last = node.shapes[2], _integer(node, "block_size", 128), table[-1]
+    scales, block, last = node.shapes[2], node.get("block_size", 128), table[-1]
     if bits == 8:
         return last
     if scales is None or any(map(is_unknown, (*scales, last))):
         return open_size()
-    if _integer(node, "quantize_axis", 1) % len(table) != len(table) - 1:
+    if node.get("quantize_axis", 1) % len(table) != len(table) - 1:
         return scales[-1]
     counts = [count for count in (last, last * (8 // bits)) if block > 0 and -(-count // block) == scales[-1]]
     return counts[0] if len(counts) == 1 else open_size()
@@ -163,9 +130,9 @@ def _attend(weight: int, past: int) -> Rule:
 
     def rule(node: SizedNode) -> Sequence[Shape]:
         batch, steps = node.shape()[:2]
-        heads, sizes = _integer(node, "num_heads", 1), node.get("qkv_hidden_sizes")
-        width = sizes[2] if sizes else _size(node, weight, 1) // 3
-        total = steps + _size(node, past, 3) if node.has(past) else steps
+        heads, sizes = node.get("num_heads", 1), node.get("qkv_hidden_sizes")
+        width = sizes[2] if sizes else node.shape(weight)[1] // 3
+        total = steps + node.shape(past)[3] if node.has(past) else steps
         total = open_size() if node.get("past_present_share_buffer", 0) else total
         return [(batch, steps, width), (2, batch, heads, total, width // heads)]
 
@@ -176,7 +143,7 @@ def _attend_heads(past: int) -> Rule:
     """Returns the rule of an attention over a projected query, key and value."""
 
     def rule(node: SizedNode) -> Sequence[Shape]:
-        query, heads = node.shape(), _integer(node, "num_heads", 1)
+        query, heads = node.shape(), node.get("num_heads", 1)
         key, value = (node.shape(index) if node.has(index) else () for index in (1, 2))
         batch, steps = query[:2]
         if len(query) == 5:
@@ -189,7 +156,7 @@ def _attend_heads(past: int) -> Rule:
             width, length = value[2], value[1]
         else:
             width, length = query[2] // 3, steps
-        total = length + _size(node, past, 2) if node.has(past) else length
+        total = length + node.shape(past)[2] if node.has(past) else length
         key_width = query[2] if len(query) == 3 and key else width
         caches = ((batch, heads, total, size // heads) for size in (key_width, width))
         return [(batch, steps, width), *caches, (batch, heads, steps, total)]
@@ -199,22 +166,22 @@ def _attend_heads(past: int) -> Rule:
 
 def _attend_decoding(node: SizedNode) -> Sequence[Shape]:
     output, *others = _attend_heads(5)(node)
-    return [output, node.shape(5), node.shape(6), _open(4)] if node.get("past_present_share_buffer", 0) else [output, *others]
+    return [output, node.shape(5), node.shape(6), open_sizes(4)] if node.get("past_present_share_buffer", 0) else [output, *others]
 
 
 def _attend_groups(node: SizedNode) -> Sequence[Shape]:
     batch, steps, width = node.shape()
-    heads, groups = _integer(node, "num_heads", 1), _integer(node, "kv_num_heads", 1)
+    heads, groups = node.get("num_heads", 1), node.get("kv_num_heads", 1)
     is_packed, has_past = not node.has(1), node.has(3)
     head = width // (heads + 2 * groups if is_packed else heads)
     # The caches are as long as the total length, which is a value, or as the past ones if these are longer.
-    past, totals = _size(node, 3, 2) if has_past else 0, node.read(node.node.inputs[6]) if node.has(6) else None
+    past, totals = node.shape(3)[2] if has_past else 0, node.read(node.node.inputs[6]) if node.has(6) else None
     total = totals[0] if totals is not None and len(totals) == 1 else open_size()
     if has_past and node.get("sliding_window_cache", 0):
         length = past
     else:
         length = open_size() if is_unknown(total) or is_unknown(past) else max(total, past)
-    present = (batch, groups, length, _size(node, 3, 3) if has_past else head)
+    present = (batch, groups, length, node.shape(3)[3] if has_past else head)
     return [(batch, steps, head * heads if is_packed else width), present, present, (batch, heads, steps, open_size())]
 
 
@@ -231,7 +198,7 @@ def _recur(hidden_of: int) -> Rule:
     def rule(node: SizedNode) -> Sequence[Shape]:
         steps, batch = node.shape()[:2]
         directions = 2 if node.get("direction") == "bidirectional" else 1
-        hidden = node.get("hidden_size") or _size(node, 2, hidden_of)
+        hidden = node.get("hidden_size") or node.shape(2)[hidden_of]
         state = (directions, batch, hidden)
         return [(steps, *state), state, state]
 
@@ -240,53 +207,53 @@ def _recur(hidden_of: int) -> Rule:
 
 def _attend_linearly(node: SizedNode) -> Sequence[Shape]:
     batch, steps, width = node.shape()
-    queries, groups = _integer(node, "q_num_heads", 1), _integer(node, "kv_num_heads", 1)
-    size = _size(node, 2, 2) // groups
+    queries, groups = node.get("q_num_heads", 1), node.get("kv_num_heads", 1)
+    size = node.shape(2)[2] // groups
     return [(batch, steps, size * max(queries, groups)), (*_window(node), batch, groups, width // queries, size)]
 
 
 def _window(node: SizedNode) -> Shape:
     """Returns the first axis of a state that keeps several steps; no axis for a state of the last step alone."""
-    return tuple(filter(None, [_integer(node, "state_window")]))
+    return tuple(filter(None, [node.get("state_window", 0)]))
 
 
 def _attend_packed(node: SizedNode) -> Sequence[Shape]:
-    query, batch = node.shape(), _size(node, 3, 0) - 1
+    query, batch = node.shape(), node.shape(3)[0] - 1
     heads, size = node.shape(2)[-2:] if node.has(2) else node.shape(6)[1:3]
-    key_size = query[-1] if node.has(1) else _size(node, 6, 3)
+    key_size = query[-1] if node.has(1) else node.shape(6)[3]
     lead = query[:-2] if node.has(1) else query[:-1]
     return [(*lead, heads, size), (batch, heads, size, key_size), (batch, open_size())]
 
 
 def _convolve_with_state(node: SizedNode) -> Sequence[Shape]:
     x = node.shape()
-    length = (_size(node, 1, -1) - 1) * _integer(node, "dilation", 1)
+    length = (node.shape(1)[-1] - 1) * node.get("dilation", 1)
     slot = (x[0], length, *x[2:]) if node.get("channels_last", 0) else (*x[:-1], length)
     return [x, (*_window(node), *slot)]
 
 
 def _convolve_packed(node: SizedNode) -> Sequence[Shape]:
-    update = (_size(node, 4, 0), _integer(node, "state_update_capacity"), _size(node, 0, 1))
+    update = (node.shape(4)[0], node.get("state_update_capacity", 0), node.shape()[1])
     return [node.shape(), node.shape(4), update]
 
 
 def _hash_grams(node: SizedNode) -> Sequence[Shape]:
-    orders = _integer(node, "max_ngram_size") - 1
-    return [(*node.shape(), orders * _integer(node, "n_head_per_ngram")), (_size(node, 0, 0), orders)]
+    orders = node.get("max_ngram_size", 0) - 1
+    return [(*node.shape(), orders * node.get("n_head_per_ngram", 0)), (node.shape()[0], orders)]
 
 
 def _hash_packed(node: SizedNode) -> Sequence[Shape]:
-    batch, orders = _size(node, 3, 0) - 1, _integer(node, "max_ngram_size") - 1
+    batch, orders = node.shape(3)[0] - 1, node.get("max_ngram_size", 0) - 1
     present = (batch, orders)
-    return [_hash_grams(node)[0], present, present, (batch, _integer(node, "state_update_capacity"), orders)]
+    return [_hash_grams(node)[0], present, present, (batch, node.get("state_update_capacity", 0), orders)]
 
 
 def _route(node: SizedNode) -> Sequence[Shape]:
-    return [(prod(node.shape()[:-1]), _size(node, 1, 0))] * 3
+    return [(prod(node.shape()[:-1]), node.shape(1)[0])] * 3
 
 
 def _mix(node: SizedNode) -> Sequence[Shape]:
-    streams, branches = node.shape(), _integer(node, "num_branches")
+    streams, branches = node.shape(), node.get("num_branches", 0)
     return [(*streams[:-1], streams[-1] // branches) if branches else (*streams[:-2], streams[-1])]
 
 
@@ -304,7 +271,7 @@ def _slide(weight: int | None, *, always_last: bool = False, is_global: bool = F
         elif weight is None:
             sizes = slide_window(node, sizes, node.node.attributes["kernel_shape"])
         else:
-            channels, sizes = _size(node, weight, 0), slide_window(node, sizes, node.shape(weight)[2:])
+            channels, sizes = node.shape(weight)[0], slide_window(node, sizes, node.shape(weight)[2:])
         return [(batch, *sizes, channels) if is_last else (batch, channels, *sizes)]
 
     return rule
@@ -312,22 +279,13 @@ def _slide(weight: int | None, *, always_last: bool = False, is_global: bool = F
 
 def _convolve_transposed(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
-    return [(shape[0], _size(node, 1, 1) * _integer(node, "group", 1), *_open(len(shape) - 2))]
-
-
-def _sample_grid(node: SizedNode) -> Sequence[Shape]:
-    return [(*node.shape()[:2], *node.shape(1)[1:-1])]
-
-
-def _gather_slices(node: SizedNode) -> Sequence[Shape]:
-    indices = node.shape(1)
-    return [(*indices[:-1], *node.shape()[int(indices[-1]) :])]
+    return [(shape[0], node.shape(1)[1] * node.get("group", 1), *open_sizes(len(shape) - 2))]
 
 
 def _unfold(node: SizedNode) -> Sequence[Shape]:
-    shape, size = node.shape(), _integer(node, "size")
-    axis = _integer(node, "dim", -1) % len(shape)
-    count = (shape[axis] - size) // max(_integer(node, "step", 1), 1) + 1
+    shape, size = node.shape(), node.get("size", 0)
+    axis = node.get("dim", -1) % len(shape)
+    count = (shape[axis] - size) // max(node.get("step", 1), 1) + 1
     return [(*shape[:axis], count, *shape[axis + 1 :], size)]
 
 
@@ -341,20 +299,20 @@ def _stated_dtype(node: Node, dtypes: DTypes) -> str | None:
 
 # The tables.
 
-_SAME = define(0, _keep(0), 0)
+_SAME = define(0, keep(), 0)
 
 _COMMON: dict[str, Operator] = {
-    **dict.fromkeys(("QLinearAdd", "QLinearMul"), define(0, _combine(0, 3), 0)),
-    "QLinearWhere": define(0, _combine(0, 1, 4), 1),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), define(0, broadcast(0, 3), 0)),
+    "QLinearWhere": define(0, broadcast(0, 1, 4), 1),
     "QLinearConcat": define(0, _concatenate, 1),
-    "QuantizeLinear": define(0, _keep(0), (2, "uint8")),
-    "DequantizeLinear": define(0, _keep(0), 1),
-    "MatMulIntegerToFloat": define(0, _multiply, 2),
-    "DynamicQuantizeMatMul": define(0, _multiply, "float32"),
-    "MatMulInteger16": define(0, _multiply, "int32"),
+    "QuantizeLinear": define(0, keep(), (2, "uint8")),
+    "DequantizeLinear": define(0, keep(), 1),
+    "MatMulIntegerToFloat": define(0, multiply(), 2),
+    "DynamicQuantizeMatMul": define(0, multiply(), "float32"),
+    "MatMulInteger16": define(0, multiply(), "int32"),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), define(0, _multiply_transposed, 1)),
-    "QGemm": define(0, _gemm(0, 3), (8, "float32")),
-    "FusedGemm": define(0, _gemm(0, 1), 0),
+    "QGemm": define(0, gemm(0, 3), (8, "float32")),
+    "FusedGemm": define(0, gemm(0, 1), 0),
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), define(0, _multiply_blocks, 0)),
     "MatMulFpQ4": define(0, lambda node: [(*node.shape()[:-1], open_size())], "float32"),
     "GatherBlockQuantized": define(0, _gather_blocks, 2),
@@ -363,7 +321,7 @@ _COMMON: dict[str, Operator] = {
     ),
     "EmbedLayerNormalization": define(0, _embed, 2, "int32", 2),
     "QEmbedLayerNormalization": define(0, _embed, "float32", "int32", "float32"),
-    "CDist": define(0, lambda node: [(_size(node, 0, 0), _size(node, 1, 0))], 0),
+    "CDist": define(0, lambda node: [(node.shape()[0], node.shape(1)[0])], 0),
     "Tokenizer": define(0, lambda node: [(*node.shape(), open_size())], "string"),
     **dict.fromkeys(
         (
@@ -386,11 +344,11 @@ _COMMON: dict[str, Operator] = {
     "CausalConvWithState": define(0, _convolve_with_state, 0),
     "VarlenCausalConvWithState": define(0, _convolve_packed, 0, 4, 0),
     "LinearAttentionGate": define(0, lambda node: [node.shape(index) for index in (0, 3) if node.has(index)], 0, 3),
-    "EngramGate": define(0, _keep(0, 0), 0),
+    "EngramGate": define(0, keep(0, 0), 0),
     "NGramHashMapping": define(0, _hash_grams, 0),
     "VarlenNGramHashMapping": define(0, _hash_packed, 0, 0, "int32", 0),
     "MoEGroupRouter": define(0, _route, 0, "float32"),
-    "GatherPacked": Operator(0, lambda node: [(*node.shape(1), _integer(node, "K"))], _stated_dtype),
+    "GatherPacked": Operator(0, lambda node: [(*node.shape(1), node.get("K", 0))], _stated_dtype),
     "HyperConnectionPreMix": define(0, _mix, 0),
     **dict.fromkeys(("QLinearAveragePool", "MaxpoolWithMask"), define(0, _slide(None), 0)),
     "NhwcMaxPool": define(0, _slide(None, always_last=True), 0),
@@ -398,20 +356,20 @@ _COMMON: dict[str, Operator] = {
     "QLinearConv": define(0, _slide(3), 7),
     "FusedConv": define(0, _slide(1), 0),
     "ConvTransposeWithDynamicPads": define(0, _convolve_transposed, 0),
-    "CropAndResize": define(0, lambda node: [(_size(node, 1, 0), _size(node, 0, 1), *_open(2))], 0),
-    "GridSample": define(0, _sample_grid, 0),
-    "Pad": define(0, lambda node: [_open(len(node.shape()))], 0),
-    "ExpandDims": define(0, lambda node: [_open(len(node.shape()) + 1)], 0),
-    "GatherND": define(0, _gather_slices, 0),
+    "CropAndResize": define(0, lambda node: [(node.shape(1)[0], node.shape()[1], *open_sizes(2))], 0),
+    "GridSample": define(0, OPERATORS["GridSample"].sizes, 0),
+    "Pad": define(0, lambda node: [open_sizes(len(node.shape()))], 0),
+    "ExpandDims": define(0, lambda node: [open_sizes(len(node.shape()) + 1)], 0),
+    "GatherND": define(0, OPERATORS["GatherND"].sizes, 0),
     "UnfoldTensor": define(0, _unfold, 0),
-    "Range": define(0, lambda node: [_open(1)], 0),
-    "Unique": define(0, lambda node: [_open(1), node.shape(), _open(1)], 0, "int64"),
+    "Range": define(0, lambda node: [open_sizes(1)], 0),
+    "Unique": define(0, lambda node: [open_sizes(1), node.shape(), open_sizes(1)], 0, "int64"),
     "DynamicTimeWarping": define(0, lambda node: [(2, open_size())], "int32"),
-    "WordConvEmbedding": define(0, lambda node: [(*node.shape()[:-1], _size(node, 1, 0))], "float32"),
-    "MurmurHash3": Operator(0, _keep(0), _hash_dtype),
+    "WordConvEmbedding": define(0, lambda node: [(*node.shape()[:-1], node.shape(1)[0])], "float32"),
+    "MurmurHash3": Operator(0, keep(), _hash_dtype),
     # How many tokens are appended is known at run time.
-    "BifurcationDetector": define(0, lambda node: [_open(1), ()], "int64"),
-    "NGramRepeatBlock": define(0, _keep(1), 1),
+    "BifurcationDetector": define(0, lambda node: [open_sizes(1), ()], "int64"),
+    "NGramRepeatBlock": define(0, keep(1), 1),
 }
 
 _WITHDRAWN = ("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh")
@@ -420,10 +378,8 @@ _WITHDRAWN = ("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftpl
 _LAST_OPSETS = {**dict.fromkeys(_WITHDRAWN, 9), "MeanVarianceNormalization": 8}
 
 _STANDARD: dict[str, Operator] = {
-    "SimplifiedLayerNormalization": define(0, _normalize_layer, 1, "float32"),
-    "CouplePairs": OPERATORS["CouplePairs"],
-    "MultiplyAdd": define(0, _combine(0, 1, 2), 0),
-    "LayerNormalization": define(0, _normalize_layer, 0, "float32"),
+    **{name: OPERATORS[name] for name in ("CouplePairs", "MultiplyAdd", "SimplifiedLayerNormalization")},
+    "LayerNormalization": define(0, normalize_layer, 0, "float32"),
     **dict.fromkeys(
         (
             *("Affine", "ImageScaler", "MeanVarianceNormalization", "MemcpyFromHost", "MemcpyToHost", "ParametricSoftplus"),
@@ -431,8 +387,8 @@ _STANDARD: dict[str, Operator] = {
         ),
         _SAME,
     ),
-    "Crop": define(0, lambda node: [(*node.shape()[:2], *_open(2))], 0),
-    "DynamicSlice": define(0, lambda node: [_open(len(node.shape()))], 0),
+    "Crop": define(0, lambda node: [(*node.shape()[:2], *open_sizes(2))], 0),
+    "DynamicSlice": define(0, lambda node: [open_sizes(len(node.shape()))], 0),
 }
 
 _TABLES: Mapping[str, Mapping[str, Operator]] = {MICROSOFT: _COMMON, "": _STANDARD}

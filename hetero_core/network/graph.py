@@ -182,10 +182,7 @@ class Network(Graph):
         return {node.name: index for index, node in enumerate(self.nodes)}
 
     def node(self, name: str) -> Node:
-        """Returns the node of this unique name.
-
-        Raises: InvalidNetworkError with the near misses when there is none.
-        """
+        """Returns the node of this unique name. Raises: InvalidNetworkError."""
         index = self.index_of_node.get(name)
         if index is None:
             raise InvalidNetworkError(

@@ -119,7 +119,8 @@ def _is_same(size: Any, other: Any) -> bool:
     return is_unknown(size) and is_unknown(other) and (size.names, size.factor) == (other.names, other.factor)
 
 
-def _open_sizes(count: int) -> Shape:
+def open_sizes(count: int) -> Shape:
+    """Returns the sizes of so many dimensions that are no numbers."""
     return tuple(open_size() for _ in range(count))
 
 
@@ -313,8 +314,9 @@ def _meet(size: Any, other: Any) -> Any:
 # Element by element.
 
 
-def _keep(node: SizedNode) -> Sequence[Shape]:
-    return [node.shape()]
+def keep(*positions: int) -> Rule:
+    """Returns the rule of outputs with the shapes of these inputs, by default an output with that of the first."""
+    return lambda node: [node.shape(position) for position in positions or (0,)]
 
 
 def _keep_along(default: int) -> Rule:
@@ -326,10 +328,12 @@ def _keep_along(default: int) -> Rule:
     return rule
 
 
-def _normalize_layer(node: SizedNode) -> Sequence[Shape]:
+def normalize_layer(node: SizedNode) -> Sequence[Shape]:
+    """LayerNormalization with the mean and the inverse deviation."""
     shape = node.shape()
-    node.axis(len(shape), -1)
-    return [shape]
+    axis = node.axis(len(shape), -1)
+    statistic = (*shape[:axis], *(1,) * (len(shape) - axis))
+    return [shape, statistic, statistic]
 
 
 def _normalize_root(node: SizedNode) -> Sequence[Shape]:
@@ -355,8 +359,9 @@ def _drop_out(node: SizedNode) -> Sequence[Shape]:
     return [shape, shape]
 
 
-def _broadcast(node: SizedNode) -> Sequence[Shape]:
-    return [broadcast_sizes(*(node.shape(index) for index in range(len(node.shapes))))]
+def broadcast(*operands: int) -> Rule:
+    """Returns the rule of an output to which these inputs broadcast, by default all."""
+    return lambda node: [broadcast_sizes(*(node.shape(index) for index in operands or range(len(node.shapes))))]
 
 
 # Products and windows.
@@ -370,7 +375,7 @@ def multiply_shapes(left: Shape, right: Shape) -> Shape:
     return (*broadcast_sizes(left[:-2], right[:-2]), *rows, *columns)
 
 
-def _multiply(first: int = 0, second: int = 1) -> Rule:
+def multiply(first: int = 0, second: int = 1) -> Rule:
     """Returns the rule of products of these inputs."""
     return lambda node: [multiply_shapes(node.shape(first), node.shape(second))]
 
@@ -395,13 +400,18 @@ def _contract(node: SizedNode) -> Sequence[Shape]:
     return [tuple(sizes[letter][0] for letter in output)]
 
 
-def _gemm(node: SizedNode) -> Sequence[Shape]:
-    left, right = node.shape(0), node.shape(1)
-    require(len(left) == len(right) == 2)
-    rows, inner = left[::-1] if node.get("transA", 0) else left
-    other, columns = right[::-1] if node.get("transB", 0) else right
-    require(may_agree(inner, other))
-    return [(rows, columns)]
+def gemm(first: int = 0, second: int = 1) -> Rule:
+    """Returns the rule of products of matrices, each perhaps transposed."""
+
+    def rule(node: SizedNode) -> Sequence[Shape]:
+        left, right = node.shape(first), node.shape(second)
+        require(len(left) == len(right) == 2)
+        rows, inner = left[::-1] if node.get("transA", 0) else left
+        other, columns = right[::-1] if node.get("transB", 0) else right
+        require(may_agree(inner, other))
+        return [(rows, columns)]
+
+    return rule
 
 
 def _convolve(first: int = 0, second: int = 1) -> Rule:
@@ -609,7 +619,7 @@ def _split(node: SizedNode) -> Sequence[Shape]:
     shape, count = node.shape(), len(node.node.outputs)
     axis, parts = node.axis(len(shape), 0), node.numbers(1, "split")
     if parts is not None and len(parts) != count and any(map(is_unknown, parts)):
-        parts = list(_open_sizes(count))
+        parts = list(open_sizes(count))
     if parts is None:
         require(node.get("num_outputs", count) == count and (type(shape[axis]) is not int or shape[axis] % count == 0))
         size = -(-shape[axis] // count)
@@ -657,7 +667,7 @@ def _squeeze(node: SizedNode) -> Sequence[Shape]:
     try:
         axes = node.axes(1, len(shape))
     except OpenAxesError as error:
-        return [_open_sizes(len(shape) - error.args[0])]
+        return [open_sizes(len(shape) - error.args[0])]
     if axes is None:
         require(not any(map(is_unknown, shape)))
         return [tuple(size for size in shape if size != 1)]
@@ -672,7 +682,7 @@ def _unsqueeze(node: SizedNode) -> Sequence[Shape]:
     try:
         axes, sizes = node.axes(1, rank) or (), iter(shape)
     except OpenAxesError:
-        return [_open_sizes(rank)]
+        return [open_sizes(rank)]
     return [tuple(1 if axis in axes else next(sizes) for axis in range(rank))]
 
 
@@ -682,7 +692,7 @@ def _reduce(node: SizedNode) -> Sequence[Shape]:
     try:
         axes = node.axes(1, len(shape))
     except OpenAxesError as error:
-        return [_open_sizes(len(shape) - (0 if keeps else error.args[0]))]
+        return [open_sizes(len(shape) - (0 if keeps else error.args[0]))]
     if not axes:
         if node.get("noop_with_empty_axes", 0):
             return [shape]
@@ -710,7 +720,7 @@ def _gather_slices(node: SizedNode) -> Sequence[Shape]:
 def _slice(node: SizedNode) -> Sequence[Shape]:
     sizes = list(node.shape())
     if any(map(is_unknown, (*(node.numbers(3, "axes") or ()), *(node.numbers(4) or ())))):
-        return [_open_sizes(len(sizes))]
+        return [open_sizes(len(sizes))]
     for axis, start, end, step in read_slices(node, len(sizes)):
         size = sizes[axis]
         if any(map(is_unknown, (start, end, size))):
@@ -1016,27 +1026,27 @@ _LABEL_TYPES = {"values_strings": "string", "values_int64s": "int64", "values_fl
 _CLASS_LABELS = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
 
 OPERATORS: Mapping[str, Operator] = {
-    **{name: define(since, _keep, 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
-    **dict.fromkeys(_KEPT_TYPES.split(), define(1, _keep, 0)),
-    **dict.fromkeys(("GroupNormalization", "LRN"), define(1, _keep, 0, along=_along_all_but_first)),
-    "BitwiseNot": define(1, _keep, 0, along=_keep_apart),
-    "CumSum": define(1, _keep, 0, along=_along_cumulated),
-    "Hardmax": define(1, _keep, 0, along=_along_softmax),
-    "LpNormalization": define(1, _keep, 0, along=_along_axis(-1)),
-    "Shrink": define(1, _keep, 0, along=_keep_apart),
-    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, _keep, "bool", along=_keep_apart)),
-    "CastLike": define(15, _keep, 1),
-    "DequantizeLinear": Operator(10, _keep, _dequantized, _along_scales),
+    **{name: define(since, keep(), 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
+    **dict.fromkeys(_KEPT_TYPES.split(), define(1, keep(), 0)),
+    **dict.fromkeys(("GroupNormalization", "LRN"), define(1, keep(), 0, along=_along_all_but_first)),
+    "BitwiseNot": define(1, keep(), 0, along=_keep_apart),
+    "CumSum": define(1, keep(), 0, along=_along_cumulated),
+    "Hardmax": define(1, keep(), 0, along=_along_softmax),
+    "LpNormalization": define(1, keep(), 0, along=_along_axis(-1)),
+    "Shrink": define(1, keep(), 0, along=_keep_apart),
+    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, keep(), "bool", along=_keep_apart)),
+    "CastLike": define(15, keep(), 1),
+    "DequantizeLinear": Operator(10, keep(), _dequantized, _along_scales),
     **dict.fromkeys(
         ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"),
-        Operator(1, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
+        Operator(1, keep(), lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
     ),
-    "QuantizeLinear": Operator(10, _keep, _quantized, _along_scales),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, _broadcast, _alike, _keep_apart)),
-    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, _broadcast, _alike, _keep_apart)),
-    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, _broadcast, _compared, _keep_apart)),
-    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, _broadcast, _compared, _keep_apart)),
-    **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast, _alike, _keep_apart)),
+    "QuantizeLinear": Operator(10, keep(), _quantized, _along_scales),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, broadcast(), _alike, _keep_apart)),
+    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, broadcast(), _alike, _keep_apart)),
+    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, broadcast(), _compared, _keep_apart)),
+    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, broadcast(), _compared, _keep_apart)),
+    **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, broadcast(), _alike, _keep_apart)),
     **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along(-1), 0, along=_along_softmax)),
     **{f"Reduce{name}": define(1, _reduce, 0, along=_along_listed) for name in _REDUCTIONS},
     **dict.fromkeys(("ArgMax", "ArgMin"), define(1, _find_extreme, "int64", along=_along_axis(0))),
@@ -1045,7 +1055,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Attention": define(23, _attend, 0, 1, 2),
     "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
     "BatchNormalization": define(7, _normalize_channels, 0, along=_along_all_but_first),
-    "Cast": Operator(6, _keep, _cast, _keep_apart),
+    "Cast": Operator(6, keep(), _cast, _keep_apart),
     "Concat": Operator(4, _concatenate, _alike, _keep_apart),
     "ConstantOfShape": Operator(9, lambda node: [tuple(node.numbers(0) or ())], _filled),
     "Conv": define(1, _convolve(), 0, along=_along_all_but_first),
@@ -1060,26 +1070,26 @@ OPERATORS: Mapping[str, Operator] = {
     "Gather": define(1, _gather, 0, along=_along_gathered),
     "GatherElements": define(11, lambda node: [node.shape(1)], 0),
     "GatherND": define(11, _gather_slices, 0),
-    "Gemm": Operator(7, _gemm, _paired, _along_products),
+    "Gemm": Operator(7, gemm(), _paired, _along_products),
     "GridSample": define(16, lambda node: [(*node.shape(0)[:2], *node.shape(1)[1:-1])], 0),
     "InstanceNormalization": define(6, _normalize_channels, 0, along=_along_all_but_first),
     "LpPool": define(2, _pool, 0, along=_along_all_but_first),
-    "LayerNormalization": define(17, _normalize_layer, 0, along=_along_axes_from(-1)),
-    "MatMul": Operator(1, _multiply(), _paired, _along_products),
-    "MatMulInteger": define(10, _multiply(), "int32", along=_along_products),
+    "LayerNormalization": define(17, normalize_layer, 0, "float32", along=_along_axes_from(-1)),
+    "MatMul": Operator(1, multiply(), _paired, _along_products),
+    "MatMulInteger": define(10, multiply(), "int32", along=_along_products),
     "MaxPool": define(1, _pool, 0, "int64", along=_along_windows),
     "OneHot": define(9, _mark_ones, 2),
-    "MultiplyAdd": Operator(0, _broadcast),
-    "PRelu": define(7, _broadcast, 0, along=_keep_apart),
+    "MultiplyAdd": define(0, broadcast(), 0),
+    "PRelu": define(7, broadcast(), 0, along=_keep_apart),
     "Pad": define(2, _pad, 0, along=_along_pads),
-    "Pow": define(7, _broadcast, 0, along=_keep_apart),
+    "Pow": define(7, broadcast(), 0, along=_keep_apart),
     "QLinearConv": define(10, _convolve(0, 3), 7, along=_along_all_but_first),
-    "QLinearMatMul": define(10, _multiply(0, 3), 7),
+    "QLinearMatMul": define(10, multiply(0, 3), 7),
     "RMSNormalization": define(23, _normalize_root, 0, along=_along_axes_from(-1)),
     "Range": define(11, _range, 0),
     "Reshape": define(5, _reshape, 0, along=_along_all_but_first),
     "Resize": define(10, _resize, 0, along=_keep_first_apart),
-    "SimplifiedLayerNormalization": Operator(0, _keep),
+    "SimplifiedLayerNormalization": define(0, normalize_layer, 1, "float32"),
     "Shape": define(1, lambda node: [(len(node.shape()[read_part(node.node)]),)], "int64"),
     "Size": define(1, lambda node: [()], "int64"),
     "Slice": define(1, _slice, 0, along=_along_slices),
@@ -1091,10 +1101,10 @@ OPERATORS: Mapping[str, Operator] = {
     "Transpose": define(1, _transpose, 0, along=_keep_apart),
     "Unsqueeze": define(1, _unsqueeze, 0, along=_keep_apart),
     "Upsample": define(7, _resize, 0, along=_keep_first_apart),
-    "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
+    "Where": Operator(9, broadcast(), lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
     **dict.fromkeys(("LinearClassifier", "TreeEnsembleClassifier"), Operator(1, _classify, _classify_types)),
-    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), Operator(1, _keep, _relabel_types)),
-    **dict.fromkeys(("Binarizer", "Imputer"), define(1, _keep, 0)),
+    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), Operator(1, keep(), _relabel_types)),
+    **dict.fromkeys(("Binarizer", "Imputer"), define(1, keep(), 0)),
     "ArrayFeatureExtractor": define(1, lambda node: [(*(node.shape()[:-1] or (1,)), prod(node.shape(1)))], 0),
     "FeatureVectorizer": define(
         1, lambda node: [(node.shape()[0] if len(node.shape()) > 1 else 1, sum(node.get("inputdimensions")))], "float32"
@@ -1104,7 +1114,7 @@ OPERATORS: Mapping[str, Operator] = {
         1, lambda node: [(*node.shape(), len(node.get("cats_int64s", ()) or node.get("cats_strings", ())))], "float32"
     ),
     "LinearRegressor": define(1, _score("targets"), "float32"),
-    **dict.fromkeys(("Normalizer", "Scaler"), define(1, _keep, "float32")),
+    **dict.fromkeys(("Normalizer", "Scaler"), define(1, keep(), "float32")),
     "TreeEnsemble": define(5, _score("n_targets"), 0),
     "TreeEnsembleRegressor": define(1, _score("n_targets"), "float32"),
 }

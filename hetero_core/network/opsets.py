@@ -72,10 +72,7 @@ def since_version(op_type: str, domain: str, opset: int) -> int:
 
 
 def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:
-    """Returns domain -> version.
-
-    Raises: InvalidNetworkError for a domain with two versions and for a version that the installed onnx does not know.
-    """
+    """Returns domain -> version. Raises: InvalidNetworkError."""
     from onnx.onnx_cpp2py_export.defs import schema_version_map  # heavy
 
     latest = {domain: newest for domain, (_, newest) in schema_version_map().items()}

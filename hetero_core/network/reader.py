@@ -148,10 +148,7 @@ def _parse_split(file: IO[bytes], title: str, held: HeldFile | None = None) -> t
 
 
 def parse_model(content: bytes, title: str) -> onnx.ModelProto:
-    """Returns the proto in `content`.
-
-    Raises: NetworkReadError when there is none.
-    """
+    """Returns the proto in `content`. Raises: NetworkReadError."""
     import onnx  # heavy
     from google.protobuf.message import DecodeError
 

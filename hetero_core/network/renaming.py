@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from hetero_core.network.graph import EMPTY, Graph, Network, Node, iterate_graphs
+from hetero_core.network.scopes import make_unique
 
 _Kept = TypeVar("_Kept")
 
@@ -76,16 +77,8 @@ class FreshNames:
 
     def value(self, proposal: str) -> str:
         """Returns the name itself or, if it is used already, with a number."""
-        return _claim(self._values, proposal)
+        return make_unique(proposal, self._values)
 
     def node(self, proposal: str) -> str:
         """Returns the name itself or, if it is used already, with a number."""
-        return _claim(self._nodes, proposal)
-
-
-def _claim(names: set[str], proposal: str) -> str:
-    name, count = proposal, 1
-    while name in names:
-        name, count = f"{proposal}_{count}", count + 1
-    names.add(name)
-    return name
+        return make_unique(proposal, self._nodes)

@@ -62,9 +62,7 @@ class NodeScope:
             return name
         known = self.values.get(name)
         if known is None:
-            known = make_unique(self.path + name, self.taken) if self.path else name
-            self.values[name] = known
-            self.taken.add(known)
+            known = self.values[name] = make_unique(self.path + name, self.taken) if self.path else name
         return known
 
     def pinned(self, pin: str | None) -> NodeScope:
@@ -72,10 +70,7 @@ class NodeScope:
         return self if pin == self.pin else replace(self, pin=pin)
 
     def opset(self, domain: str, owner: str) -> int:
-        """Returns the version that is imported of a domain.
-
-        Raises: InvalidNetworkError when none is.
-        """
+        """Returns the version that is imported of a domain. Raises: InvalidNetworkError."""
         version = self.opsets.get(domain, _IMPLIED.get(domain))
         if version is None:
             raise InvalidNetworkError(
@@ -86,22 +81,19 @@ class NodeScope:
 
 
 def make_unique(name: str, used_names: set[str]) -> str:
-    """Returns `name`, or a `name_1`, `name_2`, ... that is not used yet: the first free number if they are used in order.
+    """Returns `name` or a free `name_1`, `name_2`, ..., the first if they are used in order, and enters it in `used_names`.
 
     Cost: logarithmic in the number of used names, since nested calls in branches make the same name thousands of times.
     """
-    if name not in used_names:
-        return name
     last_used, free = 0, 1
     while f"{name}_{free}" in used_names:
         last_used, free = free, 2 * free
     while free - last_used > 1:
         middle = (last_used + free) // 2
-        if f"{name}_{middle}" in used_names:
-            last_used = middle
-        else:
-            free = middle
-    return f"{name}_{free}"
+        last_used, free = (middle, free) if f"{name}_{middle}" in used_names else (last_used, middle)
+    unique = f"{name}_{free}" if name in used_names else name
+    used_names.add(unique)
+    return unique
 
 
 def name_nodes(nodes: Sequence[tuple[str, str]], path: str, used_names: set[str]) -> list[str]:
@@ -114,7 +106,6 @@ def name_nodes(nodes: Sequence[tuple[str, str]], path: str, used_names: set[str]
     for index, (_, op_type) in enumerate(nodes):
         if not names[index]:
             names[index] = make_unique(f"{path}{op_type}_{index}", used_names)
-            used_names.add(names[index])
     return names
 
 

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from hetero_core.errors import InvalidNetworkError, NetworkReadError
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Node
-from hetero_core.network.topology import find_free_values
 from hetero_core.network.types import LARGEST_RANK, ValueSpec, merge_types
 
 
 def check_text(*texts: object) -> None:
-    """Refuses names that are not UTF-8, which protobuf gives as bytes.
-
-    Raises: NetworkReadError.
-    """
+    """Refuses names that are not UTF-8, which protobuf gives as bytes. Raises: NetworkReadError."""
     try:
         "".join(texts)  # type: ignore[arg-type]  # the error is the check
     except TypeError:
@@ -75,7 +71,7 @@ def check_everything_is_produced(graph: Graph) -> None:
         for value in node.reads:
             if value not in known:
                 raise InvalidNetworkError(
-                    f"{_find_reader(node, value)} reads value '{value}', which nothing produces; the model is incomplete. "
+                    f"node {node.label} reads value '{value}', which nothing produces; the model is incomplete. "
                     "Connect it, or export the model again."
                 )
     for spec in graph.outputs:
@@ -83,15 +79,6 @@ def check_everything_is_produced(graph: Graph) -> None:
             raise InvalidNetworkError(
                 f"output '{spec.name}' is produced by nothing; the model is incomplete. Connect it, or export the model again."
             )
-
-
-def _find_reader(node: Node, value: str) -> str:
-    """Returns the node that reads a value, looking into bodies for the innermost reader."""
-    for key, body in node.bodies.items():
-        for inner in body.nodes:
-            if value in inner.reads and value in find_free_values(body):
-                return f"{_find_reader(inner, value)}, in body '{key}' of node {node.label},"
-    return f"node {node.label}"
 
 
 def find_contradiction(border: Border, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec]) -> str | None:

@@ -132,10 +132,7 @@ def _array_of_strings(strings: tuple[str | bytes, ...], shape: tuple[int, ...]) 
 
 
 def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> None:
-    """Fills `proto` with a copy of an array.
-
-    Raises: InvalidNetworkError for a type that ONNX does not have.
-    """
+    """Fills `proto` with a copy of an array. Raises: InvalidNetworkError."""
     dtype = dtype_of_numpy(array.dtype)
     if dtype is None:
         raise InvalidNetworkError(f"constant '{name}' has the NumPy type {array.dtype}, which ONNX does not have. Convert it.")

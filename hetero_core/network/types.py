@@ -139,10 +139,7 @@ def type_to_json(value_type: ValueType) -> list[object]:
 
 
 def type_of_json(fields: Any) -> ValueType:
-    """Returns the type that `type_to_json` wrote.
-
-    Raises: ValueError for anything else.
-    """
+    """Returns the type that `type_to_json` wrote. Raises: ValueError."""
     match fields:
         case ["tensor", dtype, None] if dtype is None or dtype in DTYPES:
             return TensorType(dtype, None)

@@ -32,10 +32,7 @@ class WeightSource(Protocol):
     """A source that returns the bytes of a tensor with external weights."""
 
     def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
-        """Returns a function that gives the `size` bytes which `entries` describe.
-
-        Raises: NetworkReadError beginning with `owner`.
-        """
+        """Returns a function that gives the `size` bytes which `entries` describe. Raises: NetworkReadError."""
 
 
 class WeightFiles:
@@ -63,10 +60,11 @@ class WeightFiles:
             )
         if not location:
             raise NetworkReadError(f"{owner} has external weights without a location; write the model again with its weights.")
-        parts = re.split(r"[/\\]", location)
         if "\0" in location:
             raise NetworkReadError(f"{owner} has its weights in {location!r}; a path holds no zero byte. Export the model again.")
-        if os.path.isabs(location) or location[0] in "/\\" or ":" in parts[0] or _leaves_folder(parts):
+        inside = os.path.normpath(location.replace("\\", "/"))
+        first = inside.split("/")[0]
+        if os.path.isabs(inside) or ":" in first or first == "..":
             raise NetworkReadError(
                 f"{owner} has its weights in '{location}'; expected a path inside the folder of the model. "
                 "Move the weights beside the model."
@@ -77,8 +75,6 @@ class WeightFiles:
                 "pass base=FOLDER with the folder that holds it."
             )
         folder = os.path.realpath(self._folder)
-        # A way back is taken in the text, so that it cannot lead behind a link.
-        inside = os.path.normpath("/".join(parts)) if ".." in parts else location
         path = os.path.realpath(os.path.join(folder, inside))
         if os.path.commonpath([folder, path]) != folder:
             raise NetworkReadError(
@@ -90,16 +86,6 @@ class WeightFiles:
         return path
 
 
-def _leaves_folder(parts: Iterable[str]) -> bool:
-    """Says whether a relative path, read from left to right, leaves the folder that it begins in."""
-    depth = 0
-    for part in parts:
-        depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
-        if depth < 0:
-            return True
-    return False
-
-
 class MappedFile:
     """A file that is mapped into memory, read-only, when its bytes are first asked for."""
 
@@ -109,10 +95,7 @@ class MappedFile:
         self.size = os.path.getsize(path)
 
     def view(self, offset: int, size: int) -> Bytes:
-        """Returns `size` bytes at `offset` without a copy.
-
-        Raises: NetworkReadError when the file became shorter since it was measured.
-        """
+        """Returns `size` bytes at `offset` without a copy. Raises: NetworkReadError."""
         mapping = self._map
         if mapping is None and size:
             mapping = self._map = self._map_file(offset + size)

@@ -207,10 +207,7 @@ def network_to_proto(network: Network) -> onnx.ModelProto:
 
 
 def network_to_bytes(network: Network) -> bytes:
-    """Returns the network as the bytes of an ONNX file.
-
-    Raises: InvalidNetworkError above 2 GiB; use `write_network` with a weights file.
-    """
+    """Returns the network as the bytes of an ONNX file. Raises: InvalidNetworkError."""
     _check_size(network, _weights_size(network))
     return _serialize(network_to_proto(network), network)
 

@@ -126,11 +126,11 @@ def test_model_without_a_graph_is_refused(body: str, message: str) -> None:
         read_network(parse(body))
 
 
-def test_missing_value_of_a_body_names_the_inner_node() -> None:
+def test_missing_value_of_a_body_names_the_outer_node() -> None:
     model = parse("""g (bool c, float[2] x) => (y) {
         [if] y = If(c) <then_branch = t () => (p) { [inner] p = Relu(zz) }, else_branch = e () => (q) { q = Neg(x) }>
     }""")
-    message = r"node 'inner' \(Relu-14\), in body 'then_branch' of node 'if' \(If-21\), reads value 'zz', which nothing produces"
+    message = r"node 'if' \(If-21\) reads value 'zz', which nothing produces"
     with pytest.raises(InvalidNetworkError, match=message):
         read_network(model)
 

@@ -180,13 +180,15 @@ def attention(
     if is_packed:
         if q_num_heads is None or kv_num_heads is None:
             raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
-        q, k, v = split_heads(xp, q, q_num_heads), split_heads(xp, k, kv_num_heads), split_heads(xp, v, kv_num_heads)
+        q, k, v = split_packed(xp, q, k, v, q_num_heads, kv_num_heads)
     present_key = k if past_key is None else xp.concatenate([past_key, k], axis=2)
     present_value = v if past_value is None else xp.concatenate([past_value, v], axis=2)
     queries, keys = q.shape[2], present_key.shape[2]
-    past = 0 if past_key is None else past_key.shape[2]
+    valid = integers_of(nonpad_kv_seqlen)
+    # A query stands behind the past keys, or at the end of its valid keys if they are counted.
+    offsets = tuple(count - queries for count in valid) or (0 if past_key is None else past_key.shape[2],)
     allowed = allow_positions(
-        queries, keys, past, integers_of(nonpad_kv_seqlen), is_causal=bool(is_causal), windows=(left_window_size, right_window_size)
+        queries, keys, offsets, valid, is_causal=bool(is_causal), windows=(left_window_size, right_window_size)
     )
     bias = _bias(xp, attn_mask, allowed, keys, q.dtype)
     repeats = q.shape[1] // present_key.shape[1]
@@ -211,16 +213,15 @@ def _scale(x: Array, factor: float) -> Array:
 
 
 def allow_positions(
-    queries: int, keys: int, past: int, valid: tuple[int, ...], *, is_causal: bool, windows: tuple[int, int]
+    queries: int, keys: int, offsets: tuple[int, ...], valid: tuple[int, ...], *, is_causal: bool, windows: tuple[int, int]
 ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
     """Returns which key each query may see, (1 or batch, 1, queries, keys); None when it is all.
 
-    A query stands behind `past` keys, or at the end of its valid keys if `valid` counts them.
+    The first query stands behind `offsets` keys, one number for each row or for all; `valid` counts the keys of each row.
     """
     left, right = windows
     if not valid and not is_causal and left < 0 and right < 0:
         return None
-    offsets = [count - queries for count in valid] or [past]
     positions = np.arange(queries)[None, :, None] + np.asarray(offsets)[:, None, None]
     columns = np.arange(keys)[None, None, :]
     allowed = np.ones((len(offsets), queries, keys), dtype=bool)
@@ -254,19 +255,9 @@ def _bias(xp: Namespace, mask: Array | None, allowed: Any, keys: int, dtype: Any
 
 def _attend(xp: Namespace, biased: Array, bias: Array, softmax_precision: int | None) -> Array:
     """Returns the softmax over the keys; a query that may see none attends to nothing."""
-    if not biased.size:
-        return biased  # no keys: the sums over them are 0
     precise = numpy_dtype(dtype_of_onnx(softmax_precision or 0) or "float32")
-    wide = narrow(biased, precise) if softmax_precision is not None else biased
-    wide = widen(wide)
-    if wide.size == 0:
-        return biased
-    peak = xp.max(wide, axis=-1, keepdims=True)
-    peak = xp.where(xp.isfinite(peak), peak, peak.dtype.type(0))
-    exponentials = xp.exp(wide - peak)
-    weights = exponentials / xp.sum(exponentials, axis=-1, keepdims=True)
-    is_blind = xp.max(widen(bias), axis=-1, keepdims=True) == -np.inf
-    return narrow(xp.where(is_blind, weights.dtype.type(0), weights), biased.dtype)
+    wide = widen(biased if softmax_precision is None else narrow(biased, precise))
+    return narrow(softmax_within(xp, wide, widen(bias) != -np.inf, None), biased.dtype)
 
 
 @kernel("RotaryEmbedding", since=(23,), dtypes=(FLOATS, FLOATS, FLOATS, INT64), choices={"interleaved": (0, 1)})
@@ -282,10 +273,8 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
 ) -> Array:
     """Returns x with pairs of elements of each head rotated by their position's angle."""
-    heads = split_heads(xp, x, num_heads or 1) if x.ndim == 3 else x
     cos, sin = (cache if position_ids is None else xp.take(cache, position_ids, axis=0) for cache in (cos_cache, sin_cache))
-    turned = rotate(xp, heads, cos, sin, is_interleaved=bool(interleaved))
-    return join_heads(xp, turned) if x.ndim == 3 else turned
+    return _rotate_layout(xp, x, cos, sin, heads=num_heads or 1, turns_part=True, is_interleaved=bool(interleaved))
 
 
 @kernel("SwiGLU", since=(28,), dtypes=FLOATS)
@@ -309,10 +298,6 @@ def causal_conv_with_state(
     return narrow(_activate(xp, widen(y), activation), x.dtype), padded[:, :, length:]
 
 
-Body = Any
-"""A `execution.BoundBody`; named loosely, because kernels know no program."""
-
-
 @kernel(
     "FlexAttention",
     domain="ai.onnx.preview",
@@ -327,18 +312,17 @@ def flex_attention(
     k: Array,
     v: Array,
     *,
-    prob_mod: Body | None = None,
+    prob_mod: Any = None,
     scale: float | None = None,
-    score_mod: Body | None = None,
+    score_mod: Any = None,
     softmax_precision: int | None = None,
 ) -> Array:
     """Returns prob_mod(softmax(score_mod(scale q k^T))) v; a head of k and v serves a group of heads of q.
 
-    q: (batch, heads, queries, size). The bodies get and give softmax_precision, which is float32 or the wider type of q.
+    q: (batch, heads, queries, size). The bodies (`execution.BoundBody`) get and give softmax_precision, which is float32 or the wider
+    type of q.
     """
-    repeats = q.shape[1] // k.shape[1]
-    if repeats != 1:
-        k, v = xp.repeat(k, repeats, axis=1), xp.repeat(v, repeats, axis=1)
+    k, v = (_repeat_heads(xp, x, q.shape[1] // k.shape[1]) for x in (k, v))
     precise = widen(q).dtype if softmax_precision is None else numpy_dtype(dtype_of_onnx(softmax_precision) or "float32")
     root = q.dtype.type(sqrt(1 / sqrt(q.shape[3]) if scale is None else scale))
     scores = narrow(multiply(xp, widen(q * root), widen(xp.swapaxes(k * root, 2, 3))), precise)
@@ -561,8 +545,7 @@ def multi_head_attention(
     """
     width = query.shape[2]
     parts = (None,) * 3 if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
-    q = _lay_heads(xp, query, parts[0], num_heads)
-    k, v = _lay_heads(xp, key, parts[1], num_heads), _lay_heads(xp, value, parts[2], num_heads)
+    q, k, v = (_lay_heads(xp, x, part, num_heads) for x, part in zip((query, key, value), parts, strict=True))
     before = 0 if past_key is None else past_key.shape[2]
     if past_key is not None and past_value is not None:
         k, v = xp.concatenate([past_key, k], axis=2), xp.concatenate([past_value, v], axis=2)
@@ -660,9 +643,9 @@ def softmax_within(xp: Namespace, scores: Array, allowed: Any, sink: Array | Non
         return scores
     open_scores = xp.where(allowed, scores, -np.inf)
     peak = xp.max(open_scores, axis=-1, keepdims=True)
-    peak = xp.where(xp.isfinite(peak), peak, np.float32(0))
+    peak = xp.where(xp.isfinite(peak), peak, peak.dtype.type(0))
     peak = peak if sink is None else xp.maximum(peak, sink)
-    terms = xp.where(allowed, xp.exp(xp.where(allowed, scores, peak) - peak), np.float32(0))
+    terms = xp.where(allowed, xp.exp(xp.where(allowed, scores, peak) - peak), scores.dtype.type(0))
     total = xp.sum(terms, axis=-1, keepdims=True)
     total = total if sink is None else total + xp.exp(sink - peak)
     return terms / xp.where(total == 0, np.float32(1), total)
@@ -761,7 +744,8 @@ def group_query_attention(
         begins, total = olds, max(olds, default=0) + steps
     length = max(total, capacity)
     present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
-    allowed = _allow(xp, begins, counts, steps, total, causal=bool(causal), window=local_window_size)
+    window = local_window_size - 1 if local_window_size >= 0 else -1
+    allowed = bring(xp, allow_positions(steps, total, begins, counts, is_causal=bool(causal), windows=(window, -1)), bool)
     sink: Array = None
     if head_sink is not None:
         sink = widen(head_sink).reshape((1, -1, 1, 1))
@@ -775,20 +759,6 @@ def group_query_attention(
     if is_sliding:
         present_key, present_value = (_slide(xp, cache, counts, held, capacity) for cache in (present_key, present_value))
     return mixed, present_key, present_value
-
-
-def _allow(
-    xp: Namespace, begins: tuple[int, ...], counts: tuple[int, ...], steps: int, total: int, *, causal: bool, window: int
-) -> Array:
-    """Returns which keys each query sees, (batch, 1, steps, keys)."""
-    keys = xp.arange(total)[None, None, :]
-    ends = (xp.asarray(begins)[:, None] + xp.arange(steps)[None, :] + 1)[:, :, None]
-    allowed = keys < xp.asarray(counts)[:, None, None]
-    if causal:
-        allowed = allowed & (keys < ends)
-    if window >= 0:
-        allowed = allowed & (keys >= ends - window)
-    return xp.broadcast_to(allowed, (len(begins), steps, total))[:, None]
 
 
 def _score(xp: Namespace, q: Array, keys: Array, *, scale: float) -> Array:
@@ -845,7 +815,7 @@ def sparse_attention(
         behind = (row, slice(None), slice(begin + steps, None))
         present_key = assign(present_key, behind, past_key[behind])
         present_value = assign(present_value, behind, past_value[behind])
-    allowed = _allow(xp, begins, counts, steps, total, causal=True, window=-1)
+    allowed = bring(xp, allow_positions(steps, total, begins, counts, is_causal=True, windows=(-1, -1)), bool)
     listed = _list_blocks(np.asarray(block_row_indices), np.asarray(block_col_indices), sparse_block_size, total)
     layouts = np.stack([[listed[head % len(listed), begin : begin + steps] for head in range(num_heads)] for begin in begins])
     scores = _score(xp, q, present_key[:, :, :total], scale=scale)
@@ -867,18 +837,16 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 _ACTIVATIONS = ("none", "silu", "swish")
 
 
-def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Array | None, rule: str) -> tuple[Array, Array]:
-    """Returns the state (..., key size, value size) after a step, and the update that was added for the key.
+def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Array | None, rule: str) -> Array:
+    """Returns the state (..., key size, value size) after a step.
 
     decay: (..., key size or 1), to be multiplied; rate: (..., 1).
     """
     if rule.startswith("gated"):
         assert decay is not None, "a gated rule has a decay"
         state = state * decay[..., None]
-    added = v
-    if rule.endswith("delta"):
-        added = rate * (v - (k[..., None, :] @ state)[..., 0, :])
-    return state + k[..., :, None] * added[..., None, :], added
+    added = rate * (v - (k[..., None, :] @ state)[..., 0, :]) if rule.endswith("delta") else v
+    return state + k[..., :, None] * added[..., None, :]
 
 
 @kernel("LinearAttention", since=(27,), dtypes=FLOATS, choices={"update_rule": _RULES}, outputs=2, without=("state_window",))
@@ -920,10 +888,8 @@ def linear_attention(
     factor = np.float32(scale or 1 / sqrt(q.shape[3]))
     outputs = []
     for step in range(steps):
-        state, _ = step_state(
-            state, k[:, step], v[:, step], None if decays is None else decays[:, step], None if rates is None else rates[:, step],
-            update_rule,
-        )  # fmt: skip
+        decay, rate = (None if each is None else each[:, step] for each in (decays, rates))
+        state = step_state(state, k[:, step], v[:, step], decay, rate, update_rule)
         outputs.append(factor * _read_state(xp, q[:, step], state))
     heads = max(q_num_heads, kv_num_heads)
     y = xp.stack(outputs, axis=1).reshape((batch, steps, heads * v.shape[3])) if steps else xp.zeros((batch, 0, heads * v.shape[3]))
@@ -933,10 +899,9 @@ def linear_attention(
 
 def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
     """Returns q^T S for each head of queries, or for each head of the state if it has more."""
-    if q.shape[1] >= state.shape[1]:
-        wide = xp.repeat(state, q.shape[1] // state.shape[1], axis=1)
-        return (q[..., None, :] @ wide)[..., 0, :]
-    return (xp.repeat(q, state.shape[1] // q.shape[1], axis=1)[..., None, :] @ state)[..., 0, :]
+    heads = max(q.shape[1], state.shape[1])
+    q, state = (xp.repeat(x, heads // x.shape[1], axis=1) for x in (q, state))
+    return (q[..., None, :] @ state)[..., 0, :]
 
 
 @microsoft_kernel("LinearAttentionGate", dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)
@@ -1117,8 +1082,8 @@ def gated_delta_net(
         empty = xp.zeros((heads, k.shape[2], v.shape[2]), dtype=np.float32)
         state = empty if initial_state is None else xp.swapaxes(initial_state[row], 1, 2)
         for at in range(begin, end):
-            own_decay, own_rate = None if decays is None else decays[at], None if rates is None else rates[at]
-            state, _ = step_state(state, k[at], v[at], own_decay, own_rate, update_rule)
+            own_decay, own_rate = (None if each is None else each[at] for each in (decays, rates))
+            state = step_state(state, k[at], v[at], own_decay, own_rate, update_rule)
             outputs.append(factor * (q[at][:, None, :] @ state)[:, 0])
         states.append(xp.swapaxes(state, 1, 2))
     y = xp.stack(outputs) if outputs else xp.zeros((0, heads, v.shape[2]), dtype=np.float32)

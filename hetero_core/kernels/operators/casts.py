@@ -29,46 +29,37 @@ def cast_by_name(xp: Namespace, x: Array, *, to: str) -> Array:
     return convert(xp, x, _numpy_target(to))
 
 
-@kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)})
-def cast(xp: Namespace, x: Array, *, saturate: int = 1, to: int) -> Array:
-    """Returns x in the element type `to`."""
-    return convert(xp, x, _numpy_target(to), saturate=bool(saturate))
-
-
+@kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)}, without=("round_mode",))
 @kernel(
     "Cast",
     since=(24, 25, 28),
     dtypes=ANY,
     choices={"to": _TARGETS_WITH_E8M0, "saturate": (0, 1), "round_mode": ("up", "down", "nearest")},
 )
-def cast_rounded(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int) -> Array:
+def cast(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int) -> Array:
     """Returns x in the element type `to`; the rounding mode is for float8e8m0 alone."""
-    target = _numpy_target(to)
-    if target == numpy_dtype("float8e8m0"):
-        return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
-    return convert(xp, x, target, saturate=bool(saturate))
+    return _convert_rounded(xp, x, _numpy_target(to), round_mode, saturate=bool(saturate))
 
 
-@kernel("CastLike", since=(15, 19, 21, 23), dtypes=(ANY, ANY - {"float8e8m0"}), choices={"saturate": (0, 1)})
-def cast_like(xp: Namespace, x: Array, like: Array, *, saturate: int = 1) -> Array:
-    """Returns x in the element type of `like`."""
-    return convert(xp, x, like.dtype, saturate=bool(saturate))
-
-
+@kernel(
+    "CastLike", since=(15, 19, 21, 23), dtypes=(ANY, ANY - {"float8e8m0"}), choices={"saturate": (0, 1)}, without=("round_mode",)
+)
 @kernel("CastLike", since=(24, 25), dtypes=(ANY, ANY), choices={"saturate": (0, 1), "round_mode": ("up", "down", "nearest")})
-def cast_like_rounded(xp: Namespace, x: Array, like: Array, *, round_mode: str = "up", saturate: int = 1) -> Array:
+def cast_like(xp: Namespace, x: Array, like: Array, *, round_mode: str = "up", saturate: int = 1) -> Array:
     """Returns x in the element type of `like`."""
-    if like.dtype == numpy_dtype("float8e8m0"):
-        return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
-    return convert(xp, x, like.dtype, saturate=bool(saturate))
+    return _convert_rounded(xp, x, like.dtype, round_mode, saturate=bool(saturate))
+
+
+def _convert_rounded(xp: Namespace, x: Array, target: Any, round_mode: str, *, saturate: bool) -> Array:
+    if target == numpy_dtype("float8e8m0"):
+        return _convert_to_exponent(xp, x, round_mode, saturate=saturate)
+    return convert(xp, x, target, saturate=saturate)
 
 
 @kernel("BitCast", since=(26,), dtypes=NOT_STRING, choices={"to": tuple(sorted({*range(1, 27)} - {8}))})
 def bit_cast(xp: Namespace, x: Array, *, to: int) -> Array:
     """Returns the same bits read as a type of the same width."""
-    name = dtype_of_onnx(to)
-    assert name is not None
-    target = numpy_dtype(name)
+    target = _numpy_target(to)
     if is_small_integer(target) or is_small_integer(x.dtype):
         return convert(xp, x.astype(np.int8), target, saturate=False)
     if target.itemsize != x.dtype.itemsize:

@@ -118,10 +118,7 @@ class Lookup:
 
 
 def _build_lookup(keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> Lookup:
-    """Returns the table.
-
-    Raises: ValueError for keys and values of different numbers, or a key with two values, on which engines differ.
-    """
+    """Returns the table. Raises: ValueError."""
     if len(keys) != len(values):
         raise ValueError(f"has {len(keys)} keys and {len(values)} values")
     table: dict[Any, Any] = {}
@@ -278,10 +275,7 @@ def _prepare_one_hot_encoder(
 
 @ml_kernel("OneHotEncoder", since=(1,), dtypes=NUMERIC | STRING, runs_on_host=True, prepare=_prepare_one_hot_encoder)
 def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, Array, bool]) -> Array:
-    """Returns float32 (*x, categories): 1 at the category; floats are truncated first.
-
-    Raises: ValueError for an unknown category if zeros is 0.
-    """
+    """Returns float32 (*x, categories): 1 at the category; floats are truncated first. Raises: ValueError."""
     lookup, positions, allows_unknown = prepared
     places = _look_up(lookup, x.astype(np.int64) if x.dtype.kind == "f" else x)
     if not allows_unknown and places.min(initial=0) < 0:
@@ -348,10 +342,7 @@ def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     refuse=_refuse_texts,
 )
 def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
-    """Returns the values (1, values) in order of their keys, or (1, max_map) with each at its key.
-
-    Raises: ValueError for a key outside of max_map, or a text that is no number.
-    """
+    """Returns the values (1, values) in order of their keys, or (1, max_map) with each at its key. Raises: ValueError."""
     dtype = np.dtype(_CASTS[cast_to])
     convert: Callable[[Any], Any] = str if dtype.kind == "O" else float
     if map_form == "DENSE":

@@ -71,10 +71,7 @@ def as_rows(xp: Namespace, x: Array) -> Array:
 
 
 def read_labels(integers: tuple[int, ...], strings: tuple[str, ...]) -> Array:
-    """Returns the class labels as a host array, int64 or object.
-
-    Raises: ValueError for both kinds or none.
-    """
+    """Returns the class labels as a host array, int64 or object. Raises: ValueError."""
     if bool(integers) == bool(strings):
         raise ValueError("needs its class labels either as integers or as strings")
     return np.asarray(integers, dtype=np.int64) if integers else np.asarray(strings, dtype=object)

@@ -11,8 +11,11 @@ equals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -65,7 +68,10 @@ class Leaves:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """The forest as arrays of the device. `depth` is the longest way in steps; `weights` has a row for each leaf, row 0 has none."""
+    """The forest as arrays of the device. `depth` is the longest way in steps; `weights` has a row for each leaf, row 0 has none.
+
+    A weight that is not there is 0 in a sum, and NaN for a minimum or a maximum.
+    """
 
     roots: Array
     depth: int
@@ -80,58 +86,66 @@ class Forest:
     member_rows: Array
     weight_rows: Array
     weights: Array
-    has_weight: Array
     base_values: Array
     aggregate: str
     post_transform: str
 
 
 def link_nodes(
-    tree_ids: Sequence[int],
-    node_ids: Sequence[int],
-    features: Sequence[int],
-    modes: Sequence[str],
-    splits: Array,
-    true_ids: Sequence[int],
-    false_ids: Sequence[int],
-    missing_is_true: Sequence[int],
+    *,
+    nodes_falsenodeids: Sequence[int] = (),
+    nodes_featureids: Sequence[int] = (),
+    nodes_missing_value_tracks_true: Sequence[int] = (),
+    nodes_modes: Sequence[str] = (),
+    nodes_nodeids: Sequence[int] = (),
+    nodes_treeids: Sequence[int] = (),
+    nodes_truenodeids: Sequence[int] = (),
+    nodes_values: Sequence[float] = (),
+    nodes_values_as_tensor: Any = None,
 ) -> tuple[Nodes, tuple[int, ...], Places]:
     """Returns nodes with places instead of ids, the root of each tree (its first node), and the place of each id."""
-    count = len(tree_ids)
-    lists = {"nodes_nodeids": node_ids, "nodes_featureids": features, "nodes_modes": modes, "nodes_values": splits,
-             "nodes_truenodeids": true_ids, "nodes_falsenodeids": false_ids}  # fmt: skip
+    count, splits = len(nodes_treeids), read_floats(nodes_values, nodes_values_as_tensor, "nodes_values")
+    lists = {"nodes_nodeids": nodes_nodeids, "nodes_featureids": nodes_featureids, "nodes_modes": nodes_modes, "nodes_values": splits,
+             "nodes_truenodeids": nodes_truenodeids, "nodes_falsenodeids": nodes_falsenodeids}  # fmt: skip
+    if not count:
+        raise ValueError("has no nodes_treeids")
     for name, values in lists.items():
         if len(values) != count:
             raise ValueError(f"has {len(values)} {name} for {count} nodes")
     places_of_tree: Places = {}
-    for place, (tree, node) in enumerate(zip(tree_ids, node_ids, strict=True)):
-        places = places_of_tree.get(tree)
-        if places is None:
-            places = places_of_tree[tree] = {}
+    for place, (tree, node) in enumerate(zip(nodes_treeids, nodes_nodeids, strict=True)):
+        places = places_of_tree.setdefault(tree, {})
         if node in places:
             raise ValueError(f"has node {node} of tree {tree} twice")
         places[node] = place
-    wrong = next((mode for mode in modes if mode not in _NUMBER_OF_MODE), None)
+    wrong = next((mode for mode in nodes_modes if mode not in _NUMBER_OF_MODE), None)
     if wrong is not None:
         raise ValueError(f"has a node of mode '{wrong}'")
-    numbers = np.asarray([_NUMBER_OF_MODE[mode] for mode in modes], dtype=np.int64)
 
     def follow(ids: Sequence[int]) -> Array:
         following = [
             place if mode == "LEAF" else places_of_tree[tree].get(node, -1)
-            for place, mode, tree, node in zip(range(count), modes, tree_ids, ids, strict=True)
+            for place, (mode, tree, node) in enumerate(zip(nodes_modes, nodes_treeids, ids, strict=True))
         ]
         if -1 in following:
             place = following.index(-1)
-            raise ValueError(
-                f"leads from node {node_ids[place]} of tree {tree_ids[place]} to node {ids[place]}, which it does not have"
-            )
+            owner = f"node {nodes_nodeids[place]} of tree {nodes_treeids[place]}"
+            raise ValueError(f"leads from {owner} to node {ids[place]}, which it does not have")
         return np.asarray(following, dtype=np.int64)
 
-    true_places, false_places = follow(true_ids), follow(false_ids)
-    tracks = np.asarray(missing_is_true or (0,) * count, dtype=bool)
-    nodes = Nodes(np.asarray(features, dtype=np.int64), numbers, splits.astype(np.float64), true_places, false_places, tracks, {})
+    nodes = Nodes(
+        np.asarray(nodes_featureids, dtype=np.int64),
+        np.asarray([_NUMBER_OF_MODE[mode] for mode in nodes_modes], dtype=np.int64),
+        splits.astype(np.float64),
+        follow(nodes_truenodeids),
+        follow(nodes_falsenodeids),
+        np.asarray(nodes_missing_value_tracks_true or (0,) * count, dtype=bool),
+        {},
+    )
     return nodes, tuple([next(iter(places.values())) for places in places_of_tree.values()]), places_of_tree
+
+
+_NODES = {name: parameter.default for name, parameter in signature(link_nodes).parameters.items()}
 
 
 def gather_leaf_weights(
@@ -166,7 +180,7 @@ def build_forest(
         raise ValueError(f"has {len(base_values)} base values for {targets} targets")
     true_places, false_places = (_extend(ways, np.arange(places)) for ways in (nodes.true_places, nodes.false_places))
     depth = _measure_depth(true_places, false_places, np.asarray(roots, dtype=np.int64))
-    weight_rows, weights, has_weight = _tabulate_weights(leaves, places, targets, aggregate)
+    weight_rows, weights = _tabulate_weights(leaves, places, targets, aggregate)
     member_rows, members = _tabulate_members(nodes.members, places)
     upload = {
         "roots": (np.asarray(roots), np.int64),
@@ -180,7 +194,6 @@ def build_forest(
         "members": (members, np.float64),
         "weight_rows": (weight_rows, np.int64),
         "weights": (weights, np.float64),
-        "has_weight": (has_weight, bool),
         "base_values": (np.asarray(base_values if len(base_values) else (0.0,) * targets), np.float64),
     }
     # As lists, because no other device takes a host array by accident.
@@ -233,18 +246,15 @@ def _measure_depth(true_places: Array, false_places: Array, roots: Array) -> int
     raise ValueError("leads from a node back to itself")
 
 
-def _tabulate_weights(leaves: Leaves, places: int, targets: int, aggregate: str) -> tuple[Array, Array, Array]:
-    """Returns the row of each place, and the rows: weights (rows, targets) and which of them are given."""
+def _tabulate_weights(leaves: Leaves, places: int, targets: int, aggregate: str) -> tuple[Array, Array]:
+    """Returns the row of each place, and the rows of weights (rows, targets)."""
     owners, rows = np.unique(leaves.places, return_inverse=True)
     weight_rows = np.zeros(places, dtype=np.int64)
     weight_rows[owners] = np.arange(len(owners)) + 1
-    start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
-    combine: Any = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
-    weights = np.full((len(owners) + 1, targets), start)
-    has_weight = np.zeros(weights.shape, dtype=bool)
-    combine.at(weights, (rows + 1, leaves.targets), leaves.weights)
-    has_weight[rows + 1, leaves.targets] = True
-    return weight_rows, np.where(has_weight, weights, 0.0), has_weight
+    combine = _EXTREMES.get(aggregate, "add")
+    weights = np.full((len(owners) + 1, targets), 0.0 if combine == "add" else np.nan)
+    getattr(np, combine).at(weights, (rows + 1, leaves.targets), leaves.weights)
+    return weight_rows, weights
 
 
 def _tabulate_members(members: Mapping[int, Sequence[float]], places: int) -> tuple[Array, Array]:
@@ -258,6 +268,10 @@ def _tabulate_members(members: Mapping[int, Sequence[float]], places: int) -> tu
 
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_EXTREMES = {"MIN": "fmin", "MAX": "fmax"}
+"""The functions that pass over NaN."""
+_COMPARISONS = (operator.le, operator.lt, operator.ge, operator.gt, operator.eq, operator.ne)
+"""In the order of `_MODES`."""
 
 
 def find_leaves(xp: Namespace, forest: Forest, x: Array) -> Array:
@@ -279,15 +293,7 @@ def _compare(xp: Namespace, forest: Forest, mode: int, values: Array, splits: Ar
     if mode == 6:
         members = forest.members[xp.take(forest.member_rows, places)]
         return xp.any(members == values[..., None], axis=-1)
-    comparisons: tuple[Callable[[], Array], ...] = (
-        lambda: values <= splits,
-        lambda: values < splits,
-        lambda: values >= splits,
-        lambda: values > splits,
-        lambda: values == splits,
-        lambda: values != splits,
-    )
-    return comparisons[mode]()
+    return _COMPARISONS[mode](values, splits)
 
 
 def aggregate_trees(xp: Namespace, forest: Forest, x: Array) -> Array:
@@ -296,20 +302,11 @@ def aggregate_trees(xp: Namespace, forest: Forest, x: Array) -> Array:
     A target to which no leaf on the way gives a weight is 0 before the base value.
     """
     leaves = xp.take(forest.weight_rows, find_leaves(xp, forest, x))
-    extreme = {"MIN": xp.minimum, "MAX": xp.maximum}.get(forest.aggregate)
-    total: Array = None
-    has_any: Array = None
-    for tree in range(leaves.shape[1]):
-        weights = forest.weights[leaves[:, tree]]
-        if extreme is None:
-            total = weights if total is None else total + weights
-            continue
-        has_weight = forest.has_weight[leaves[:, tree]]
-        if total is None:
-            total, has_any = weights, has_weight
-            continue
-        total = xp.where(has_any & has_weight, extreme(total, weights), xp.where(has_weight, weights, total))
-        has_any = has_any | has_weight
+    extreme = _EXTREMES.get(forest.aggregate)
+    combine = getattr(xp, extreme or "add")
+    total = reduce(combine, (forest.weights[leaves[:, tree]] for tree in range(leaves.shape[1])))
+    if extreme is not None:
+        total = xp.where(xp.isnan(total), 0.0, total)
     if forest.aggregate == "AVERAGE":
         total = total / leaves.shape[1]
     return total + forest.base_values
@@ -404,38 +401,26 @@ def _prepare_regressor(
     base_values: tuple[float, ...] = (),
     base_values_as_tensor: Any = None,
     n_targets: int = 1,
-    nodes_falsenodeids: tuple[int, ...],
-    nodes_featureids: tuple[int, ...],
-    nodes_missing_value_tracks_true: tuple[int, ...] = (),
-    nodes_modes: tuple[str, ...],
-    nodes_nodeids: tuple[int, ...],
-    nodes_treeids: tuple[int, ...],
-    nodes_truenodeids: tuple[int, ...],
-    nodes_values: tuple[float, ...] = (),
-    nodes_values_as_tensor: Any = None,
     post_transform: str = "NONE",
     target_ids: tuple[int, ...],
     target_nodeids: tuple[int, ...],
     target_treeids: tuple[int, ...],
     target_weights: tuple[float, ...] = (),
     target_weights_as_tensor: Any = None,
+    **of_nodes: Any,
 ) -> Forest:
     refuse_transform(n_targets, post_transform)
-    nodes, roots, places_of_tree = link_nodes(
-        nodes_treeids, nodes_nodeids, nodes_featureids, nodes_modes, read_floats(nodes_values, nodes_values_as_tensor, "nodes_values"),
-        nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
-    )  # fmt: skip
-    leaves = gather_leaf_weights(
-        places_of_tree, target_treeids, target_nodeids, target_ids,
-        read_floats(target_weights, target_weights_as_tensor, "target_weights"),
-    )  # fmt: skip
+    nodes, roots, places_of_tree = link_nodes(**of_nodes)
+    weights = read_floats(target_weights, target_weights_as_tensor, "target_weights")
+    leaves = gather_leaf_weights(places_of_tree, target_treeids, target_nodeids, target_ids, weights)
     # A decision path of skl2onnx has equal weights in a leaf, one for each class. As in ONNX Runtime, the first weight counts.
     if n_targets == 1:
         _, first = np.unique(leaves.places, return_index=True)
         leaves = Leaves(leaves.places[first], leaves.targets[first], leaves.weights[first])
+    bases = read_floats(base_values, base_values_as_tensor, "base_values")
     return build_forest(
-        xp, nodes, leaves, roots=roots, targets=n_targets, base_values=read_floats(base_values, base_values_as_tensor, "base_values"),
-        aggregate=aggregate_function, post_transform=post_transform,
+        xp, nodes, leaves, roots=roots, targets=n_targets, base_values=bases, aggregate=aggregate_function,
+        post_transform=post_transform,
     )  # fmt: skip
 
 
@@ -445,6 +430,7 @@ def _prepare_regressor(
     dtypes=NUMERIC,
     choices={"aggregate_function": _AGGREGATES, "post_transform": POST_TRANSFORMS},
     prepare=_prepare_regressor,
+    shared=_NODES,
     unread=UNREAD_HITRATES,
 )
 def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
@@ -474,35 +460,18 @@ def _prepare_classifier(
     class_weights_as_tensor: Any = None,
     classlabels_int64s: tuple[int, ...] = (),
     classlabels_strings: tuple[str, ...] = (),
-    nodes_falsenodeids: tuple[int, ...],
-    nodes_featureids: tuple[int, ...],
-    nodes_missing_value_tracks_true: tuple[int, ...] = (),
-    nodes_modes: tuple[str, ...],
-    nodes_nodeids: tuple[int, ...],
-    nodes_treeids: tuple[int, ...],
-    nodes_truenodeids: tuple[int, ...],
-    nodes_values: tuple[float, ...] = (),
-    nodes_values_as_tensor: Any = None,
     post_transform: str = "NONE",
+    **of_nodes: Any,
 ) -> ClassifierForest:
     labels = read_labels(classlabels_int64s, classlabels_strings)
-    nodes, roots, places_of_tree = link_nodes(
-        nodes_treeids, nodes_nodeids, nodes_featureids, nodes_modes, read_floats(nodes_values, nodes_values_as_tensor, "nodes_values"),
-        nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
-    )  # fmt: skip
+    nodes, roots, places_of_tree = link_nodes(**of_nodes)
     weights = read_floats(class_weights, class_weights_as_tensor, "class_weights")
     bases = read_floats(base_values, base_values_as_tensor, "base_values")
     opposite = _choose_opposite(labels, class_ids, weights, bases, post_transform)
     forest = build_forest(
-        xp,
-        nodes,
-        gather_leaf_weights(places_of_tree, class_treeids, class_nodeids, class_ids, weights),
-        roots=roots,
-        targets=1 if opposite else len(labels),
-        base_values=bases,
-        aggregate="SUM",
-        post_transform=post_transform,
-    )
+        xp, nodes, gather_leaf_weights(places_of_tree, class_treeids, class_nodeids, class_ids, weights), roots=roots,
+        targets=1 if opposite else len(labels), base_values=bases, aggregate="SUM", post_transform=post_transform,
+    )  # fmt: skip
     return ClassifierForest(forest, labels, opposite)
 
 
@@ -537,6 +506,7 @@ def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, 
     outputs=2,
     runs_on_host=True,
     prepare=_prepare_classifier,
+    shared=_NODES,
     unread=UNREAD_HITRATES,
 )
 def tree_ensemble_classifier(xp: Namespace, x: Array, *, prepared: ClassifierForest) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.operators.elementwise import sigmoid_of
+from hetero_core.kernels.operators.quantization import dequantize_bytes
 from hetero_core.kernels.operators.reductions import reduce_mean
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INT32, SMALL_FLOATS, kernel, microsoft_kernel
@@ -46,46 +47,28 @@ def _take_statistics(xp: Namespace, x: Array, axes: tuple[int, ...]) -> tuple[Ar
     return mean, reduce_mean(xp, centered * centered, axes, keepdims=True)
 
 
-@kernel("BatchNormalization", since=(9,), dtypes=FLOATS, unread=_MOMENTUM)
-def batch_normalization_inference(
-    xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5
-) -> Array:
-    """Returns x normalized by the given statistics; with a single output the operator is in test mode."""
-    parts = [_per_channel(x, values) for values in (scale, bias, mean, variance)]
-    return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
-
-
+@kernel("BatchNormalization", since=(9,), dtypes=FLOATS, unread=_MOMENTUM, without=("spatial",))
 @kernel("BatchNormalization", since=(7,), dtypes=FLOATS, choices={"spatial": (0, 1)}, unread=_MOMENTUM)
-def batch_normalization_spatial(
+def batch_normalization_inference(
     xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, spatial: int = 1
 ) -> Array:
-    """Returns x normalized by statistics per channel, or per element if spatial is 0."""
-    if spatial:
-        return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)
-    parts = [widen(values).reshape(x.shape[1:]) for values in (scale, bias, mean, variance)]
+    """Returns x normalized by the given statistics per channel, or per element if spatial is 0; a single output is not trained."""
+    statistics = (scale, bias, mean, variance)
+    parts = [_per_channel(x, values) if spatial else widen(values).reshape(x.shape[1:]) for values in statistics]
     return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
 
 @kernel("BatchNormalization", since=(1,), dtypes=FLOATS, choices=_TEST, unread={**_MOMENTUM, "consumed_inputs": None})
 @kernel("BatchNormalization", since=(6,), dtypes=FLOATS, choices=_TEST, unread=_MOMENTUM)
 def batch_normalization_test(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    bias: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: float = 1e-5,
-    is_test: int,
-    spatial: int = 1,
+    xp: Namespace, x: Array, scale: Array, *others: Array, epsilon: float = 1e-5, is_test: int, spatial: int = 1
 ) -> Array:
     """Returns x normalized by the given statistics; the operator trains unless is_test is 1.
 
     Statistics of rank 1 are those of each channel, for every value of `spatial`; further statistics are those of each element.
     """
     per_channel = spatial or scale.size == x.shape[1]
-    return batch_normalization_spatial(xp, x, scale, bias, mean, variance, epsilon=epsilon, spatial=int(per_channel))
+    return batch_normalization_inference(xp, x, scale, *others, epsilon=epsilon, spatial=int(per_channel))
 
 
 @kernel("BatchNormalization", since=(14, 15), dtypes=FLOATS, choices={"training_mode": (0, 1)}, outputs=3)
@@ -140,10 +123,9 @@ def group_normalization_per_group(
     xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
 ) -> Array:
     """Returns x normalized and scaled in each group of channels."""
-    normalized = _normalize_groups(xp, widen(x), num_groups, epsilon).reshape(
-        (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups)
-    )
-    y = normalized * widen(scale).reshape((1, -1, 1)) + widen(bias).reshape((1, -1, 1))
+    normalized = _normalize_groups(xp, widen(x), num_groups, epsilon)
+    normalized = normalized.reshape((x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
+    y = normalized * _per_channel(normalized, scale) + _per_channel(normalized, bias)
     return narrow(y, x.dtype).reshape(x.shape)
 
 
@@ -379,16 +361,12 @@ def qembed_layer_normalization(
 ) -> tuple[Array, Array]:
     """Returns the result of EmbedLayerNormalization for quantized tables."""
     steps = input_ids.shape[1]
-    total = _restore(xp.take(word_embedding, input_ids, axis=0), word_scale, word_zero_point)
-    total = total + _restore(position_embedding[:steps], position_scale, position_zero_point)
+    total = dequantize_bytes(xp.take(word_embedding, input_ids, axis=0), word_scale, word_zero_point)
+    total = total + dequantize_bytes(position_embedding[:steps], position_scale, position_zero_point)
     if segment_embedding is not None and segment_ids is not None:
-        total = total + _restore(xp.take(segment_embedding, segment_ids, axis=0), segment_scale, segment_zero_point)
-    y = normalize_rows(xp, total, epsilon)[0] * _restore(gamma, gamma_scale, gamma_zero_point)
-    return y + _restore(beta, beta_scale, beta_zero_point), _count_mask(xp, mask, input_ids)
-
-
-def _restore(x: Array, scale: Array, zero_point: Array) -> Array:
-    return (x.astype(np.float32) - zero_point.reshape(()).astype(np.float32)) * scale.reshape(())
+        total = total + dequantize_bytes(xp.take(segment_embedding, segment_ids, axis=0), segment_scale, segment_zero_point)
+    y = normalize_rows(xp, total, epsilon)[0] * dequantize_bytes(gamma, gamma_scale, gamma_zero_point)
+    return y + dequantize_bytes(beta, beta_scale, beta_zero_point), _count_mask(xp, mask, input_ids)
 
 
 _MIXED = (SMALL_FLOATS, SMALL_FLOATS)
@@ -402,12 +380,16 @@ def branchwise_rms_norm(
 
     x: (..., branches, size), or (..., branches * size) with num_branches; scale: (branches, size), flat, or (size).
     """
-    branches = x.reshape((*x.shape[:-1], num_branches, x.shape[-1] // num_branches)) if num_branches else x
+    branches = _part_branches(x, num_branches)
     y = scale_rows(xp, widen(branches), epsilon)[0]
     if scale is not None:
         size = branches.shape[-1]
         y = y * widen(scale).reshape((-1, size) if scale.size != size else (size,))
     return narrow(y, x.dtype).reshape(x.shape)
+
+
+def _part_branches(x: Array, count: int) -> Array:
+    return x.reshape((*x.shape[:-1], count, x.shape[-1] // count)) if count else x
 
 
 @microsoft_kernel("GatedRMSNorm", dtypes=SMALL_FLOATS, choices={"activation": ("silu", "swish", "sigmoid")})
@@ -455,7 +437,7 @@ def hyper_connection_pre_mix(
     xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0
 ) -> Array:
     """Returns reduction_scale times the sum of the streams, each times its gate."""
-    grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
+    grouped = _part_branches(streams, num_branches)
     y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)
     return narrow(y, streams.dtype)
 
@@ -472,7 +454,7 @@ def hyper_connection_post_mix(
     xp: Namespace, streams: Array, block_output: Array, post_mix: Array, stream_mix: Array | None = None, *, num_branches: int = 0
 ) -> Array:
     """Returns the streams mixed by stream_mix, plus the block's output times each stream's gate."""
-    grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
+    grouped = _part_branches(streams, num_branches)
     wide = widen(grouped)
     mixed = wide if stream_mix is None else xp.matmul(xp.swapaxes(widen(stream_mix), -1, -2), wide)
     y = mixed + _shape_gate(widen(post_mix), grouped) * xp.expand_dims(widen(block_output), -2)

@@ -103,7 +103,11 @@ def quantize_linear(
 
 def _to_wide(x: Array) -> Array:
     """Returns a quantized type's values as float32, which holds each of them exactly up to 16 bits."""
-    return (x.astype(np.int8) if is_small_integer(x.dtype) else x).astype(np.float32)
+    return _unpacked(x).astype(np.float32)
+
+
+def _unpacked(x: Array) -> Array:
+    return x.astype(np.int8) if is_small_integer(x.dtype) else x
 
 
 def saturate_integers(xp: Namespace, quotient: Array, zero: Array | None, target: Any) -> Array:
@@ -128,10 +132,6 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     return values.reshape((-1, *(1,) * (len(shape) - place - 1)))
 
 
-def _count_dequantized(x: Array, x_scale: Array, *_: Any, **__: Any) -> int:
-    return int(x.size) * 4
-
-
 @kernel(
     "DequantizeLinear",
     since=(10,),
@@ -149,7 +149,6 @@ def _count_dequantized(x: Array, x_scale: Array, *_: Any, **__: Any) -> int:
     since=(13, 19, 21, 23),
     dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
     choices={"output_dtype": (0, 1, 10, 16)},
-    count_bytes=_count_dequantized,
 )
 @kernel(
     "DequantizeLinear",
@@ -157,7 +156,6 @@ def _count_dequantized(x: Array, x_scale: Array, *_: Any, **__: Any) -> int:
     dtypes=(_NARROW | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW | {"int32"}),
     choices={"output_dtype": (0, 1, 10, 16)},
     refuse=partial(_refuse_power_of_two, attribute="output_dtype"),
-    count_bytes=_count_dequantized,
 )
 def dequantize_linear(
     xp: Namespace,
@@ -179,9 +177,7 @@ def dequantize_linear(
 
 def _to_steps(x: Array) -> Array:
     """Returns quantized integers as int32, so that a difference is exact; quantized floats as float32."""
-    if is_small_integer(x.dtype):
-        return x.astype(np.int8).astype(np.int32)
-    return x.astype(np.int32) if x.dtype.kind in "iu" else widen(x)
+    return _unpacked(x).astype(np.int32) if x.dtype.kind in "iu" or is_small_integer(x.dtype) else widen(x)
 
 
 @kernel("DynamicQuantizeLinear", since=(11,), dtypes=FLOAT32, outputs=3)
@@ -415,11 +411,19 @@ def quantize_bytes(xp: Namespace, x: Array, scale: Array, zero_point: Array | No
 
 
 def requantize_bytes(
-    xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None
+    xp: Namespace,
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array | None,
+    function: Table = lambda values: values,
 ) -> Array:
-    """Returns the bytes that stand for the same values under the scale and zero point of y."""
+    """Returns the bytes that stand for a function of the same values, by default the values, under the scale and zero point of y."""
     return map_bytes(
-        xp, x, lambda codes: quantize_bytes(xp, dequantize_bytes(codes, x_scale, x_zero_point), y_scale, y_zero_point, x.dtype)
+        xp,
+        x,
+        lambda codes: quantize_bytes(xp, function(dequantize_bytes(codes, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype),
     )
 
 
@@ -438,12 +442,10 @@ def qlinear_leaky_relu(
     alpha: float = 0.01,
 ) -> Array:
     """Returns x, negative elements times alpha."""
-
-    def compute(codes: Array) -> Array:
-        value = dequantize_bytes(codes, x_scale, x_zero_point)
-        return quantize_bytes(xp, xp.where(value >= 0, value, np.float32(alpha) * value), y_scale, y_zero_point, x.dtype)
-
-    return map_bytes(xp, x, compute)
+    factor = np.float32(alpha)
+    return requantize_bytes(
+        xp, x, x_scale, x_zero_point, y_scale, y_zero_point, lambda values: xp.where(values >= 0, values, factor * values)
+    )
 
 
 @microsoft_kernel("QLinearSigmoid", dtypes=_UNARY)
@@ -451,12 +453,7 @@ def qlinear_sigmoid(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
 ) -> Array:
     """Returns 1 / (1 + exp(-x))."""
-
-    def compute(codes: Array) -> Array:
-        value = sigmoid_of(xp, dequantize_bytes(codes, x_scale, x_zero_point))
-        return quantize_bytes(xp, value, y_scale, y_zero_point, x.dtype)
-
-    return map_bytes(xp, x, compute)
+    return requantize_bytes(xp, x, x_scale, x_zero_point, y_scale, y_zero_point, partial(sigmoid_of, xp))
 
 
 @microsoft_kernel("QLinearWhere", dtypes=(BOOL, BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
@@ -810,9 +807,14 @@ def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quan
     scales = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
     zeros: Any = blocks[..., 4:5].astype(np.float32) if has_zero else np.float32(8)
     packed = blocks[..., 5 if has_zero else 4 :].reshape((*blocks.shape[:2], -1, 16))
-    codes = np.concatenate([packed & 15, packed >> 4], axis=-1).reshape((*blocks.shape[:2], size))
+    codes = _nibbles(packed).reshape((*blocks.shape[:2], size))
     weights = ((codes.astype(np.float32) - zeros) * scales).reshape((columns, -1))[:, :depth]
     return multiply(xp, a, xp.asarray(weights).T)
+
+
+def _nibbles(codes: Any) -> Any:
+    """Returns the low halves of 16 bytes, then the high halves."""
+    return np.concatenate([codes & 15, codes >> 4], axis=-1)
 
 
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8
@@ -846,13 +848,11 @@ def gather_block_quantized(
         # Only the slices that are asked for are restored.
         x, scales = (xp.take(array, places, axis=axis) for array in (x, scales))
         zero_points = None if zero_points is None else xp.take(zero_points, places, axis=axis)
-    codes = unpack_bits(xp, x, bits) if is_packed else x.astype(np.int8) if is_small_integer(x.dtype) else x
-    values = codes.astype(np.float32)
+    values = _to_wide(unpack_bits(xp, x, bits) if is_packed else x)
     size = block_size or values.shape[place]
     if zero_points is not None:
-        zeros = zero_points.astype(np.int8) if is_small_integer(zero_points.dtype) else zero_points
-        unpacked = unpack_bits(xp, zeros, bits)[..., : scales.shape[-1]] if is_packed else zeros
-        values = values - spread(xp, unpacked.astype(np.float32), values.shape, place, size)
+        zeros = _to_wide(unpack_bits(xp, zero_points, bits)[..., : scales.shape[-1]] if is_packed else zero_points)
+        values = values - spread(xp, zeros, values.shape, place, size)
     elif is_packed:
         values = values - np.float32(2 ** (bits - 1))
     values = values * spread(xp, widen(scales), values.shape, place, size)
@@ -868,11 +868,6 @@ _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 
 def _half(blocks: Any, at: int) -> Any:
     """Returns the float16 at a place of each block, as float32 with a last axis of 1."""
     return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16).astype(np.float32)
-
-
-def _nibbles(codes: Any) -> Any:
-    """Returns the low halves of 16 bytes, then the high halves."""
-    return np.concatenate([codes & 15, codes >> 4], axis=-1)
 
 
 def _restore_q4_0(blocks: Any) -> Any:

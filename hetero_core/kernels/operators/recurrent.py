@@ -6,7 +6,7 @@ of a sequence the state stays and the outputs are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import isnan, nan
 from typing import Any
@@ -25,7 +25,8 @@ from hetero_core.network.types import ValueType
 Activation = Callable[[Array], Array]
 States = tuple[Array, ...]
 CellStep = Callable[[Array, States], States]
-_ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
+_ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2}
+"""Activations of a direction; the kinds of LSTM have three."""
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
 # Name -> defaults of alpha and beta, if the function takes them; NaN if the two sources disagree or give no default.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
@@ -43,14 +44,11 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *, count: int | None = None) -> str | None:
-    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given.
-
-    `count` is the number per direction, for operators outside of ONNX's own domain.
-    """
+def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given."""
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
     directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
-    needed = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
+    needed = _ACTIVATION_COUNTS.get(node.op_type, 3) * directions
     if names and len(names) < needed:
         return f"{node.operator} has {len(names)} activations; it needs {needed}"
     for name in names:
@@ -69,6 +67,8 @@ def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *,
 WALK: Mapping[str, Any] = {"activation_alpha": (), "activation_beta": (), "clip": None, "direction": "forward"}
 """The attributes that all recurrent operators have in common, with their defaults."""
 _COMMON: Mapping[str, Any] = {"dtypes": (FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS), "host": (4,), "refuse": refuse_activations}
+_OF_LSTM = {"activations": None, "input_forget": 0}
+"""Those of all kinds of LSTM."""
 # The shapes of the weights give the hidden size, too.
 _LATER = {**_COMMON, "choices": _DIRECTIONS, "shared": {**WALK, "layout": 0}, "unread": {"hidden_size": None}}
 # That Y may be left out follows from its absent name, too.
@@ -100,13 +100,9 @@ def choose_activations(
     """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits their inputs."""
     chosen: list[Activation] = []
     next_alpha, next_beta = iter(activation_alpha), iter(activation_beta)
-    for name in names:
-        folded = name.casefold()
-        if folded not in _PARAMETERS:
-            raise ValueError(f"activation '{name}' is not one of ONNX's recurrent activations")
+    for folded in map(str.casefold, names):
         alpha, beta = _PARAMETERS[folded]
-        parameters = (_consume(alpha, next_alpha), _consume(beta, next_beta))
-        activation = partial(_activate, xp, folded, *parameters)
+        activation = partial(_activate, xp, folded, _consume(alpha, next_alpha), _consume(beta, next_beta))
         chosen.append(activation if clip is None else _clip_first(xp, activation, clip))
     return chosen
 
@@ -186,10 +182,6 @@ def _split_columns(x: Array, count: int) -> list[Array]:
     return [x[..., index * size : (index + 1) * size] for index in range(count)]
 
 
-def _name_activations(names: tuple[str, ...] | None, defaults: tuple[str, ...], directions: int) -> tuple[str, ...]:
-    return names or defaults * directions
-
-
 @kernel("RNN", since=(7, 14, 22), outputs=2, **_LATER)
 @kernel("RNN", since=(1,), outputs=2, **_FIRST)
 def rnn(
@@ -233,8 +225,7 @@ def gru(
     **walk: Any,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h."""
-    names = _name_activations(activations, ("Sigmoid", "Tanh"), w.shape[0])
-    functions = choose_activations(xp, names, **walk)
+    functions = choose_activations(xp, activations or ("Sigmoid", "Tanh") * w.shape[0], **walk)
     hidden = r.shape[-1]
 
     def bias_of(index: int) -> Array:
@@ -268,8 +259,8 @@ def gru(
     return run_directions(xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), bias_of=bias_of, step_of=step_of, **walk)
 
 
-@kernel("LSTM", since=(7, 14, 22), outputs=3, **_LATER)
-@kernel("LSTM", since=(1,), outputs=3, **_FIRST)
+@kernel("LSTM", since=(7, 14, 22), outputs=3, **{**_LATER, "shared": {**_LATER["shared"], **_OF_LSTM}})
+@kernel("LSTM", since=(1,), outputs=3, **{**_FIRST, "shared": {**WALK, **_OF_LSTM}})
 def lstm(
     xp: Namespace,
     x: Array,
@@ -280,76 +271,64 @@ def lstm(
     initial_h: Array | None = None,
     initial_c: Array | None = None,
     p: Array | None = None,
-    *,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    input_forget: int = 0,
     **walk: Any,
 ) -> tuple[Array, ...]:
-    """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
-
-    `clip` limits the inputs of the gates and of g, and not the input of h. ONNX's text says "the input of activations"; ONNX Runtime
-    and OpenVINO compute it so.
-    """
-    names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
-    functions = choose_activations(xp, names, **walk)
+    """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c."""
+    make_step = _plan_lstm(xp, w.shape[0], p, **walk)
 
     def step_of(index: int) -> CellStep:
         recurrence = widen(r[index]).T
-        peepholes = None if p is None else widen(p[index])
-        return make_lstm_step(
-            xp, lambda state: multiply(xp, state, recurrence), functions[3 * index : 3 * index + 3],
-            peepholes=peepholes, clip=clip, couples=bool(input_forget),
-        )  # fmt: skip
+        return make_step(index, lambda state: multiply(xp, state, recurrence))
 
     return run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h, initial_c), bias_of=sum_biases(b), step_of=step_of, **walk
     )
 
 
-def make_lstm_step(
+def _plan_lstm(
     xp: Namespace,
-    recur: Callable[[Array], Array],
-    activations: Sequence[Activation],
+    directions: int,
+    p: Array | None,
     *,
-    peepholes: Array | None,
-    clip: float | None,
-    couples: bool,
-) -> CellStep:
-    """Returns a step of an LSTM from (h, c) to (h, c). `recur` returns the summands of a hidden state for the gates i, o, f, c.
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    input_forget: int = 0,
+    **walk: Any,
+) -> Callable[[int, Activation], CellStep]:
+    """Returns a function that makes the step of a direction, from (h, c) to (h, c), with peepholes p.
 
-    With `couples` the forget gate is 1 minus the input gate. `clip` limits the inputs of the gates.
+    It takes the function that returns the summands of a hidden state for the gates i, o, f, c. With input_forget the forget gate is 1
+    minus the input gate. `clip` limits the inputs of the gates and of g, and not the input of h. ONNX's text says "the input of
+    activations"; ONNX Runtime and OpenVINO compute it so.
     """
-    peep_i, peep_o, peep_f = (0, 0, 0) if peepholes is None else _split_columns(peepholes, 3)
-    activate_gate, activate_cell, activate_output = activations
-    if clip is not None:
-        activate_gate, activate_cell = (_clip_first(xp, function, clip) for function in (activate_gate, activate_cell))
+    functions = choose_activations(xp, activations or ("Sigmoid", "Tanh", "Tanh") * directions, **walk)
 
-    def step(projected: Array, states: States) -> States:
-        state, cell = states
-        to_i, to_o, to_f, to_c = _split_columns(projected + recur(state), 4)
-        gate_i = activate_gate(to_i + peep_i * cell)
-        gate_f = 1 - gate_i if couples else activate_gate(to_f + peep_f * cell)
-        cell = gate_f * cell + gate_i * activate_cell(to_c)
-        gate_o = activate_gate(to_o + peep_o * cell)
-        return gate_o * activate_output(cell), cell
+    def make_step(index: int, recur: Activation) -> CellStep:
+        peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
+        activate_gate, activate_cell, activate_output = functions[3 * index : 3 * index + 3]
+        if clip is not None:
+            activate_gate, activate_cell = (_clip_first(xp, function, clip) for function in (activate_gate, activate_cell))
 
-    return step
+        def step(projected: Array, states: States) -> States:
+            state, cell = states
+            to_i, to_o, to_f, to_c = _split_columns(projected + recur(state), 4)
+            gate_i = activate_gate(to_i + peep_i * cell)
+            gate_f = 1 - gate_i if input_forget else activate_gate(to_f + peep_f * cell)
+            cell = gate_f * cell + gate_i * activate_cell(to_c)
+            gate_o = activate_gate(to_o + peep_o * cell)
+            return gate_o * activate_output(cell), cell
+
+        return step
+
+    return make_step
 
 
 _LOWEST = np.float32(np.finfo(np.float32).min)
-_LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
-
-
-def _refuse(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    return refuse_activations(node, input_types, count=3)
-
-
 _LSTM_COMMON: Mapping[str, Any] = {
-    "choices": {"direction": ("forward", "reverse", "bidirectional"), "input_forget": (0, 1)},
+    "choices": {"direction": _DIRECTIONS["direction"], "input_forget": (0, 1)},
     "outputs": 3,
-    "refuse": _refuse,
-    "shared": WALK,
+    "refuse": refuse_activations,
+    "shared": {**WALK, **_OF_LSTM},
     "unread": {"hidden_size": None},
 }
 
@@ -358,10 +337,6 @@ def _reverse_rows(xp: Namespace, steps: int, lengths: tuple[int, ...]) -> tuple[
     """Returns indices of (steps, rows, ...) that turn around the steps of each row, as far as it reaches."""
     places = [[length - 1 - step if step < length else step for length in lengths] for step in range(steps)]
     return xp.asarray(places, dtype=np.int64).reshape((steps, len(lengths))), xp.arange(len(lengths))[None, :]
-
-
-def _start(xp: Namespace, initial: Array | None, index: int, batch: int, size: int) -> Array:
-    return xp.zeros((batch, size), dtype=np.float32) if initial is None else initial[index]
 
 
 def _quantize_products(xp: Namespace, weights: Array, scale: Array, zero_point: Array) -> Activation:
@@ -395,10 +370,6 @@ def dynamic_quantize_lstm(
     w_zero_point: Array,
     r_scale: Array,
     r_zero_point: Array,
-    *,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    input_forget: int = 0,
     **walk: Any,
 ) -> tuple[Array, Array, Array]:
     """Returns Y, Y_h and Y_c of an LSTM with inputs and hidden states quantized to 8 bits by their own range before each product.
@@ -409,9 +380,8 @@ def dynamic_quantize_lstm(
     steps, batch = x.shape[:2]
     size = r.shape[1]
     lengths = integers_of(sequence_lens) or (steps,) * batch
-    names = activations or _LSTM_ACTIVATIONS * w.shape[0]
-    functions = choose_activations(xp, names, **walk)
-    bias_of = sum_biases(b)
+    make_step, bias_of = _plan_lstm(xp, w.shape[0], p, **walk), sum_biases(b)
+    nothing = xp.zeros((batch, size), dtype=np.float32)
     results = []
     for index in range(w.shape[0]):
         multiply_input = _quantize_products(xp, w[index], w_scale[index], w_zero_point[index])
@@ -421,15 +391,11 @@ def dynamic_quantize_lstm(
         projected = multiply_input(x[:longest].reshape((longest * batch, x.shape[2])))
         filler = xp.zeros(((steps - longest) * batch, 4 * size), dtype=np.float32)
         projected = xp.concatenate([projected, filler], axis=0)
-        starts = _start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size)
-        peepholes = None if p is None else p[index]
-        step = make_lstm_step(
-            xp, recur, functions[3 * index : 3 * index + 3], peepholes=peepholes, clip=clip, couples=bool(input_forget)
-        )
+        starts = tuple(nothing if initial is None else initial[index] for initial in (initial_h, initial_c))
         rows = projected.reshape((steps, batch, 4 * size)) + bias_of(index)
         # Each row begins at its own end, since the rows of a step share the range of their codes.
         order = _reverse_rows(xp, steps, lengths) if walk.get("direction") == "reverse" or index == 1 else slice(None)
-        outputs, states = walk_steps(xp, rows[order], lengths, starts, step, backward=False)
+        outputs, states = walk_steps(xp, rows[order], lengths, starts, make_step(index, recur), backward=False)
         results.append((outputs[order], *states))
     ys, hs, cs = zip(*results, strict=True)
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
@@ -457,10 +423,6 @@ def attention_lstm(
     m: Array,
     memory_seq_lens: Array | None = None,
     aw: Array | None = None,
-    *,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    input_forget: int = 0,
     **walk: Any,
 ) -> tuple[Array, Array, Array]:
     """Returns Y, Y_h and Y_c of an LSTM that reads its input and the result of its attention to a memory.
@@ -469,19 +431,14 @@ def attention_lstm(
     of their tanh; aw: the projection of (hidden, context). Source: ONNX Runtime, com.microsoft.AttnLSTM-1; Bahdanau et al. 2015.
     """
     batch, width = x.shape[1:]
-    names = activations or _LSTM_ACTIVATIONS * w.shape[0]
-    functions = choose_activations(xp, names, **walk)
+    make_step = _plan_lstm(xp, w.shape[0], p, **walk)
     memory_lengths = integers_of(memory_seq_lens) or (m.shape[1],) * batch
     is_there = xp.asarray([[step < length for step in range(m.shape[1])] for length in memory_lengths])
     values = xp.where(is_there[..., None], m, np.float32(0))
 
     def step_of(index: int) -> CellStep:
         keys, attended_weights = multiply(xp, values, mw[index]), w[index][:, width:].T
-        peepholes = None if p is None else p[index]
-        step = make_lstm_step(
-            xp, lambda hidden: multiply(xp, hidden, r[index].T), functions[3 * index : 3 * index + 3],
-            peepholes=peepholes, clip=clip, couples=bool(input_forget),
-        )  # fmt: skip
+        step = make_step(index, lambda hidden: multiply(xp, hidden, r[index].T))
 
         def attend(hidden: Array) -> Array:
             scores = xp.sum(v[index] * xp.tanh(keys + multiply(xp, hidden, qw[index])[:, None]), axis=-1)

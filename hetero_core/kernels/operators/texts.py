@@ -21,10 +21,7 @@ _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text
 
 
 def compile_match(pattern: str) -> Callable[[str], bool]:
-    """Returns a function that says whether a pattern matches a whole text.
-
-    Raises: ValueError with the reason, for a pattern that RE2 refuses, or if google-re2 is not installed.
-    """
+    """Returns a function that says whether a pattern matches a whole text. Raises: ValueError."""
     expression = _compile(pattern, takes_longest=False)
     return lambda text: expression.fullmatch(_encode(text)) is not None
 
@@ -433,20 +430,13 @@ def n_gram_hash_mapping(
     reset_on_eos: int = 0,
 ) -> tuple[Array, Array]:
     """Returns for each token the hashes of the n-grams that end there, and the ids that the next call needs."""
-    reach = max_ngram_size - 1
-    eos = None if eos_token_id is None else int(eos_token_id.reshape(()))
-    filler = pad_id if eos is None else eos
-    rows, presents = [], []
-    for row, ids in enumerate(input_ids):
-        past = np.full(reach, filler, ids.dtype) if past_ids is None else past_ids[row]
-        # Before the ids of this call no segment is known: they never part.
-        segments = None if segment_ids is None else np.concatenate([np.repeat(segment_ids[row][:1], reach), segment_ids[row]])
-        shifts = shift_ids(np.concatenate([past, ids]), reach, segments, eos if reset_on_eos else None, filler)
-        rows.append(hash_shifts(shifts, multipliers, vocab_sizes, head_offsets, n_head_per_ngram))
-        presents.append(np.concatenate([past, ids])[len(ids) :])
-    heads = reach * n_head_per_ngram
-    hashes = np.stack(rows) if rows else np.zeros((*input_ids.shape, heads), input_ids.dtype)
-    return hashes, np.stack(presents) if presents else np.zeros((0, reach), input_ids.dtype)
+    batch, steps = input_ids.shape
+    hashes, presents, _, _ = packed_n_gram_hash_mapping(
+        xp, input_ids.reshape(-1), multipliers, vocab_sizes, np.arange(batch + 1) * steps, past_ids, head_offsets, eos_token_id,
+        None if segment_ids is None else segment_ids.reshape(-1), max_ngram_size=max_ngram_size, n_head_per_ngram=n_head_per_ngram,
+        pad_id=pad_id, reset_on_eos=reset_on_eos,
+    )  # fmt: skip
+    return hashes.reshape((batch, steps, hashes.shape[1])), presents
 
 
 def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int) -> list[Any]:
@@ -510,13 +500,14 @@ def packed_n_gram_hash_mapping(
     reach, bounds = max_ngram_size - 1, [int(bound) for bound in cumulative_sequence_length]
     eos = None if eos_token_id is None else int(eos_token_id.reshape(()))
     filler = pad_id if eos is None else eos
-    rows, presents, marks = [], [], []
+    rows, presents, marks = [np.zeros((0, reach * n_head_per_ngram), input_ids.dtype)], [], []
     updates = np.full((len(bounds) - 1, state_update_capacity, reach), pad_id, input_ids.dtype)
     for row, (begin, end) in enumerate(pairwise(bounds)):
         past = np.full(reach, filler, input_ids.dtype) if past_ids is None else past_ids[row]
         ids = np.concatenate([past, input_ids[begin:end]])
         segments = None
         if segment_ids is not None:
+            # Before the ids of this call no segment is known: they never part.
             before = np.repeat(segment_ids[begin : begin + 1], reach) if past_segment_ids is None else past_segment_ids[row]
             segments = np.concatenate([before, segment_ids[begin:end]])
         shifts = shift_ids(ids, reach, segments, eos if reset_on_eos else None, filler)
@@ -526,4 +517,5 @@ def packed_n_gram_hash_mapping(
         count = 0 if capture_count is None else max(min(int(capture_count[row]), state_update_capacity, end - begin), 0)
         for place in range(count):
             updates[row, place] = ids[place + 1 : place + 1 + reach]
-    return np.concatenate(rows), np.stack(presents), np.stack(marks).astype(np.int32), updates
+    ends = np.reshape(presents, (-1, reach)).astype(input_ids.dtype), np.reshape(marks, (-1, reach)).astype(np.int32)
+    return np.concatenate(rows), *ends, updates

@@ -20,10 +20,7 @@ _optimizer = partial(
 
 
 def _step_all(tensors: tuple[Array, ...], kinds: int, step: Callable[..., tuple[Array, ...]]) -> tuple[Array, ...]:
-    """Returns the results of a step on each group of tensor, gradient and states, kind by kind.
-
-    Raises: ValueError when the inputs are not `kinds` lists of equal length.
-    """
+    """Returns the results of a step on each group of tensor, gradient and states, kind by kind. Raises: ValueError."""
     count, remainder = divmod(len(tensors), kinds)
     if remainder or not count:
         raise ValueError(f"{len(tensors)} tensors are given; expected a multiple of {kinds}: tensors, gradients and states")

@@ -42,14 +42,10 @@ def attention(
     value = v if past_value is None else torch.cat([past_value, v], 2)
     repeats = q.shape[1] // key.shape[1]
     keys, values = (x if repeats == 1 else x.repeat_interleave(repeats, 1) for x in (key, value))
-    allowed = allow_positions(
-        q.shape[2],
-        key.shape[2],
-        0 if past_key is None else past_key.shape[2],
-        integers_of(nonpad_kv_seqlen),
-        is_causal=bool(is_causal),
-        windows=(left_window_size, right_window_size),
-    )
+    valid = integers_of(nonpad_kv_seqlen)
+    offsets = tuple(count - q.shape[2] for count in valid) or (0 if past_key is None else past_key.shape[2],)
+    windows = left_window_size, right_window_size
+    allowed = allow_positions(q.shape[2], key.shape[2], offsets, valid, is_causal=bool(is_causal), windows=windows)
     bias = _join_masks(q, attn_mask, allowed, key.shape[2])
     factor = 1 / sqrt(q.shape[3]) if scale is None else scale
     y = _attend_capped(q, keys, values, bias, factor, softcap) if softcap else _attend(q, keys, values, bias, factor)
