@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Extension, QueryResult
-from hetero_core.devices.cures import offer_cure
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OperatorTypes, check_extension, list_takers, takes_extensions
 from hetero_core.devices.names import parse_device_name
@@ -309,9 +308,7 @@ class Core:
         target = self._find_target(device, config)
 
         def load() -> ExecutableNetwork:
-            read = self._as_network(network)
-            with offer_cure(self, read, target.device, splitter=self._registry.device_of_role.get("splitter", "")):
-                return self._loader.load(read, target, query)
+            return self._loader.load(self._as_network(network), target, query)
 
         loaded = call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)
         values = None if config is None else dict(config)

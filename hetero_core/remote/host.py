@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, QueryResult
 from hetero_core.devices.config import STANDARD_KEYS
-from hetero_core.devices.cures import without_cures
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import InferenceError
 from hetero_core.executed import ExecutedNode
@@ -89,8 +88,7 @@ class Host:
 
     def _load(self, bulk: Bulk, config: dict[str, Any], answer: tuple[tuple[str, ...], dict[str, str]] | None) -> dict[str, Any]:
         query = None if answer is None else QueryResult(dict.fromkeys(answer[0], self._device), answer[1])
-        with without_cures():
-            return self._keep(self._core.load_network(_unpack(bulk), self._device, config, query=query))
+        return self._keep(self._core.load_network(_unpack(bulk), self._device, config, query=query))
 
     def _import(self, bulk: Bulk, config: dict[str, Any], trust: bool) -> dict[str, Any]:
         return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=trust))
