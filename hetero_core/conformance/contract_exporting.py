@@ -305,7 +305,7 @@ def _make_cache() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def _count_entries(folder: Path) -> int:
-    """Returns the number of blobs below a cache folder, without lock files and unfinished files."""
+    """Returns the number of blobs below a cache folder, without unfinished files."""
     return sum(1 for path in folder.rglob("*.blob") if path.is_file())
 
 
