@@ -23,7 +23,7 @@ from hetero_core.kernels.program import HostOperator, compile_program, find_host
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType
-from hetero_cupy.namespace import DTYPES, SMALL, CardNamespace, CopyCounts
+from hetero_cupy.namespace import DTYPES, CardNamespace, CopyCounts
 from hetero_cupy.runtime import Card
 
 SMALLEST_LEFT = 1 << 10
@@ -35,14 +35,8 @@ GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the n
 class GpuExecutable(Executable):
     """A compiled program on one card. `network` is the prepared network, its large constants on the card alone."""
 
-    def __init__(
-        self, prepared: Network, card: Card, *, precision: str, extensions: Mapping[tuple[str, str], Extension], where: str
-    ) -> None:
-        """Writes the weights to the card. `precision` is the element type that float32 was lowered to.
-
-        Raises: DeviceMemoryError.
-        """
-        self.precision = precision
+    def __init__(self, prepared: Network, card: Card, *, extensions: Mapping[tuple[str, str], Extension], where: str) -> None:
+        """Writes the weights to the card. Raises: DeviceMemoryError."""
         self.card = card
         self.traffic = CopyCounts()
         self.weights = CopyCounts()
@@ -72,7 +66,7 @@ class GpuExecutable(Executable):
                 to_host=self._read,
                 from_host=self._write,
                 extensions=self._extensions,
-                dtypes=DTYPES | SMALL,
+                dtypes=DTYPES,
                 host_inputs=host_inputs,
             )
 
@@ -83,7 +77,7 @@ class GpuExecutable(Executable):
         return self.card.to_host(array)
 
     def _write(self, array: Any) -> Any:
-        if dtype_of_numpy(array.dtype) not in DTYPES | SMALL:
+        if dtype_of_numpy(array.dtype) not in DTYPES:
             return array  # texts stay on the host: no kernel of the card reads them
         self._counted.count_write(array.nbytes)
         written = self.card.from_host(array)

@@ -14,7 +14,6 @@ import numpy as np
 from hetero_core.kernels.registry import BOOL, COMPLEX, INTEGERS
 from hetero_cupy.runtime import Card
 
-SMALL = frozenset({"float16", "bfloat16"})
 DTYPES = INTEGERS | COMPLEX | BOOL | {"float16", "float32", "float64"}
 """The element types of models that run on a card. CuPy 14.2 has bfloat16 in some functions only, and no 8-bit and 4-bit floats."""
 
