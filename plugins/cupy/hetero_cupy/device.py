@@ -85,15 +85,12 @@ class GpuDevice:
 
     @hookimpl
     def export_network(self, device: DeviceName, executable: GpuExecutable) -> Payload:
-        """The prepared network, its weights read back from the card, and the card and library that it is for.
+        """The prepared network, and the card and library that it is for.
 
         Compiled kernels stay in the user's own folder.
         """
         identity = json.dumps(self._identify(executable.card)).encode()
-        sections = pack_network(executable.network)
-        for constant in executable.network.initializers.values():
-            constant.release()
-        return Payload({**sections, _IDENTITY: identity}, VERSION)
+        return Payload({**pack_network(executable.network), _IDENTITY: identity}, VERSION)
 
     @hookimpl
     def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:

@@ -134,30 +134,6 @@ def test_blob_gives_the_same_bits_and_nothing_is_made_again(
     }
 
 
-def test_export_reads_each_weight_back_and_counts_it(core: Core, runtime: FakeRuntime) -> None:
-    loaded = core.load_network(core.read_network(conv_model()), "GPU")
-    card = runtime.cards()[0]
-    assert loaded.get_metric("GPU_WEIGHT_READS") == 0
-    before = len(card.copies)
-    export(loaded)
-    # Two convolutions and a bias; the second bias is smaller than a KiB and stays on the host.
-    nbytes = [4 * size for size in (16 * 8 * 9, 600 * 16, 600)]
-    assert sorted(card.copies[before:]) == sorted(("to_host", size) for size in nbytes)
-    assert loaded.get_metric("GPU_WEIGHT_READS") == 3
-    assert loaded.get_metric("GPU_WEIGHT_READ_BYTES") == sum(nbytes)
-    assert loaded.get_metric("GPU_HOST_READS") == 0
-    # The host holds no copy in between.
-    export(loaded)
-    assert loaded.get_metric("GPU_WEIGHT_READS") == 6
-
-
-def test_weights_on_the_card_are_read_back_on_demand(core: Core) -> None:
-    loaded = core.load_network(core.read_network(conv_model()), "GPU")
-    constants = [constant for constant in loaded.executable.network.initializers.values() if constant.nbytes >= 1024]
-    assert [constant.is_renewable for constant in constants] == [True] * 3
-    assert [constant.array.shape for constant in constants] == [constant.shape for constant in constants]
-
-
 def test_damaged_weights_are_refused_by_section(core: Core) -> None:
     blob = bytearray(export(core.load_network(core.read_network(conv_model()), "GPU")))
     section = bytes(read_blob(bytes(blob))[1].sections["weights"])
