@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -33,7 +32,7 @@ def open_cupy(name: str) -> CupyRuntime:
         import cupy  # heavy, and not a dependency: which distribution fits depends on the driver
     except ImportError as error:
         raise DeviceUnavailableError(f"device {name} is not available: {explain_import(error)}") from error
-    reason = explain_facts(find_facts(cupy, lambda: _run_first_kernel(cupy)))
+    reason = find_fault(cupy, lambda: _run_first_kernel(cupy))
     if reason is not None:
         raise DeviceUnavailableError(f"device {name} is not available: {reason}")
     return CupyRuntime(cupy)
@@ -169,63 +168,35 @@ def read_utilisation(bus_id: str) -> int | None:
 INSTALL = "pip install 'hetero-cupy[cuda12]' for a driver of CUDA 12, 'hetero-cupy[cuda13]' for one of CUDA 13 or later"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Versions as CUDA numbers them (12090 is 12.9), 0 for no driver. A text is the error, "" without an error."""
-
-    driver: int = 0
-    runtime: int = 0
-    cards: int = 0
-    count_error: str = ""
-    nvrtc_error: str = ""
-    kernel_error: str = ""
-
-
-def find_facts(cupy: Any, run_kernel: Callable[[], None]) -> Facts:
-    """Returns the findings up to the first missing part, since the rest would fail for that reason."""
+def find_fault(cupy: Any, run_kernel: Callable[[], None]) -> str | None:
+    """Returns the first missing part and its remedy; None if nothing is missing. Versions are as CUDA numbers them: 12090 is 12.9."""
     runtime = cupy.cuda.runtime
     driver, version = runtime.driverGetVersion(), runtime.runtimeGetVersion()
-    if not driver or driver // 1000 < version // 1000:
-        return Facts(driver, version)
-    cards, count_error = _try(runtime.getDeviceCount)
-    if not cards:
-        return Facts(driver, version, 0, count_error)
-    _, nvrtc_error = _try(cupy.cuda.nvrtc.getVersion)
-    kernel_error = "" if nvrtc_error else _try(run_kernel)[1]
-    return Facts(driver, version, cards, "", nvrtc_error, kernel_error)
-
-
-def _try(call: Callable[[], Any]) -> tuple[Any, str]:
-    try:
-        return call(), ""
-    except Exception as error:  # noqa: BLE001  # whatever it is becomes a part of the reason that the user reads
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def explain_facts(facts: Facts) -> str | None:
-    """Returns the missing part and its remedy; None if nothing is missing."""
-    if not facts.driver:
+    if not driver:
         return (
             "CuPy finds no NVIDIA driver; install the driver of the card, or, in a container, start it with access to the card "
             "(docker run --gpus all)"
         )
-    if facts.driver // 1000 < facts.runtime // 1000:
+    if driver // 1000 < version // 1000:
         return (
-            f"the driver is too old: it is for CUDA {_show(facts.driver)} and this CuPy for CUDA {_show(facts.runtime)}; install a newer "
+            f"the driver is too old: it is for CUDA {_show(driver)} and this CuPy for CUDA {_show(version)}; install a newer "
             f"driver, or the CuPy that fits: {INSTALL}"
         )
-    if not facts.cards:
-        error = f" ({facts.count_error})" if facts.count_error else ""
-        return f"there is a driver and no card{error}; look at nvidia-smi, and at the environment variable CUDA_VISIBLE_DEVICES"
-    if facts.nvrtc_error:
-        return (
-            f"NVRTC, with which CuPy compiles kernels, cannot be loaded ({facts.nvrtc_error}); "
-            f"pip install nvidia-cuda-nvrtc-cu{facts.runtime // 1000} for CUDA 12, nvidia-cuda-nvrtc for later ones"
-        )
-    if facts.kernel_error:
-        return (
-            f"the card did not run a first kernel ({facts.kernel_error}); look at nvidia-smi, and whether the CuPy fits: {INSTALL}"
-        )
+    calls = (
+        (runtime.getDeviceCount, "there is a driver and no card{}; look at nvidia-smi, and at the variable CUDA_VISIBLE_DEVICES"),
+        (
+            cupy.cuda.nvrtc.getVersion,
+            "NVRTC, with which CuPy compiles kernels, cannot be loaded{}; "
+            f"pip install nvidia-cuda-nvrtc-cu{version // 1000} for CUDA 12, nvidia-cuda-nvrtc for later ones",
+        ),
+        (run_kernel, f"the card did not run a first kernel{{}}; look at nvidia-smi, and whether the CuPy fits: {INSTALL}"),
+    )
+    for call, reason in calls:
+        try:
+            if call() == 0:
+                return reason.format("")
+        except Exception as error:  # noqa: BLE001  # whatever it is becomes a part of the reason that the user reads
+            return reason.format(f" ({type(error).__name__}: {' '.join(str(error).split())[:300]})")
     return None
 
 
