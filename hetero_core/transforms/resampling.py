@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import InvalidNetworkError
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.chains import Chain
 
@@ -31,6 +31,10 @@ def add_resize(chain: Chain, mode: str, layout: str, model_shape: Sequence[Dimen
 
     Raises: InvalidNetworkError if the layout has no H and W, and if needed sizes are open.
     """
+    if mode not in MODES:
+        raise InvalidNetworkError(
+            f"{where}: there is no resize '{mode}'{suggest(mode, MODES) or ';'} expected one of {enumerate_choices(MODES)}"
+        )
     if not {"H", "W"} <= set(layout):
         raise InvalidNetworkError(f"{where}: resize needs the axes H and W; the layout of the model is {layout}")
     axes = (layout.index("H"), layout.index("W"))

@@ -177,7 +177,7 @@ REFUSED_INPUTS: list[tuple[str, dict[str, InputInfo], str]] = [
     (
         IMAGE,
         {"x": InputInfo(shape=(1, 3, 9, 6))},
-        "an array of shape [1, 3, 9, 6] in layout NCHW does not fit the model's [N,3,8,6]: axis H has 9 instead of 8; "
+        "an array of shape [1, 3, 9, 6] in layout NCHW does not fit the model's float32[N,3,8,6]: it becomes float32[1,3,9,6]; "
         "resize='bilinear' would bring height and width to the model's",
     ),
     (IMAGE, {"x": InputInfo(shape=(1, 3, 9))}, "does not fit the model's [N,3,8,6]: it has 3 axes instead of 4"),
