@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 
 from hetero_core.blobs.store import open_private_folder
 from hetero_core.errors import DeviceUnavailableError
-from hetero_cupy.runtime import CardFacts
 
 _CACHE_VARIABLE = "CUPY_CACHE_DIR"
 
@@ -47,6 +47,17 @@ def _run_first_kernel(cupy: Any) -> None:
             raise RuntimeError(f"card {index} answered {doubled}, expected [0.0, 2.0, 4.0, 6.0]")
 
 
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """Facts about a card, known before the first run. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
+    `uuid` its driver's identifier, 32 hexadecimal digits, "" if unknown."""
+
+    full_name: str
+    capability: str
+    memory_bytes: int
+    uuid: str = ""
+
+
 class CupyRuntime:
     """The cards that CuPy finds."""
 
@@ -61,7 +72,11 @@ class CupyRuntime:
 
 
 class CupyCard:
-    """One card, with the arrays that CuPy keeps on it."""
+    """One card, with the arrays that CuPy keeps on it. Safe for threads.
+
+    All further code of the plugin knows a card through these methods only, so that a card of make-believe can take its place in tests.
+    `memory` is the name of its memory in a ValueSpec, `xp` the namespace of arrays, which never reads from the card by itself.
+    """
 
     def __init__(self, cupy: Any, index: int) -> None:
         self.xp = cupy
@@ -78,7 +93,7 @@ class CupyCard:
         )
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
-        """Returns a copy on the host."""
+        """Returns a copy on the host; the array is complete by then."""
         with self.xp.cuda.Device(self._index):
             copied: np.ndarray[Any, Any] = array.get()
         return copied

@@ -1,6 +1,6 @@
 """The GPU device: the kernels toolkit on a card's arrays. One table answers the query and runs the network.
 
-Knows cards through `runtime` alone, so that the same code runs with CuPy and on cards of make-believe.
+Knows cards through `CupyCard` alone, so that the same code runs on cards of make-believe.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization
 from hetero_core.transforms.rewrite import run_passes
+from hetero_cupy.cupy_runtime import CupyCard, CupyRuntime
 from hetero_cupy.executable import GpuExecutable
 from hetero_cupy.namespace import ATOMIC_DTYPES, ATOMIC_REDUCTIONS, DTYPES
-from hetero_cupy.runtime import Card, Runtime
 
 VERSION = 4
 """Of blobs: the sections of `pack_network` with the prepared network, and `_IDENTITY`. Earlier versions are refused."""
@@ -38,12 +38,12 @@ _AMPERE = 8
 class GpuDevice:
     """One object per Core and registered name; the cards of its runtime are its ids."""
 
-    def __init__(self, name: str, runtime: Runtime) -> None:
+    def __init__(self, name: str, runtime: CupyRuntime) -> None:
         self._name = name
         self._runtime = runtime
         self._extensions: dict[tuple[str, str], Extension] = {}
 
-    def _card(self, device: DeviceName) -> Card:
+    def _card(self, device: DeviceName) -> CupyCard:
         return self._runtime.cards()[int(device.id or 0)]
 
     @hookimpl
@@ -113,7 +113,7 @@ class GpuDevice:
         require_all_supported(device, prepared, self.query_network(device, prepared))
         return self._compile(device, prepared)
 
-    def _identify(self, card: Card) -> dict[str, str]:
+    def _identify(self, card: CupyCard) -> dict[str, str]:
         return {"library": self._runtime.name, "compute capability": card.facts.capability}
 
     @hookimpl

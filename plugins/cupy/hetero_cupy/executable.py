@@ -20,8 +20,8 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import HostOperator, compile_program, find_host_inputs
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType
+from hetero_cupy.cupy_runtime import CupyCard
 from hetero_cupy.namespace import DTYPES, CardNamespace, CopyCounts
-from hetero_cupy.runtime import Card
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
 
@@ -29,7 +29,7 @@ GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the n
 class GpuExecutable(Executable):
     """A compiled program on one card. `network` is the prepared network."""
 
-    def __init__(self, prepared: Network, card: Card, *, extensions: Mapping[tuple[str, str], Extension], where: str) -> None:
+    def __init__(self, prepared: Network, card: CupyCard, *, extensions: Mapping[tuple[str, str], Extension], where: str) -> None:
         """Writes the weights to the card. Raises: DeviceMemoryError."""
         self.card = card
         self.traffic = CopyCounts()
@@ -113,7 +113,7 @@ class GpuExecutable(Executable):
         }
 
 
-def require_room_for_weights(card: Card, network: Network, where: str) -> None:
+def require_room_for_weights(card: CupyCard, network: Network, where: str) -> None:
     """Raises DeviceMemoryError if the constants of a network take more than the card's free memory."""
     bytes_of_constant = {
         id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()
@@ -128,7 +128,7 @@ def require_room_for_weights(card: Card, network: Network, where: str) -> None:
         )
 
 
-def describe_full_card(card: Card, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
+def describe_full_card(card: CupyCard, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
     """Returns the error for a card without room."""
     free, total = card.read_memory()
     request = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
