@@ -8,8 +8,6 @@ Importing it loads no plugin, no onnx and no driver, and each public name is imp
 run on a machine that has it installed.
 """
 
-import gc
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -82,29 +80,12 @@ __all__ = [
 ]
 
 
-def _import_home(module: str) -> object:
-    """Imports a module; its tens of thousands of objects, which stay, are not searched for garbage before the next full collection."""
-    if module in sys.modules:
-        return import_module(module)
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(module)
-    finally:
-        # All objects go to the oldest generation, unless the application has frozen some.
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
-        if is_enabled:
-            gc.enable()
-
-
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept every name
 
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF_NAME:
             raise AttributeError(f"module 'hetero_core' has no attribute '{name}'; it has {', '.join(__all__)}")
-        attribute = getattr(_import_home(_HOME_OF_NAME[name]), name)
+        attribute = getattr(import_module(_HOME_OF_NAME[name]), name)
         globals()[name] = attribute
         return attribute
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Extension, QueryResult
-from hetero_core.devices.cures import offer_cure
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OperatorTypes, check_extension, list_takers, takes_extensions
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device, find_for_call, find_target
 from hetero_core.devices.switches import read_switches
-from hetero_core.devices.threads import read_value
 from hetero_core.errors import (
     BlobDamagedError,
     BlobMismatchError,
@@ -253,7 +250,7 @@ class Core:
     def get_config(self, device: str, name: str) -> Any:
         """Returns the value of a key for calls that do not give it themselves. Raises: ConfigKeyError."""
         parsed, entry = self._find(device)
-        return read_value(name, entry.find_key(parsed, name), entry.resolve(parsed, None)[1])
+        return entry.resolve(parsed, None)[1][entry.find_key(parsed, name)]
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the complete configuration of a call with these values. Raises: DeviceNotFoundError, ConfigKeyError, ConfigValueError."""
@@ -309,9 +306,7 @@ class Core:
         target = self._find_target(device, config)
 
         def load() -> ExecutableNetwork:
-            read = self._as_network(network)
-            with offer_cure(self, read, target.device, splitter=self._registry.device_of_role.get("splitter", "")):
-                return self._loader.load(read, target, query)
+            return self._loader.load(self._as_network(network), target, query)
 
         loaded = call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)
         values = None if config is None else dict(config)
@@ -384,17 +379,7 @@ class Core:
         except (BlobDamagedError, PluginError):
             raise
         except HeteroError as error:  # an import raises the same
-            parts = () if header.architecture else self._check_parts(header, payload, trust=trust)
-            return BlobCheck(device or header.device, "does not fit", str(error), parts)
-
-    def _check_parts(self, header: BlobHeader, payload: Payload, *, trust: bool) -> tuple[BlobCheck, ...]:
-        """Returns the answers for the parts of a blob that does not fit as a whole, such as that of a device with a missing child."""
-        from hetero_core.blobs.trust import are_imports_trusted, trust_imports
-
-        with suppress(HeteroError), trust_imports(trust or are_imports_trusted()):
-            parsed, entry = self._find(header.device)
-            return entry.check_payload(parsed, payload, entry.resolve(parsed, None)[1]).parts
-        return ()
+            return BlobCheck(device or header.device, "does not fit", str(error))
 
     def _find_import_target(
         self, header: BlobHeader, payload: Payload, device: str | None, config: Mapping[str, Any] | None, network: Model | None

@@ -83,9 +83,7 @@ class MetricNotFoundError(HeteroError, KeyError):
 
 
 class UnsupportedNodesError(HeteroError, NotImplementedError):
-    """No device takes some nodes. `refusals` maps each of them to the reason of each device; `cure` is advice in a sentence; it
-    names device strings that take the network, if there are any.
-    """
+    """No device takes some nodes. `refusals` maps each of them to the reason of each device; `cure` is advice in a sentence."""
 
     def __init__(self, message: str, refusals: dict[str, dict[str, str]], cure: str = "") -> None:
         super().__init__(message)

@@ -6,12 +6,10 @@ before. A target that is not a regular file (a pipe, a terminal, /dev/null) is w
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from typing import IO
 
 _LONGEST_PREFIX = 200
@@ -26,80 +24,33 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
     Raises: OSError that names `path`, at the beginning or at the end of the block.
     """
-    with replace_files(path) as (stream,):
-        yield stream
-
-
-@contextmanager
-def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], ...]]:
-    """Gives a stream for each path, as `replace_file` does; no file gets its name before all of them are on the disk.
-
-    They are named in the order of the arguments. Raises: OSError that names the path of the first failed write.
-    """
-    with ExitStack() as stack, _name_in_errors(os.fspath(paths[0])):
-        writings = []
-        for path in paths:
-            writings.append(_begin(path))
-            stack.callback(_discard, writings[-1])
-        yield tuple(writing.stream for writing in writings)
-        for writing in writings:
-            _complete(writing)
-        for writing in writings:
-            if writing.partial:
-                with _name_in_errors(writing.path, writing.partial):
-                    os.replace(writing.partial, writing.target)
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """A file that is being written: `path` as passed, `target` behind its links; `partial` is "" if it is not a regular file."""
-
-    path: str
-    target: str
-    partial: str
-    stream: IO[bytes]
-
-
-def _begin(path: str | os.PathLike[str]) -> _Writing:
     requested = os.fspath(path)
-    try:
-        status = os.stat(requested)
-    except FileNotFoundError:
-        status = None
-    if status is not None:
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), requested)
-        if not stat.S_ISREG(status.st_mode):
-            return _Writing(requested, requested, "", open(requested, "wb"))  # closed by the caller
+    mode = os.stat(requested).st_mode if os.path.exists(requested) else None
+    if mode is not None and not stat.S_ISREG(mode):
+        with _name_in_errors(requested), open(requested, "wb") as stream:
+            yield stream
+        return
+    if mode is not None:
         # In a writable folder, even a write-protected file could be replaced.
         os.close(os.open(requested, os.O_WRONLY))
     target = os.path.realpath(requested)
     folder, name = os.path.split(target)
     prefix = os.fsdecode(os.fsencode(name)[:_LONGEST_PREFIX])
     partial = os.path.join(folder, f"{prefix}.{os.urandom(8).hex()}.partial")
-    with _name_in_errors(requested, partial):
-        stream = open(partial, "xb")  # noqa: SIM115  # as above
-    if status is not None:
+    try:
+        with _name_in_errors(requested, partial):
+            with open(partial, "xb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            if mode is not None:
+                with suppress(OSError):
+                    os.chmod(partial, stat.S_IMODE(mode))
+            os.replace(partial, target)
+    except BaseException:  # after an interrupt, too, no partial file stays behind
         with suppress(OSError):
-            os.chmod(partial, stat.S_IMODE(status.st_mode))
-    return _Writing(requested, target, partial, stream)
-
-
-def _complete(writing: _Writing) -> None:
-    with _name_in_errors(writing.path):
-        writing.stream.flush()
-        if writing.partial:
-            os.fsync(writing.stream.fileno())
-        writing.stream.close()
-
-
-def _discard(writing: _Writing) -> None:
-    """Closes the stream and removes the partial file, if it was not renamed."""
-    with suppress(OSError):
-        writing.stream.close()
-    if writing.partial:
-        with suppress(OSError):
-            os.unlink(writing.partial)
+            os.unlink(partial)
+        raise
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from hetero_core.contract import Payload
 from hetero_core.devices.processors import count_processors
@@ -200,7 +200,7 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
     room = len(view) - _DIGEST_SIZE - start
     try:
         header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
     names = sorted(row.name for row in table)
     if len(set(names)) < len(names):
@@ -215,8 +215,7 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
             raise BlobDamagedError(f"{name}: {where} begins within the one before, which ends at {end}")
         end = row.offset + row.size
     sections = {row.name: view[start + row.offset : start + row.offset + row.size] for row in table}
-    code = tuple(row.name for row in table if row.is_code)
-    spare = tuple(row.name for row in table if row.is_spare)
+    code, spare = (tuple(row.name for row in table if getattr(row, mark)) for mark in ("code", "spare"))
     return header, table, Payload(sections, header.payload_version, code, spare=spare)
 
 
@@ -245,7 +244,7 @@ def _peek(section: Any) -> Payload | None:
     header_size = _HEAD.unpack_from(view)[3]
     try:
         return _parse("a section", view, header_size)[2]
-    except BlobDamagedError:
+    except BlobError:
         return None
 
 
@@ -273,14 +272,14 @@ class BlobHeader:
 
 @dataclass(frozen=True, slots=True)
 class SectionEntry:
-    """A section in the table: its offset from the end of the header, its size, and its digest in hex."""
+    """A section in the table: its offset from the end of the header, its size, its digest in hex, and its marks."""
 
     name: str
     offset: int
     size: int
-    digest: str
-    is_code: bool
-    is_spare: bool
+    digest: str = ""
+    code: bool = False
+    spare: bool = False
 
 
 def write_header(header: BlobHeader, table: list[dict[str, Any]]) -> bytes:
@@ -290,54 +289,29 @@ def write_header(header: BlobHeader, table: list[dict[str, Any]]) -> bytes:
 
 
 def read_header(text: bytes) -> tuple[BlobHeader, list[SectionEntry]]:
-    """Returns the header and the table of sections of a container. Raises: ValueError, RecursionError for a text that is no header."""
+    """Returns the header and the table of sections of a container.
+
+    Raises: ValueError, TypeError, KeyError, RecursionError for a text that is no header; an unknown field might forbid something.
+    """
     fields = json.loads(text)
-    table = [_read_row(row) for row in _take_field(fields, "sections", list)]
-    return _read_fields(fields), table
+    table = [_check_types(SectionEntry(**row)) for row in fields.pop("sections")]
+    names = {side: tuple(fields[side]) for side in ("inputs", "outputs")}
+    return _check_types(BlobHeader(**{**fields, **names})), table
 
 
-_KIND_OF_FIELD: Mapping[str, type] = {
-    **dict.fromkeys(("device", "distribution", "plugin_version", "core_version", "network", "fingerprint"), str),
-    "payload_version": int,
-    "inputs": list,
-    "outputs": list,
-    "config": dict,
-    "device_id": str,
-    "architecture": str,
-}
-_KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object"}
+Record = TypeVar("Record", BlobHeader, SectionEntry)
+_NAMES = "tuple[str, ...]"
+_KINDS: Mapping[Any, type] = {"str": str, "int": int, "bool": bool, _NAMES: tuple, "Mapping[str, Any]": dict}
 
 
-def _read_fields(fields: dict[str, Any]) -> BlobHeader:
-    """Raises: ValueError for a field that is missing, unknown or of another type."""
-    header_fields = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
-    if fields:
-        raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
-    for side in ("inputs", "outputs"):
-        if not all(isinstance(name, str) for name in header_fields[side]):
-            raise ValueError(f"its {side} are {header_fields[side]!r}; expected names")
-    return BlobHeader(**{**header_fields, "inputs": tuple(header_fields["inputs"]), "outputs": tuple(header_fields["outputs"])})
-
-
-def _read_row(row: Any) -> SectionEntry:
-    fields = dict(row) if isinstance(row, dict) else row
-    name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
-    is_code, is_spare, digest = fields.pop("code", False), fields.pop("spare", False), fields.pop("digest", "")
-    # An unknown mark might forbid something.
-    if fields or not isinstance(is_code, bool) or not isinstance(digest, str) or is_spare not in (False, is_code):
-        raise ValueError(
-            f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code, or code and spare"
-        )
-    return SectionEntry(name, offset, size, digest, is_code, bool(is_spare))
-
-
-def _take_field(fields: Any, name: str, kind: type) -> Any:
-    """Removes a field and returns it. Raises: ValueError if it is missing or of another type; a bool is no int."""
-    value = fields.pop(name, None) if isinstance(fields, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        # All faults of an untrusted header raise the same kind of error.
-        raise ValueError(f"its field '{name}' is {value!r:.60}; expected {_KIND_IN_WORDS[kind]}")  # noqa: TRY004  # see above
-    return value
+def _check_types(record: Record) -> Record:
+    """Returns a record. Raises: TypeError unless each of its fields has the declared type."""
+    for field in dataclasses.fields(record):
+        value: Any = getattr(record, field.name)
+        has_kind = type(value) is _KINDS[field.type]
+        if not has_kind or (field.type == _NAMES and not all(isinstance(name, str) for name in value)):
+            raise TypeError(f"its field '{field.name}' is {value!r:.60}; expected {field.type}")
+    return record
 
 
 PIECE_BYTES = 1 << 20

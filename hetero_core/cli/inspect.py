@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.answer import Announcer, Answer, follow, format_table
 from hetero_core.cli.options import Parser, add_repeated, add_shape_option, is_splitting, open_named_model, read_model, reshape
 from hetero_core.core import Core
-from hetero_core.devices.cures import describe_untaken
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 
 if TYPE_CHECKING:
@@ -191,6 +190,7 @@ def _format_device(row: Mapping[str, Any], nodes: int) -> str:
     return "\n".join(lines)
 
 
+_KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
 _SPLITTER = "HETERO"
 
 
@@ -243,11 +243,21 @@ def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> l
     devices, remaining = _cover(usable)
     if remaining:
         groups = _group_by_operator(network, remaining)
-        return [{"device": None, "nodes": list(names), "text": describe_untaken(network, names)} for names in groups]
+        return [{"device": None, "nodes": list(names), "text": _describe_untaken(network, names)} for names in groups]
     text = f"HETERO:{','.join(devices)} runs the model in parts"
     if _SPLITTER not in core.device_names:
         text += ", after: pip install hetero-hetero"
     return [{"device": f"HETERO:{','.join(devices)}", "text": text}]
+
+
+def _describe_untaken(network: Network, names: Sequence[str]) -> str:
+    """Returns a sentence on nodes that no installed device takes, and a possible cure."""
+    node = network.node(names[0])
+    if node.domain in _KNOWN_DOMAINS:
+        cure = "the plugin of another device may take it, and 'hetero query' shows every reason"
+    else:
+        cure = "it is a custom operator: make it known with Core.add_extension"
+    return f"no device takes '{names[0]}' ({node.operator}), {len(names)} of {len(network.nodes)} nodes; {cure}"
 
 
 def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -17,13 +17,11 @@ from hetero_core.devices.threads import (
     AUTO,
     EXCLUSIVE_KEY,
     HINT_KEY,
-    OLD_KEY,
     PRIORITY_KEY,
     REQUESTS_KEY,
     STREAMS_KEY,
     THREADS_KEY,
     THROUGHPUT,
-    multiply_streams,
 )
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
@@ -123,8 +121,6 @@ ALIASES: Mapping[str, str] = freeze_mapping(
         "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
         "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
         "GPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
-        # For reading and removing a value; `multiply_streams` converts a value that is set.
-        OLD_KEY: THREADS_KEY,
     }
 )
 
@@ -213,13 +209,9 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: 
 
 
 def _suggest_choice(value: Any, key: ConfigKey) -> str:
-    """Returns a suggestion for a text that is no choice: a choice with the same ending, or a similar choice."""
+    """Returns a suggestion for a text that is no choice."""
     texts = [choice for choice in key.choices if isinstance(choice, str)]
-    if not isinstance(value, str) or not texts:
-        return ""
-    word = value.strip().upper()
-    ending = [choice for choice in texts if word and (choice.endswith(f"_{word}") or word.endswith(f"_{choice}"))]
-    return f", did you mean '{ending[0]}'?" if len(ending) == 1 else suggest(word, texts)
+    return suggest(value.strip(), texts) if isinstance(value, str) else ""
 
 
 def _describe_wanted(key: ConfigKey) -> str:
@@ -311,7 +303,7 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
     converted: dict[str, Any] = {}
     owner = where or f"device {device}"
     require_mapping(config, owner)
-    for name, value in multiply_streams(config, device=device, where=where).items():
+    for name, value in config.items():
         known = resolve_key(name, keys, device=device, where=where)
         new = convert_value(known, keys[known], value, device=device, where=where)
         if known in converted and converted[known] != new:

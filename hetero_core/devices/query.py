@@ -13,8 +13,11 @@ from hetero_core.contract import DeviceName, QueryResult, freeze_mapping
 from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
 
-GENERAL_CURE = "Add a device that takes them to a HETERO list, as in 'HETERO:GPU,CPU', or give the operator as an extension."
-"""The advice if no installed device is known to take the nodes."""
+GENERAL_CURE = (
+    "'hetero inspect MODEL' names the installed devices that take them: add one to a HETERO list, as in 'HETERO:GPU,CPU', or give the "
+    "operator as an extension."
+)
+"""The advice for nodes that a device refuses."""
 Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
 

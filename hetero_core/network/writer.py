@@ -19,7 +19,7 @@ import numpy as np
 
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
-from hetero_core.files import replace_file, replace_files
+from hetero_core.files import replace_file
 from hetero_core.network import attributes as kinds
 from hetero_core.network.affinity import AFFINITY_KEY
 from hetero_core.network.arrays import bytes_of_array
@@ -262,7 +262,7 @@ def write_network(
     annotate(model)
     content = _serialize(model, network)
     # The weights first: a model is never without them.
-    with replace_files(path + ".data", path) as (weights, file):
+    with replace_file(path) as file, replace_file(path + ".data") as weights:
         outside.copy_to_file(weights)
         file.write(content)
 

@@ -5,7 +5,7 @@ The pass computes nothing itself: the device gives the function, so that a folde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -16,7 +16,7 @@ import numpy as np
 from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import shape_of, sizes_of
+from hetero_core.network.types import sizes_of
 
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
 """Computes a node from the arrays of its inputs, None if absent; returns arrays by position, None if it cannot."""
@@ -106,12 +106,6 @@ def fold_node(
         return {node.outputs[0]: Initializer.of_array(np.array(prod(sizes) if node.op_type == "Size" else part, np.int64))}
     if any(name and name not in constants for name in node.inputs):
         return None
-    shapes = [constants[name].shape if name else None for name in node.inputs]
-    output_type = type_of(node.outputs[0]) if node.outputs and node.outputs[0] else None
-    count = prod(size for size in shape_of(output_type) or () if isinstance(size, int))
-    # A window of 2**40 elements takes too long.
-    if bound_reads(node, shapes, count) // READS_OF_A_BYTE > room:
-        return None
     inputs = tuple(constants[name].array if name else None for name in node.inputs)
     results = evaluate(node, inputs)
     arrays = {} if results is None else {name: array for name, array in zip(node.outputs, results, strict=False) if name}
@@ -156,52 +150,3 @@ def drop_unread(network: Network) -> Network:
     if len(read_nodes) == len(network.nodes) and len(initializers) == len(network.initializers):
         return network
     return replace(network, nodes=tuple(reversed(read_nodes)), initializers=MappingProxyType(initializers))
-
-
-# Elements that operators read many times: a hundred bytes can say how to slide a window of 2**40 elements over a constant.
-
-InputShapes = Sequence[tuple[int, ...] | None]
-"""The shapes of the inputs, None for an absent input or an unknown shape."""
-
-READS_OF_A_BYTE = 64
-"""As many reads count as a byte: 128 MiB of them take some seconds of a processor."""
-
-_WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "DeformConv", "QLinearConv"})
-_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
-
-READING_OPERATORS = _WINDOWS | _CONVOLUTIONS | _PRODUCTS | {"ConvTranspose", "Einsum"}
-
-
-def bound_reads(node: Node, shapes: InputShapes, made: int) -> int:
-    """Returns about how many elements a node reads to make `made` of them; 0 for an operator that reads each once or a few times."""
-    if node.domain:
-        return 0
-    first, second = (shapes[index] if index < len(shapes) else None for index in (0, 1))
-    if node.op_type in _WINDOWS:
-        elements: int = prod(node.attributes.get("kernel_shape", ()))
-        return made * abs(elements)
-    if node.op_type in _PRODUCTS and first:
-        return made * max(first)
-    if node.op_type in _CONVOLUTIONS:
-        weights = shapes[3] if node.op_type == "QLinearConv" and len(shapes) > 3 else second
-        return made * prod(weights[1:]) if weights else 0
-    if node.op_type == "ConvTranspose" and first and second:
-        return prod(first) * prod(second[1:])
-    if node.op_type == "Einsum":
-        return _multiply_letters(node.attributes.get("equation", ""), shapes)
-    return 0
-
-
-def _multiply_letters(equation: object, shapes: InputShapes) -> int:
-    """Returns the product of the sizes of all letters; the elements of all inputs together if the equation leaves axes out."""
-    text = equation.decode() if isinstance(equation, bytes) else str(equation)
-    terms = text.replace(" ", "").partition("->")[0].split(",")
-    known = [shape or () for shape in shapes]
-    if "." in text or [len(term) for term in terms] != [len(shape) for shape in known]:
-        return prod(max(prod(shape), 1) for shape in known)
-    size_of_letter: dict[str, int] = {}
-    for term, shape in zip(terms, known, strict=True):
-        for letter, size in zip(term, shape, strict=True):
-            size_of_letter[letter] = max(size, size_of_letter.get(letter, 1))
-    return prod(size_of_letter.values())

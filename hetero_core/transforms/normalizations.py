@@ -1,4 +1,4 @@
-"""Passes that fuse the written-out forms of a normalization: LayerNormalization, RMSNormalization, Softmax.
+"""Passes that fuse the written-out forms of a normalization: LayerNormalization, RMSNormalization.
 
 All are float32. The result is an ONNX operator of the version that introduced it.
 """
@@ -23,19 +23,13 @@ from hetero_core.transforms.matching import (
     read_shape,
 )
 
-_SOFTMAX = 13
 _X, _SCALE, _BIAS = AnyValue("x"), Constant("scale"), Constant("bias")
-
-
-def _reduces_one_axis(network: Network, node: Node) -> bool:
-    axes = read_axes(network, node)
-    is_whole = not node.attributes.get("keepdims", 1) or node.attributes.get("noop_with_empty_axes", 0)
-    return not is_whole and axes is not None and len(axes) == 1
 
 
 def _reduces_last_axis(network: Network, node: Node) -> bool:
     shape = read_shape(network, node.inputs[0])
-    return shape is not None and _reduces_one_axis(network, node) and read_axes(network, node) in ((-1,), (len(shape) - 1,))
+    is_whole = not node.attributes.get("keepdims", 1) or node.attributes.get("noop_with_empty_axes", 0)
+    return not is_whole and shape is not None and read_axes(network, node) in ((-1,), (len(shape) - 1,))
 
 
 def _mean(value: Pattern) -> Op:
@@ -75,14 +69,6 @@ def fuse_rms_normalization(network: Network) -> Network:
     return fuse_patterns(network, _RMS_RULES)
 
 
-def fuse_softmax(network: Network) -> Network:
-    """Returns the network with exp(x - max) / sum(exp(x - max)) along an axis as a Softmax node.
-
-    Without the maximum the quotient overflows earlier than Softmax; that form stays.
-    """
-    return fuse_patterns(network, _SOFTMAX_RULES)
-
-
 def _build_normalization(op_type: str, since: int, network: Network, match: Found, node: Node) -> Node | None:
     """Returns the node if scale and bias have a number for each element of the last axis."""
     parameters = tuple(match.values[name] for name in ("scale", "bias") if name in match.values)
@@ -96,22 +82,9 @@ def _build_normalization(op_type: str, since: int, network: Network, match: Foun
     return Node(node.name, op_type, (match.values["x"], *parameters), node.outputs, "", since, since, attributes)
 
 
-def _build_softmax(network: Network, match: Found, node: Node) -> Node | None:
-    shape = read_shape(network, match.values["x"])
-    reductions = [matched_node for matched_node in match.nodes if matched_node.op_type in ("ReduceMax", "ReduceSum")]
-    if not shape:
-        return None
-    axes = {axis % len(shape) for matched_node in reductions for axis in read_axes(network, matched_node) or ()}
-    if len(axes) != 1:
-        return None
-    return Node(node.name, "Softmax", (match.values["x"],), node.outputs, "", _SOFTMAX, _SOFTMAX, {"axis": axes.pop()})
-
-
 _BUILD_LAYER = partial(_build_normalization, "LayerNormalization", 17)
 _BIASED = op("Add", op("Mul", _X, _FACTOR), op("Sub", _BIAS, op("Mul", _mean(_X), _FACTOR)))
 _LAYER_RULES = [Rule(one_of(op("Add", _SCALED, _BIAS), _BIASED), _BUILD_LAYER)]
 _UNBIASED_LAYER_RULES = [Rule(_SCALED, _BUILD_LAYER)]
 _RMS = one_of(op("Mul", _RMS_NORMALIZED, _SCALE), op("Mul", _X, op("Mul", _RMS_INVERSE, _SCALE)))
 _RMS_RULES = [Rule(_RMS, partial(_build_normalization, "RMSNormalization", 23))]
-_EXPONENTIALS = op("Exp", op("Sub", _X, Op("ReduceMax", (_X,), _reduces_one_axis)))
-_SOFTMAX_RULES = [Rule(op("Div", _EXPONENTIALS, Op("ReduceSum", (_EXPONENTIALS,), _reduces_one_axis)), _build_softmax)]

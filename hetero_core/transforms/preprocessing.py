@@ -8,7 +8,7 @@ runs them, a split may place them and a device may fuse them. Formula: y = (pad(
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -20,9 +20,9 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, 
 from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import Network
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import Dimension, TensorType, ValueSpec
+from hetero_core.network.types import Dimension, TensorType, ValueSpec, merge_types
 from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
-from hetero_core.transforms.resampling import MODES, add_resize
+from hetero_core.transforms.resampling import add_resize
 
 CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
     {
@@ -106,6 +106,8 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     _add_crop(chain, crop, where)
     chain.transpose(order)
     _add_arithmetic(chain, info, model_layout, target_type, inner, pad, where)
+    if merge_types(chain.type, target_type) is None:
+        raise _refuse_shape(shape, layout, target_type, f"it becomes {chain.type}", where)
     return chain, layout
 
 
@@ -133,7 +135,7 @@ def _add_arithmetic(
         chain.cast("float64" if model_type.dtype == "float64" else "float32")
     if info.resize is not None:
         add_resize(chain, info.resize, layout, inner.shape, where)
-    _add_pad(chain, pad, info, model_type.shape)
+    _add_pad(chain, pad, info, len(layout))
     for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
         if numbers is not None:
             purpose = "mean" if op_type == "Sub" else "scale"
@@ -182,51 +184,26 @@ def _find_given_shape(
     model: list[Dimension] = [None] * len(order)
     for axis, source in enumerate(order):
         model[source] = inner.shape[axis]
-    free = {axis for axis, letter in enumerate(layout) if letter in "HW"} if info.resize is not None else set()
-    if info.resize is not None and info.resize not in MODES:
-        raise InvalidNetworkError(
-            f"{where}: there is no resize '{info.resize}'{suggest(info.resize, MODES) or ';'} expected one of {enumerate_choices(MODES)}"
-        )
+    open_axes = {*crop, *(axis for axis, letter in enumerate(layout) if letter in "HW" and info.resize is not None)}
     if _is_planar(info):
-        is_open = bool(free or crop)
-        plane = _find_plane(
-            info.shape, (model[0], None if is_open else model[1], model[2]) if len(model) == 4 else (None,) * 3, layout, where
-        )
-        image = _find_cropped((plane[0], plane[1] * 2 // 3, plane[2], 3), crop, where)
-        _check_sizes(info, image, model, free, layout, where)
-        return plane
+        image = (model[0], None if open_axes else model[1], model[2]) if len(model) == 4 else (None,) * 3
+        return _find_plane(info.shape, image, layout, where)
     if channels is not None:
         model[layout.index("C")] = channels[0]
-    if info.shape is None:
-        return tuple(None if axis in free or axis in crop else size for axis, size in enumerate(model))
-    _check_sizes(
-        info,
-        _find_cropped(tuple(info.shape), crop, where) if len(info.shape) == len(model) else info.shape,
-        model,
-        free,
-        layout,
-        where,
-    )
-    return tuple(
-        expected if size is None and axis not in free and axis not in crop else size
-        for axis, (size, expected) in enumerate(zip(info.shape, model, strict=True))
-    )
-
-
-def _check_sizes(
-    info: InputInfo, shape: Sequence[Dimension], model: Sequence[Dimension], free: Collection[int], layout: str, where: str
-) -> None:
-    """Raises InvalidNetworkError if sizes that no step changes differ from those of the model."""
-    problem = "" if len(shape) == len(model) else f"it has {len(shape)} axes instead of {len(model)}"
-    for axis, (size, expected) in enumerate(zip(shape, model, strict=False)):
-        if axis not in free and isinstance(size, int) and isinstance(expected, int) and size != expected:
-            problem = problem or f"axis {layout[axis]} has {size} instead of {expected}"
-    if problem:
-        advice = "; resize='bilinear' would bring height and width to the model's" if info.resize is None and "H" in layout else ""
-        raise InvalidNetworkError(
-            f"{where}: an array of shape {list(shape)} in layout {layout} does not fit the model's {TensorType(None, tuple(model))}: "
-            f"{problem}{advice}".replace("unknown[", "[")
+    known = [None if axis in open_axes else size for axis, size in enumerate(model)]
+    given = known if info.shape is None else info.shape
+    if len(given) != len(known):
+        raise _refuse_shape(
+            given, layout, TensorType(None, inner.shape), f"it has {len(given)} axes instead of {len(known)}", where
         )
+    return tuple(expected if size is None else size for size, expected in zip(given, known, strict=True))
+
+
+def _refuse_shape(shape: Sequence[Dimension], layout: str, model_type: TensorType, problem: str, where: str) -> InvalidNetworkError:
+    return InvalidNetworkError(
+        f"{where}: an array of shape {list(shape)} in layout {layout} does not fit the model's {model_type}: {problem}; "
+        "resize='bilinear' would bring height and width to the model's".replace("unknown[", "[")
+    )
 
 
 def _read_numbers(
@@ -319,14 +296,17 @@ def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], 
     return tuple(inner)
 
 
-def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], info: InputInfo, sizes: Sequence[Dimension]) -> None:
+def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], info: InputInfo, rank: int) -> None:
     """Adds a Pad."""
     if pad:
-        sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(sizes))]
+        sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(rank)]
         inputs = [chain.hold("pads", np.asarray(sides, np.int64))]
         if info.pad_mode == "constant":
             inputs.append(chain.hold("pad_value", np.asarray(info.pad_value, numpy_dtype(chain.dtype))))
-        chain.add("Pad", *inputs, shape=tuple(sizes), attributes={"mode": info.pad_mode})
+        padded = [
+            size + sum(pad.get(axis, (0, 0))) if isinstance(size, int) else size for axis, size in enumerate(chain.shape or ())
+        ]
+        chain.add("Pad", *inputs, shape=tuple(padded), attributes={"mode": info.pad_mode})
 
 
 # Pictures of cameras in a plane of bytes, NV12 and I420. The plane is (N, 3/2 H, W, 1): the brightness of each pixel, then the two

@@ -88,18 +88,6 @@ def test_old_names_and_values_are_taken_by_core_and_network(read: Callable[..., 
             loaded.get_config("CPU_THREADS")
 
 
-def test_old_name_of_threads_per_stream_is_set_read_and_reset(read: Callable[..., Network]) -> None:
-    with Core() as core:
-        loaded = core.load_network(read(TEXT), "CPU", {"CPU_THREADS_PER_STREAM": "1", "CPU_THROUGHPUT_STREAMS": 2})
-        names = ("cpu_threads_per_stream", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
-        assert [loaded.get_config(name) for name in names] == [1, 2, 2]
-        before = core.get_config("CPU", "INFERENCE_NUM_THREADS")
-        core.set_config({"CPU_THREADS_PER_STREAM": 1}, "CPU")
-        assert [core.get_config("CPU", name) for name in names] == [1, 1, 1]
-        core.set_config({"CPU_THREADS_PER_STREAM": None}, "CPU")
-        assert core.get_config("CPU", "INFERENCE_NUM_THREADS") == core.get_config("CPU", "CPU_THREADS_PER_STREAM") == before
-
-
 def test_configuration_must_be_a_mapping(read: Callable[..., Network]) -> None:
     with Core() as core:
         loaded = core.load_network(read(TEXT), "CPU")
@@ -123,11 +111,6 @@ def test_configuration_must_be_a_mapping(read: Callable[..., Network]) -> None:
         ):  # type: ignore[dict-item]  # the mistake
             with pytest.raises(ConfigKeyError, match="has no configuration key"):
                 ask()
-
-
-def test_old_spelling_of_a_priority_suggests_the_new_spelling(read: Callable[..., Network]) -> None:
-    with Core() as core, pytest.raises(ConfigValueError, match="got 'MODEL_PRIORITY_HIGH', did you mean 'HIGH'"):
-        core.set_config({"MODEL_PRIORITY": "MODEL_PRIORITY_HIGH"}, "CPU")
 
 
 def test_undefined_hint_means_a_single_stream(read: Callable[..., Network]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_core.files import replace_file, replace_files
+from hetero_core.files import replace_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="permissions, links and pipes of POSIX")
 
@@ -47,28 +47,9 @@ def test_failed_block_changes_no_file_and_leaves_no_file(tmp_path: Path, error: 
     assert list_contents(tmp_path) == {"x": b"old"}
 
 
-def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.write_bytes(b"old")
-    # The second file cannot be renamed: its path is a folder.
-    second.mkdir()
-    with pytest.raises(IsADirectoryError, match=f"Is a directory: '{second}'"), replace_files(first, second):
+def test_folder_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=f"Is a directory: '{tmp_path}'"), replace_file(tmp_path):
         pytest.fail("a folder was opened")
-    second.rmdir()
-
-    def write_half() -> None:
-        with replace_files(first, second) as (first_stream, second_stream):
-            first_stream.write(b"new")
-            second_stream.write(b"new")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_half()
-    assert list_contents(tmp_path) == {"first": b"old"}
-    with replace_files(first, second) as (first_stream, second_stream):
-        first_stream.write(b"1")
-        second_stream.write(b"2")
-    assert list_contents(tmp_path) == {"first": b"1", "second": b"2"}
 
 
 def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:

@@ -156,11 +156,11 @@ def test_region_of_interest_is_a_view_of_the_caller_s_array(core: Core) -> None:
     [
         ({"color": "NV12->RGB", "shape": (1, 35, 30, 1)}, r"arrays in layout='NHWC' of the shape \(N, 3/2 height, width, 1\)"),
         ({"color": "NV12->RGB", "layout": "NCHW"}, "in layout NCHW"),
-        ({"color": "NV12->RGB", "shape": (1, 36, 32, 1)}, "axis W has 32 instead of 30"),
+        ({"color": "NV12->RGB", "shape": (1, 36, 32, 1)}, r"it becomes float32\[1,3,24,32\]"),
         ({"color": "NV21->RGB"}, "no change of colors 'NV21->RGB', did you mean 'NV12->RGB'"),
         ({"crop": {"C": (0, 1)}}, "crop has the axis 'C'; the axes that it can have in layout NHWC are H, W"),
         ({"crop": {"H": (0, 50)}, "shape": (1, 40, 30, 3)}, "crop takes 0 to 50 out of 40 pixels"),
-        ({"crop": {"H": (0, 23)}, "shape": (1, 40, 30, 3)}, "axis H has 23 instead of 24"),
+        ({"crop": {"H": (0, 23)}, "shape": (1, 40, 30, 3)}, r"it becomes float32\[1,3,23,30\]"),
         ({"crop": {"H": (1,)}}, r"crop has \(1,\) for the axis H; expected begin and end"),
         ({"pad": {"W": (20, 10)}}, "pad has 20 and 10 pixels; the model's axis has 30 in all"),
         ({"pad": {"W": (-1, 0)}}, r"pad has \(-1, 0\) for the axis W; expected two numbers of pixels, 0 or more"),

@@ -105,7 +105,6 @@ def test_inspect_says_why_a_file_does_not_fit(blob: str, capsys: pytest.CaptureF
     assert main(["compile", "--inspect", blob, "-d", "CPU", "--json"]) == 0
     check = json.loads(capsys.readouterr().out)["check"]
     assert check["answer"] == "does not fit"
-    assert [part["answer"] for part in check["parts"]] == ["fits", "fits", "fits"]
 
 
 def test_pin_shapes_what_is_compiled(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

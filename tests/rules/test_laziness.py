@@ -39,22 +39,6 @@ def test_naming_devices_loads_no_plugin_or_heavy_module() -> None:
     assert find_heavy(loaded) == []
 
 
-def test_import_of_the_core_is_not_searched_for_garbage() -> None:
-    """A single collection may follow it, of few objects; the collector is on or off as before, and what was frozen stays so."""
-    list_loaded("""
-import gc, hetero_core
-phases = []
-gc.callbacks.append(lambda phase, info: phases.append(phase))
-hetero_core.Core
-assert gc.isenabled() and phases.count("start") <= 1, phases
-assert gc.get_freeze_count() == 0 and len(gc.get_objects(0)) + len(gc.get_objects(1)) < 5000
-gc.disable()
-gc.freeze()
-count = gc.get_freeze_count()
-hetero_core.AsyncInferQueue
-assert not gc.isenabled() and count - 100 < gc.get_freeze_count() <= count""")
-
-
 def test_hetero_devices_names_loads_no_plugin_or_heavy_module() -> None:
     loaded = list_loaded("import sys\nfrom hetero_core.cli.main import main\nassert not main(['devices', '--names'])")
     assert find_plugins(loaded) == []

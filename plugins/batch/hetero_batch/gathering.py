@@ -2,8 +2,7 @@
 
 A batch begins when it is full, when its first request has waited for the timeout, or when no further request can come because all
 existing requests wait in it. While the device is busy, requests gather. After a failed batch, its requests run again separately, so
-that only the request that caused the failure fails. A single thread watches the time while requests wait, and ends after a second
-without requests.
+that only the request that caused the failure fails. A timer watches the time while requests wait.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ from typing import Any
 
 from hetero_core.contract import Done, RunContext
 from hetero_core.errors import ClosedError, RequestCancelledError
-
-_IDLE_SECONDS = 1.0
-"""Seconds that the watching thread stays without anything to watch; starting a thread takes some 50 us."""
 
 
 class BatchTicket:
@@ -59,23 +55,24 @@ class Gatherer:
         self.slots = slots
         self._seconds = seconds
         self._title = title
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._groups: dict[Hashable, _Group] = {}
         self._single: deque[BatchTicket] = deque()
         self._running = 0
         self._requests: weakref.WeakSet[object] = weakref.WeakSet()
-        self._is_watched = self._is_closed = False
+        self._timer: threading.Timer | None = None
+        self._is_closed = False
         self._here = _BeginningFlag()
         self.batches: dict[int, int] = {}
 
     def know(self, request: object) -> None:
         """Counts a request as expected, for as long as it is alive."""
-        with self._changed:
+        with self._lock:
             self._requests.add(request)
 
     def add(self, ticket: BatchTicket, *, alone: bool = False) -> None:
         """Takes a request; with `alone` it is run by itself. Raises: ClosedError."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise ClosedError(f"{self._title}: the network is closed; load it again")
             if alone:
@@ -92,12 +89,11 @@ class Gatherer:
 
     def close(self) -> None:
         """Takes no more requests; waiting requests end as cancelled."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             dropped = [*self._single, *(ticket for group in self._groups.values() for ticket in group.tickets)]
             self._single.clear()
             self._groups.clear()
-            self._changed.notify_all()
         for ticket in dropped:
             ticket.done(None, RequestCancelledError(f"{self._title}: the network was closed before the request began"))
 
@@ -122,7 +118,7 @@ class Gatherer:
             end(None, error)
 
     def _take_batch(self) -> list[BatchTicket] | None:
-        with self._changed:
+        with self._lock:
             if self._running >= self.slots:
                 return None
             batch = [self._single.popleft()] if self._single else self._take_group()
@@ -153,31 +149,21 @@ class Gatherer:
         return None
 
     def _watch(self) -> None:
-        """Has a thread watch the time, if a request waits for it."""
-        if not self._groups or self._is_closed:
-            return
-        if self._is_watched:
-            self._changed.notify_all()
-            return
-        self._is_watched = True
-        threading.Thread(target=_watch_time, args=(weakref.ref(self),), name=f"hetero-{self._title} timeout", daemon=True).start()
+        """Starts a timer for the request that waits longest; a timer that runs already ends before."""
+        if self._groups and self._timer is None:
+            seconds = min(group.expires for group in self._groups.values()) - monotonic()
+            self._timer = threading.Timer(min(max(seconds, 0), threading.TIMEOUT_MAX), self._end_wait)
+            self._timer.name, self._timer.daemon = f"hetero-{self._title} timeout", True
+            self._timer.start()
 
-    def wait_for_expiry(self) -> bool:
-        """Waits until a group expires, or something changes; False if the thread that watches is to end."""
-        with self._changed:
-            first = min((group.expires for group in self._groups.values()), default=None)
-            is_full = self._running >= self.slots
-            seconds = _IDLE_SECONDS if first is None or is_full else max(first - monotonic(), 0)
-            was_notified = self._changed.wait(seconds) if seconds > 0 else True
-            if self._is_closed or (first is None and not was_notified and not self._groups):
-                self._is_watched = False
-                return False
+    def _end_wait(self) -> None:
+        with self._lock:
+            self._timer = None
         self._advance()
-        return True
 
     def _end(self, batch: list[BatchTicket], outputs: Any, error: BaseException | None) -> None:
         again = error is not None and len(batch) > 1 and isinstance(error, Exception)
-        with self._changed:
+        with self._lock:
             self._running -= 1
             again = again and not self._is_closed
             if again:
@@ -187,14 +173,6 @@ class Gatherer:
             return
         for place, ticket in enumerate(batch):
             ticket.done(None if error is not None else tuple(values[place] for values in outputs), error)
-
-
-def _watch_time(gatherer: weakref.ref[Gatherer]) -> None:
-    while True:
-        owner = gatherer()
-        if owner is None or not owner.wait_for_expiry():
-            return
-        del owner
 
 
 class _BeginningFlag(threading.local):

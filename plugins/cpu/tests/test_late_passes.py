@@ -17,7 +17,6 @@ LATE = {apply.name: apply for apply in (*PASSES, *PASSES_OF_SHAPES) if isinstanc
 RULES = {
     "fuse_layer_normalization": [*normalizations._LAYER_RULES, *normalizations._UNBIASED_LAYER_RULES],
     "fuse_rms_normalization": normalizations._RMS_RULES,
-    "fuse_softmax": normalizations._SOFTMAX_RULES,
     "fuse_gelu": activations._GELU_RULES,
     "fuse_swish": activations._SWISH_RULES,
     "fuse_hard_swish": [*activations._HARD_SWISH_RULES, *activations._HARD_SIGMOID_RULES],

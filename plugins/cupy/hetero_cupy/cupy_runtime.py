@@ -17,7 +17,6 @@ import numpy as np
 
 from hetero_core.blobs.store import open_private_folder
 from hetero_core.errors import DeviceUnavailableError
-from hetero_cupy.runtime import CardFacts
 
 _CACHE_VARIABLE = "CUPY_CACHE_DIR"
 
@@ -33,7 +32,7 @@ def open_cupy(name: str) -> CupyRuntime:
         import cupy  # heavy, and not a dependency: which distribution fits depends on the driver
     except ImportError as error:
         raise DeviceUnavailableError(f"device {name} is not available: {explain_import(error)}") from error
-    reason = explain_facts(find_facts(cupy, lambda: _run_first_kernel(cupy)))
+    reason = find_fault(cupy, lambda: _run_first_kernel(cupy))
     if reason is not None:
         raise DeviceUnavailableError(f"device {name} is not available: {reason}")
     return CupyRuntime(cupy)
@@ -46,6 +45,17 @@ def _run_first_kernel(cupy: Any) -> None:
             doubled = double(cupy.arange(4, dtype=np.float32)).get().tolist()
         if doubled != [0.0, 2.0, 4.0, 6.0]:
             raise RuntimeError(f"card {index} answered {doubled}, expected [0.0, 2.0, 4.0, 6.0]")
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """Facts about a card, known before the first run. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
+    `uuid` its driver's identifier, 32 hexadecimal digits, "" if unknown."""
+
+    full_name: str
+    capability: str
+    memory_bytes: int
+    uuid: str = ""
 
 
 class CupyRuntime:
@@ -62,7 +72,11 @@ class CupyRuntime:
 
 
 class CupyCard:
-    """One card, with the arrays that CuPy keeps on it."""
+    """One card, with the arrays that CuPy keeps on it. Safe for threads.
+
+    All further code of the plugin knows a card through these methods only, so that a card of make-believe can take its place in tests.
+    `memory` is the name of its memory in a ValueSpec, `xp` the namespace of arrays, which never reads from the card by itself.
+    """
 
     def __init__(self, cupy: Any, index: int) -> None:
         self.xp = cupy
@@ -79,7 +93,7 @@ class CupyCard:
         )
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
-        """Returns a copy on the host."""
+        """Returns a copy on the host; the array is complete by then."""
         with self.xp.cuda.Device(self._index):
             copied: np.ndarray[Any, Any] = array.get()
         return copied
@@ -169,63 +183,35 @@ def read_utilisation(bus_id: str) -> int | None:
 INSTALL = "pip install 'hetero-cupy[cuda12]' for a driver of CUDA 12, 'hetero-cupy[cuda13]' for one of CUDA 13 or later"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Versions as CUDA numbers them (12090 is 12.9), 0 for no driver. A text is the error, "" without an error."""
-
-    driver: int = 0
-    runtime: int = 0
-    cards: int = 0
-    count_error: str = ""
-    nvrtc_error: str = ""
-    kernel_error: str = ""
-
-
-def find_facts(cupy: Any, run_kernel: Callable[[], None]) -> Facts:
-    """Returns the findings up to the first missing part, since the rest would fail for that reason."""
+def find_fault(cupy: Any, run_kernel: Callable[[], None]) -> str | None:
+    """Returns the first missing part and its remedy; None if nothing is missing. Versions are as CUDA numbers them: 12090 is 12.9."""
     runtime = cupy.cuda.runtime
     driver, version = runtime.driverGetVersion(), runtime.runtimeGetVersion()
-    if not driver or driver // 1000 < version // 1000:
-        return Facts(driver, version)
-    cards, count_error = _try(runtime.getDeviceCount)
-    if not cards:
-        return Facts(driver, version, 0, count_error)
-    _, nvrtc_error = _try(cupy.cuda.nvrtc.getVersion)
-    kernel_error = "" if nvrtc_error else _try(run_kernel)[1]
-    return Facts(driver, version, cards, "", nvrtc_error, kernel_error)
-
-
-def _try(call: Callable[[], Any]) -> tuple[Any, str]:
-    try:
-        return call(), ""
-    except Exception as error:  # noqa: BLE001  # whatever it is becomes a part of the reason that the user reads
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def explain_facts(facts: Facts) -> str | None:
-    """Returns the missing part and its remedy; None if nothing is missing."""
-    if not facts.driver:
+    if not driver:
         return (
             "CuPy finds no NVIDIA driver; install the driver of the card, or, in a container, start it with access to the card "
             "(docker run --gpus all)"
         )
-    if facts.driver // 1000 < facts.runtime // 1000:
+    if driver // 1000 < version // 1000:
         return (
-            f"the driver is too old: it is for CUDA {_show(facts.driver)} and this CuPy for CUDA {_show(facts.runtime)}; install a newer "
+            f"the driver is too old: it is for CUDA {_show(driver)} and this CuPy for CUDA {_show(version)}; install a newer "
             f"driver, or the CuPy that fits: {INSTALL}"
         )
-    if not facts.cards:
-        error = f" ({facts.count_error})" if facts.count_error else ""
-        return f"there is a driver and no card{error}; look at nvidia-smi, and at the environment variable CUDA_VISIBLE_DEVICES"
-    if facts.nvrtc_error:
-        return (
-            f"NVRTC, with which CuPy compiles kernels, cannot be loaded ({facts.nvrtc_error}); "
-            f"pip install nvidia-cuda-nvrtc-cu{facts.runtime // 1000} for CUDA 12, nvidia-cuda-nvrtc for later ones"
-        )
-    if facts.kernel_error:
-        return (
-            f"the card did not run a first kernel ({facts.kernel_error}); look at nvidia-smi, and whether the CuPy fits: {INSTALL}"
-        )
+    calls = (
+        (runtime.getDeviceCount, "there is a driver and no card{}; look at nvidia-smi, and at the variable CUDA_VISIBLE_DEVICES"),
+        (
+            cupy.cuda.nvrtc.getVersion,
+            "NVRTC, with which CuPy compiles kernels, cannot be loaded{}; "
+            f"pip install nvidia-cuda-nvrtc-cu{version // 1000} for CUDA 12, nvidia-cuda-nvrtc for later ones",
+        ),
+        (run_kernel, f"the card did not run a first kernel{{}}; look at nvidia-smi, and whether the CuPy fits: {INSTALL}"),
+    )
+    for call, reason in calls:
+        try:
+            if call() == 0:
+                return reason.format("")
+        except Exception as error:  # noqa: BLE001  # whatever it is becomes a part of the reason that the user reads
+            return reason.format(f" ({type(error).__name__}: {' '.join(str(error).split())[:300]})")
     return None
 
 

@@ -1,6 +1,6 @@
 """The GPU device: the kernels toolkit on a card's arrays. One table answers the query and runs the network.
 
-Knows cards through `runtime` alone, so that the same code runs with CuPy and on cards of make-believe.
+Knows cards through `CupyCard` alone, so that the same code runs on cards of make-believe.
 """
 
 from __future__ import annotations
@@ -9,24 +9,28 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.contract import BlobCheck, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.kernels.registry import find_kernel, find_refusals
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.transforms.activations import fuse_gelu
+from hetero_core.transforms.affine import fold_affines
+from hetero_core.transforms.constants import fold_constants
+from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
+from hetero_core.transforms.normalizations import fuse_layer_normalization
+from hetero_core.transforms.rewrite import run_passes
+from hetero_cupy.cupy_runtime import CupyCard, CupyRuntime
 from hetero_cupy.executable import GpuExecutable
-from hetero_cupy.namespace import ATOMIC_DTYPES, ATOMIC_REDUCTIONS, DTYPES, SMALL
-from hetero_cupy.precision import prepare_network
-from hetero_cupy.runtime import Card, Runtime
+from hetero_cupy.namespace import ATOMIC_DTYPES, ATOMIC_REDUCTIONS, DTYPES
 
-PRECISION_KEY = "INFERENCE_PRECISION_HINT"
-
-VERSION = 3
-"""Of blobs: the sections of `pack_network` with the prepared network, and `_IDENTITY`. Versions 1 and 2 are refused."""
+VERSION = 4
+"""Of blobs: the sections of `pack_network` with the prepared network, and `_IDENTITY`. Earlier versions are refused."""
 _IDENTITY = "gpu identity"
 _AMPERE = 8
 
@@ -34,25 +38,13 @@ _AMPERE = 8
 class GpuDevice:
     """One object per Core and registered name; the cards of its runtime are its ids."""
 
-    def __init__(self, name: str, runtime: Runtime) -> None:
+    def __init__(self, name: str, runtime: CupyRuntime) -> None:
         self._name = name
         self._runtime = runtime
         self._extensions: dict[tuple[str, str], Extension] = {}
 
-    def _card(self, device: DeviceName) -> Card:
+    def _card(self, device: DeviceName) -> CupyCard:
         return self._runtime.cards()[int(device.id or 0)]
-
-    @hookimpl
-    def config_keys(self) -> Mapping[str, ConfigKey]:
-        """The configuration keys of GPU: the precision of float32."""
-        precision = ConfigKey(
-            str,
-            None,
-            "What float32 is computed in. f16 and bf16 keep most values in 16 bits; tf32 allows CuPy to round the factors of products, "
-            "which it does if the environment variable CUPY_TF32 is 1.",
-            choices=("bf16", "f16", "f32", "tf32"),
-        )
-        return {PRECISION_KEY: precision}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -82,40 +74,30 @@ class GpuDevice:
         return answer_query(device, network, find_card_refusals(network, self._extensions))
 
     @hookimpl
-    def load_network(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
-    ) -> Executable:
+    def load_network(self, device: DeviceName, network: Network, query: QueryResult | None) -> Executable:
         """Writes the weights to the card and binds the kernels."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
-        return self._compile(device, prepare_network(network, precision=read_precision(config)), config)
+        return self._compile(device, prepare_network(network))
 
-    def _compile(self, device: DeviceName, prepared: Network, config: Mapping[str, Any]) -> GpuExecutable:
-        return GpuExecutable(
-            prepared,
-            self._card(device),
-            precision=read_precision(config),
-            extensions=self._extensions,
-            where=f"network '{prepared.name}' on {device}",
-        )
+    def _compile(self, device: DeviceName, prepared: Network) -> GpuExecutable:
+        where = f"network '{prepared.name}' on {device}"
+        return GpuExecutable(prepared, self._card(device), extensions=self._extensions, where=where)
 
     @hookimpl
     def export_network(self, device: DeviceName, executable: GpuExecutable) -> Payload:
-        """The prepared network, its weights read back from the card, and the card and library that it is for.
+        """The prepared network, and the card and library that it is for.
 
         Compiled kernels stay in the user's own folder.
         """
-        identity = json.dumps(self._identify(executable.card, executable.precision)).encode()
-        sections = pack_network(executable.network)
-        for constant in executable.network.initializers.values():
-            constant.release()
-        return Payload({**sections, _IDENTITY: identity}, VERSION)
+        identity = json.dumps(self._identify(executable.card)).encode()
+        return Payload({**pack_network(executable.network), _IDENTITY: identity}, VERSION)
 
     @hookimpl
-    def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
-        """Compares library, kind of card and precision. Raises: BlobMismatchError for a difference: weights are stored for the card."""
+    def check_payload(self, device: DeviceName, payload: Payload) -> BlobCheck:
+        """Compares library and kind of card. Raises: BlobMismatchError for a difference: weights are stored for the card."""
         payload.require_version(VERSION)
         identity = json.loads(bytes(payload.sections[_IDENTITY]))
-        here = self._identify(self._card(device), read_precision(config))
+        here = self._identify(self._card(device))
         if identity != here:
             raise BlobMismatchError(
                 f"cannot import the blob on {device}: it was exported with {_describe(identity)}, here is {_describe(here)}; "
@@ -124,16 +106,15 @@ class GpuDevice:
         return BlobCheck(str(device))
 
     @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
         """Writes the weights to the card as they lie in the blob: nothing is folded or cast again. Raises: as `check_payload`."""
-        self.check_payload(device, payload, config)
+        self.check_payload(device, payload)
         prepared = unpack_network(payload.sections)
-        reasons = find_card_refusals(prepared, self._extensions, dtypes=DTYPES | SMALL)
-        require_all_supported(device, prepared, answer_query(device, prepared, reasons))
-        return self._compile(device, prepared, config)
+        require_all_supported(device, prepared, self.query_network(device, prepared))
+        return self._compile(device, prepared)
 
-    def _identify(self, card: Card, precision: str) -> dict[str, str]:
-        return {"library": self._runtime.name, "compute capability": card.facts.capability, "precision": precision}
+    def _identify(self, card: CupyCard) -> dict[str, str]:
+        return {"library": self._runtime.name, "compute capability": card.facts.capability}
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
@@ -170,9 +151,17 @@ class GpuDevice:
         return True
 
 
-def read_precision(config: Mapping[str, Any]) -> str:
-    """Returns the element type that float32 values are lowered to; TF32 is no type, and CuPy's to choose (CUPY_TF32)."""
-    return {"f16": "float16", "bf16": "bfloat16"}.get(config[PRECISION_KEY], "float32")
+def prepare_network(network: Network) -> Network:
+    """Returns the network with its weights as the card gets them: constants folded, and nodes joined."""
+    passes = (
+        eliminate_dropout,
+        eliminate_copies,
+        lambda current: fold_constants(current, evaluate_node),
+        fold_affines,
+        fuse_layer_normalization,
+        fuse_gelu,
+    )
+    return run_passes(network, passes)
 
 
 def _describe(identity: Mapping[str, str]) -> str:
@@ -180,36 +169,33 @@ def _describe(identity: Mapping[str, str]) -> str:
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:
-    """Returns the capabilities of a card by its compute capability: tensor cores take bfloat16 and TF32 from 8.0 on."""
+    """Returns the capabilities of a card by its compute capability: tensor cores take TF32 from 8.0 on."""
     major = int(capability.partition(".")[0])
-    return ("FP32", "FP64", "FP16", *(("BF16", "TF32") if major >= _AMPERE else ()), "INT8")
+    return ("FP32", "FP64", "FP16", *(("TF32",) if major >= _AMPERE else ()), "INT8")
 
 
-def find_card_refusals(
-    network: Network, extensions: Mapping[tuple[str, str], Any], *, dtypes: frozenset[str] = DTYPES
-) -> dict[str, str]:
+def find_card_refusals(network: Network, extensions: Mapping[tuple[str, str], Any]) -> dict[str, str]:
     """Returns node name -> reason for each node of the root graph that the card does not run.
 
-    `extensions` are custom operators that the Core knows, functions on host arrays: they run there, between counted copies. `dtypes` are
-    the element types that values may have.
+    `extensions` are custom operators that the Core knows, functions on host arrays: they run there, between counted copies.
     """
-    reasons = find_refusals(network, extensions=extensions, dtypes=dtypes)
+    reasons = find_refusals(network, extensions=extensions, dtypes=DTYPES)
     for node in network.nodes:
-        reason = reasons.get(node.name) or _refuse_node(node, network, dtypes)
+        reason = reasons.get(node.name) or _refuse_node(node, network)
         if reason is not None:
             reasons[node.name] = reason
     return reasons
 
 
-def _refuse_node(node: Node, graph: Graph, dtypes: frozenset[str]) -> str | None:
+def _refuse_node(node: Node, graph: Graph) -> str | None:
     record = find_kernel(node)
     if record is not None and record.runs_on_host:
         return f"{node.operator} is computed on the host; HETERO:GPU,CPU runs it on CPU"
     # The table has checked the inputs of a kernel, but not of a custom operator.
     for value in (*(node.inputs if record is None else ()), *node.writes):
         value_type = graph.type_of(value)
-        if isinstance(value_type, TensorType) and value_type.dtype is not None and value_type.dtype not in dtypes:
-            return f"value '{value}' of {node.operator} has dtype {value_type.dtype}; a card has {', '.join(sorted(dtypes))}"
+        if isinstance(value_type, TensorType) and value_type.dtype is not None and value_type.dtype not in DTYPES:
+            return f"value '{value}' of {node.operator} has dtype {value_type.dtype}; a card has {', '.join(sorted(DTYPES))}"
     reduction = node.attributes.get("reduction", "none")
     if node.op_type in ("ScatterElements", "ScatterND") and not node.domain and reduction != "none":
         value_type = graph.type_of(node.inputs[0])
@@ -220,7 +206,7 @@ def _refuse_node(node: Node, graph: Graph, dtypes: frozenset[str]) -> str | None
             return f"reduction '{reduction}' of {node.operator} on {dtype or 'an unknown type'} has no atomic instruction"
     for attribute, body in node.bodies.items():
         for inner in body.nodes:
-            reason = _refuse_node(inner, body, dtypes)
+            reason = _refuse_node(inner, body)
             if reason is not None:
                 return f"node '{inner.name}' in {attribute} of {node.operator}: {reason}"
     return None

@@ -10,8 +10,6 @@ import gc
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import Executable, Extension, RunContext
@@ -21,28 +19,18 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import HostOperator, compile_program, find_host_inputs
 from hetero_core.network.graph import Network, iterate_graphs
-from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType
-from hetero_cupy.namespace import DTYPES, SMALL, CardNamespace, CopyCounts
-from hetero_cupy.runtime import Card
-
-SMALLEST_LEFT = 1 << 10
-"""The smallest constant, in bytes, that lives on the card alone; smaller constants stay on the host."""
+from hetero_cupy.cupy_runtime import CupyCard
+from hetero_cupy.namespace import DTYPES, CardNamespace, CopyCounts
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
 
 
 class GpuExecutable(Executable):
-    """A compiled program on one card. `network` is the prepared network, its large constants on the card alone."""
+    """A compiled program on one card. `network` is the prepared network."""
 
-    def __init__(
-        self, prepared: Network, card: Card, *, precision: str, extensions: Mapping[tuple[str, str], Extension], where: str
-    ) -> None:
-        """Writes the weights to the card. `precision` is the element type that float32 was lowered to.
-
-        Raises: DeviceMemoryError.
-        """
-        self.precision = precision
+    def __init__(self, prepared: Network, card: CupyCard, *, extensions: Mapping[tuple[str, str], Extension], where: str) -> None:
+        """Writes the weights to the card. Raises: DeviceMemoryError."""
         self.card = card
         self.traffic = CopyCounts()
         self.weights = CopyCounts()
@@ -55,14 +43,11 @@ class GpuExecutable(Executable):
         )
         self.outputs = tuple(place_value(spec, card.memory) for spec in prepared.outputs)
         require_room_for_weights(card, prepared, where)
-        # Host memory and its copy on the card. The host's array is held as well: its address is its own only while it lives.
-        self._uploads: dict[tuple[int, int, str], tuple[Any, Any]] = {}
         self._counted = self.weights
         with self._watch_memory("while the weights were written"):
             self._program = self._compile(prepared, host_inputs)
         self._counted = self.traffic
-        self.network = self._leave_weights_on_card(prepared)
-        self._uploads.clear()
+        self.network = prepared
 
     def _compile(self, network: Network, host_inputs: frozenset[str]) -> Program:
         with self.card.use(self.card.create_stream()):
@@ -72,7 +57,7 @@ class GpuExecutable(Executable):
                 to_host=self._read,
                 from_host=self._write,
                 extensions=self._extensions,
-                dtypes=DTYPES | SMALL,
+                dtypes=DTYPES,
                 host_inputs=host_inputs,
             )
 
@@ -83,32 +68,10 @@ class GpuExecutable(Executable):
         return self.card.to_host(array)
 
     def _write(self, array: Any) -> Any:
-        if dtype_of_numpy(array.dtype) not in DTYPES | SMALL:
+        if dtype_of_numpy(array.dtype) not in DTYPES:
             return array  # texts stay on the host: no kernel of the card reads them
         self._counted.count_write(array.nbytes)
-        written = self.card.from_host(array)
-        if self._counted is self.weights:
-            self._uploads[_identify(array)] = array, written
-        return written
-
-    def _leave_weights_on_card(self, network: Network) -> Network:
-        """Returns the network with its large constants as renewable constants: an export reads them back from the card."""
-        constant_of_id: dict[int, Initializer] = {}
-        for constant in network.initializers.values():
-            upload = self._uploads.get(_identify(constant.array)) if constant.nbytes >= SMALLEST_LEFT else None
-            constant_of_id[id(constant)] = constant if upload is None else self._renew_from_card(constant, upload[1])
-        initializers = {name: constant_of_id[id(constant)] for name, constant in network.initializers.items()}
-        return replace(network, initializers=MappingProxyType(initializers))
-
-    def _renew_from_card(self, constant: Initializer, written: Any) -> Initializer:
-        shape = constant.shape
-
-        def download() -> Any:
-            self.weights.count_read(written.nbytes)
-            # A constant may have been written in another shape, as a bias that is spread.
-            return self.card.to_host(written).reshape(shape)
-
-        return Initializer(constant.dtype, shape, download, is_renewable=True)
+        return self.card.from_host(array)
 
     def create_state(self) -> Any:
         """Returns the stream of a request."""
@@ -143,8 +106,6 @@ class GpuExecutable(Executable):
         """Metrics: bytes on the card, and bytes copied to and from it since the network was loaded."""
         return {
             "GPU_WEIGHT_BYTES": self.weights.written_bytes,
-            "GPU_WEIGHT_READS": lambda: self.weights.snapshot()[0],
-            "GPU_WEIGHT_READ_BYTES": lambda: self.weights.snapshot()[1],
             "GPU_HOST_READS": lambda: self.traffic.snapshot()[0],
             "GPU_HOST_READ_BYTES": lambda: self.traffic.snapshot()[1],
             "GPU_HOST_WRITES": lambda: self.traffic.snapshot()[2],
@@ -152,7 +113,7 @@ class GpuExecutable(Executable):
         }
 
 
-def require_room_for_weights(card: Card, network: Network, where: str) -> None:
+def require_room_for_weights(card: CupyCard, network: Network, where: str) -> None:
     """Raises DeviceMemoryError if the constants of a network take more than the card's free memory."""
     bytes_of_constant = {
         id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()
@@ -167,7 +128,7 @@ def require_room_for_weights(card: Card, network: Network, where: str) -> None:
         )
 
 
-def describe_full_card(card: Card, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
+def describe_full_card(card: CupyCard, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
     """Returns the error for a card without room."""
     free, total = card.read_memory()
     request = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
@@ -190,7 +151,3 @@ def _fits_card(value_type: ValueType) -> bool:
     if isinstance(value_type, TensorType):
         return value_type.dtype is None or value_type.dtype in DTYPES
     return _fits_card(value_type.element)
-
-
-def _identify(array: Any) -> tuple[int, int, str]:
-    return array.__array_interface__["data"][0], array.nbytes, str(array.dtype)

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.registry import BOOL, COMPLEX, INTEGERS
-from hetero_cupy.runtime import Card
+from hetero_cupy.cupy_runtime import CupyCard
 
-SMALL = frozenset({"float16", "bfloat16"})
 DTYPES = INTEGERS | COMPLEX | BOOL | {"float16", "float32", "float64"}
 """The element types of models that run on a card. CuPy 14.2 has bfloat16 in some functions only, and no 8-bit and 4-bit floats."""
 
@@ -54,7 +53,7 @@ class CopyCounts:
 class CardNamespace:
     """The namespace of a card, with the copies that kernels ask for counted in `traffic`."""
 
-    def __init__(self, card: Card, traffic: CopyCounts) -> None:
+    def __init__(self, card: CupyCard, traffic: CopyCounts) -> None:
         self._card = card
         self._traffic = traffic
 

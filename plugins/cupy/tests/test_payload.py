@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import io
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +21,6 @@ from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError
 from hetero_core.testing.transformers import encoder_model
 
-HINT = "INFERENCE_PRECISION_HINT"
 GPU = DeviceName("GPU", "", "")
 
 
@@ -106,7 +103,6 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Network]:
     return networks
 
 
-@pytest.mark.parametrize("hint", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_blob_gives_the_same_bits_and_nothing_is_made_again(
     core: Core,
@@ -114,11 +110,9 @@ def test_blob_gives_the_same_bits_and_nothing_is_made_again(
     written: list[Any],
     prepared: list[Network],
     name: str,
-    hint: str,
 ) -> None:
     build, inputs = MODELS[name]
-    config = {HINT: hint}
-    loaded = core.load_network(core.read_network(build()), "GPU", config)
+    loaded = core.load_network(core.read_network(build()), "GPU")
     assert len(prepared) == 1
     expected = loaded.infer(inputs)
     blob = export(loaded)
@@ -140,52 +134,8 @@ def test_blob_gives_the_same_bits_and_nothing_is_made_again(
     }
 
 
-@pytest.mark.parametrize("hint", ["f32", "f16"])
-def test_export_reads_each_weight_back_and_counts_it(core: Core, runtime: FakeRuntime, hint: str) -> None:
-    loaded = core.load_network(core.read_network(conv_model()), "GPU", {HINT: hint})
-    card = runtime.cards()[0]
-    assert loaded.get_metric("GPU_WEIGHT_READS") == 0
-    before = len(card.copies)
-    export(loaded)
-    # Two convolutions and a bias; the second bias is smaller than a KiB and stays on the host.
-    nbytes = [size * (2 if hint == "f16" else 4) for size in (16 * 8 * 9, 600 * 16, 600)]
-    assert sorted(card.copies[before:]) == sorted(("to_host", size) for size in nbytes)
-    assert loaded.get_metric("GPU_WEIGHT_READS") == 3
-    assert loaded.get_metric("GPU_WEIGHT_READ_BYTES") == sum(nbytes)
-    assert loaded.get_metric("GPU_HOST_READS") == 0
-    # The host holds no copy in between.
-    export(loaded)
-    assert loaded.get_metric("GPU_WEIGHT_READS") == 6
-
-
-def test_host_frees_weights_that_are_on_the_card(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[weakref.ref[Any]] = []
-    prepare = device_module.prepare_network
-
-    def note(network: Network, **options: Any) -> Network:
-        result = prepare(network, **options)
-        held.extend(weakref.ref(constant.array.base) for constant in result.initializers.values() if constant.nbytes >= 1024)
-        return result
-
-    monkeypatch.setattr(device_module, "prepare_network", note)
-    loaded = core.load_network(core.read_network(conv_model()), "GPU", {HINT: "f16"})
-    gc.collect()
-    assert len(held) == 3
-    assert [array() for array in held] == [None] * 3
-    constants = [constant for constant in loaded.executable.network.initializers.values() if constant.nbytes >= 1024]
-    assert [constant.is_renewable for constant in constants] == [True] * 3
-    assert [constant.array.shape for constant in constants] == [constant.shape for constant in constants]
-
-
-def test_blob_in_16_bits_is_half_as_large(core: Core) -> None:
-    network = core.read_network(encoder_model(2))
-    sizes = {hint: size_weights(export(core.load_network(network, "GPU", {HINT: hint}))) for hint in ("f32", "f16", "bf16")}
-    # Each constant begins at a multiple of 64 bytes.
-    assert sizes["f16"] == sizes["bf16"] < 0.51 * sizes["f32"]
-
-
 def test_damaged_weights_are_refused_by_section(core: Core) -> None:
-    blob = bytearray(export(core.load_network(core.read_network(conv_model()), "GPU", {HINT: "f16"})))
+    blob = bytearray(export(core.load_network(core.read_network(conv_model()), "GPU")))
     section = bytes(read_blob(bytes(blob))[1].sections["weights"])
     blob[blob.find(section) + 100] ^= 1
     with pytest.raises(BlobDamagedError, match="is damaged: the digest of its section 'weights' differs from its content"):
@@ -197,32 +147,23 @@ def make_payload(core: Core, runtime: FakeRuntime) -> tuple[GpuDevice, Payload]:
     return device, device.export_network(GPU, core.load_network(core.read_network(conv_model()), "GPU").executable)
 
 
-def test_weights_of_another_precision_are_refused(core: Core, runtime: FakeRuntime) -> None:
-    blob = export(core.load_network(core.read_network(conv_model()), "GPU"))
-    with pytest.raises(BlobMismatchError, match=HINT):
-        core.import_network(blob, "GPU", {HINT: "f16"})
-    device, payload = make_payload(core, runtime)
-    with pytest.raises(BlobMismatchError, match=r"precision float32, here is .* precision float16; load the model again"):
-        device.import_network(GPU, payload, {HINT: "f16"})
-
-
 def test_blob_of_another_card_or_library_is_refused(core: Core, runtime: FakeRuntime) -> None:
     _, payload = make_payload(core, runtime)
     for foreign, here in ((FakeRuntime(capability="9.0"), "compute capability 9.0"), (FakeRuntime(version="1"), "make-believe 1")):
         with pytest.raises(BlobMismatchError, match=f"here is .*{here}"):
-            GpuDevice("GPU", foreign).import_network(GPU, payload, {HINT: "f32"})
+            GpuDevice("GPU", foreign).import_network(GPU, payload)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_payload_of_an_earlier_version_is_refused(core: Core, runtime: FakeRuntime, version: int) -> None:
     device, payload = make_payload(core, runtime)
-    with pytest.raises(BlobMismatchError, match=f"payload has version {version}; the plugin reads 3; load the model again"):
-        device.import_network(GPU, replace(payload, version=version), {HINT: "f32"})
+    with pytest.raises(BlobMismatchError, match=f"payload has version {version}; the plugin reads 4; load the model again"):
+        device.import_network(GPU, replace(payload, version=version))
 
 
 def test_parts_of_a_split_network_bring_their_weights(core: Core, prepared: list[Network], written: list[Any]) -> None:
     network = core.read_network(conv_model()).with_affinity({"op:Relu": "CPU", "op:Conv": "GPU"})
-    loaded = core.load_network(network, "HETERO:GPU,CPU", {"DEVICE_PROPERTIES": {"GPU": {HINT: "f16"}}})
+    loaded = core.load_network(network, "HETERO:GPU,CPU")
     inputs = {"x": draw(1, 8, 6, 6)}
     (expected,) = loaded.infer(inputs).values()
     blob = export(loaded)

@@ -10,40 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hetero_cupy.cupy_runtime import Facts, explain_facts, explain_import, find_facts
+from hetero_cupy.cupy_runtime import explain_import, find_fault
 
 from hetero_core import Core
-
-
-@pytest.mark.parametrize(
-    ("facts", "reason", "cure"),
-    [
-        (Facts(0, 12090), "CuPy finds no NVIDIA driver", "docker run --gpus all"),
-        (Facts(11080, 12090), "the driver is too old: it is for CUDA 11.8 and this CuPy for CUDA 12.9", "hetero-cupy[cuda12]"),
-        (Facts(12040, 12090, 0, "CUDARuntimeError: no device"), "no card (CUDARuntimeError: no device)", "CUDA_VISIBLE_DEVICES"),
-        (
-            Facts(12040, 12090, 1, nvrtc_error="RuntimeError: libnvrtc.so.12"),
-            "NVRTC, with which CuPy compiles kernels, cannot be loaded (RuntimeError: libnvrtc.so.12)",
-            "pip install nvidia-cuda-nvrtc-cu12",
-        ),
-        (
-            Facts(12040, 12090, 1, kernel_error="CompileException: bad"),
-            "the card did not run a first kernel (CompileException: bad)",
-            "nvidia-smi",
-        ),
-    ],
-)
-def test_each_thing_that_is_missing_has_its_sentence(facts: Facts, reason: str, cure: str) -> None:
-    text = explain_facts(facts)
-    assert text is not None
-    assert reason in text
-    assert cure in text
-
-
-def test_nothing_missing_says_nothing() -> None:
-    # A driver serves a runtime of the same major and a later minor version.
-    assert explain_facts(Facts(12020, 12090, 2)) is None
-    assert explain_facts(Facts(13000, 12090, 1)) is None
 
 
 def test_missing_and_broken_cupy_are_told_apart() -> None:
@@ -66,15 +35,30 @@ def fail(text: str) -> Any:
     raise RuntimeError(text)
 
 
-def test_facts_stop_at_the_first_thing_that_is_missing() -> None:
-    assert find_facts(make_library(0, lambda: fail("a"), lambda: fail("b")), lambda: fail("c")) == Facts(0, 12090)
-    facts = find_facts(make_library(12080, lambda: fail("no device"), lambda: fail("b")), lambda: fail("c"))
-    assert facts == Facts(12080, 12090, 0, "RuntimeError: no device")
-    facts = find_facts(make_library(12080, lambda: 2, lambda: fail("no file")), lambda: fail("c"))
-    assert facts == Facts(12080, 12090, 2, nvrtc_error="RuntimeError: no file")
-    facts = find_facts(make_library(12080, lambda: 2, lambda: (12, 9)), lambda: fail("bad"))
-    assert facts == Facts(12080, 12090, 2, kernel_error="RuntimeError: bad")
-    assert find_facts(make_library(12080, lambda: 2, lambda: (12, 9)), lambda: None) == Facts(12080, 12090, 2)
+@pytest.mark.parametrize(
+    ("driver", "texts", "reason", "cure"),
+    [
+        (0, "abc", "CuPy finds no NVIDIA driver", "docker run --gpus all"),
+        (11080, "abc", "the driver is too old: it is for CUDA 11.8 and this CuPy for CUDA 12.9", "hetero-cupy[cuda12]"),
+        (12080, "abc", "no card (RuntimeError: a)", "CUDA_VISIBLE_DEVICES"),
+        (12080, " bc", "NVRTC, with which CuPy compiles kernels, cannot be loaded (RuntimeError: b)", "nvidia-cuda-nvrtc-cu12"),
+        (12080, "  c", "the card did not run a first kernel (RuntimeError: c)", "nvidia-smi"),
+    ],
+)
+def test_first_missing_part_has_its_sentence(driver: int, texts: str, reason: str, cure: str) -> None:
+    """A letter in `texts` is the error of the number of cards, NVRTC or the first kernel; a blank stands for success."""
+    count, nvrtc, kernel = (lambda text=text: 1 if text == " " else fail(text) for text in texts)
+    text = find_fault(make_library(driver, count, nvrtc), kernel)
+    assert text is not None
+    assert reason in text
+    assert cure in text
+
+
+def test_nothing_missing_says_nothing() -> None:
+    # A driver serves a runtime of the same major and a later minor version.
+    for driver in (12020, 13000):
+        assert find_fault(make_library(driver, lambda: 2, lambda: (12, 9)), lambda: None) is None
+    assert "no card;" in str(find_fault(make_library(12020, lambda: 0, lambda: (12, 9)), lambda: None))
 
 
 ASK = """

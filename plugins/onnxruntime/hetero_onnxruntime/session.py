@@ -17,8 +17,6 @@ from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
-from hetero_core.transforms.constants import READING_OPERATORS, limit_folding
-from hetero_core.transforms.folding import measure_folding
 from hetero_onnxruntime.corrections import correct_network, has_int8
 from hetero_onnxruntime.custom_operators import find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session, saturates_products
@@ -28,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 OPTIMIZATION_KEY = "ORT_GRAPH_OPTIMIZATION"
 SPINNING_KEY = "ORT_ALLOW_SPINNING"
-_FOLDED_KEY = "optimization.constant_folding_max_output_size_in_bytes"
 LEVELS = {"NONE": "ORT_DISABLE_ALL", "BASIC": "ORT_ENABLE_BASIC", "EXTENDED": "ORT_ENABLE_EXTENDED", "ALL": "ORT_ENABLE_ALL"}
 
 CONFIG_KEYS: Mapping[str, ConfigKey] = {
@@ -95,14 +92,9 @@ def build_session(
 
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)
-        folded = measure_folding(network)
         disabled = _list_wrong_moves(network)
         # It makes uint8 of int8 in front of int8 weights.
         disabled += ["QDQS8ToU8Transformer"] if saturates else []
-        if sum(folded.values()) > limit_folding(network):
-            # The engine limits each result to 1 GiB, and not their sum; unfolded nodes are computed in each run.
-            options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
-            disabled += ["ConstantFolding"] if _folds_without_limit(network, folded) else []
         model, arrays = _write_model(engine, network, options)
         disabled += ["SkipLayerNormFusion"] if _has_single_scale(network) else []
         disabled += ["ExpandElimination"] if _expands_to_nothing(network) else []
@@ -117,12 +109,6 @@ def build_session(
         ) from error
     _require_provider(loaded.session, network, settings.provider)
     return loaded
-
-
-def _folds_without_limit(network: Network, folded: Mapping[str, int]) -> bool:
-    """Says whether the engine's limit of bytes does not hold it back: it counts no letters of texts, and no elements that are read."""
-    exceeding = [network.node(name) for name in folded if folded[name] > limit_folding(network)]
-    return any(node.op_type == "StringConcat" or node.op_type in READING_OPERATORS for node in exceeding)
 
 
 def make_session_options(engine: OrtEngine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:

@@ -15,7 +15,6 @@ from hetero_core.engines.device import EngineDevice
 from hetero_core.errors import LoadError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
-from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
 from hetero_openvino.conversion import find_border_fault, read_model
 from hetero_openvino.engine import OpenvinoEngine
@@ -91,18 +90,15 @@ class OpenvinoDevice(EngineDevice):
 
     def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns the known error of each wrong node, by name."""
-        errors = {
-            name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
-            for name, nbytes in find_excess_folding(network).items()
-        }
         excess = find_output_excess(network) or find_border_fault(network)
         if excess is not None:
-            return {node.name: errors.get(node.name, excess) for node in network.nodes}
+            return dict.fromkeys(network.index_of_node, excess)
+        errors: dict[str, str] = {}
         _, bounds = settle_limits(network)
         for node in network.nodes:
             error = find_known_error(node, network, takes_quantized=config[QUANTIZED_KEY]) or find_excess(node, network, bounds)
             if error is not None:
-                errors.setdefault(node.name, f"{error} (OpenVINO {self.version})")
+                errors[node.name] = f"{error} (OpenVINO {self.version})"
         return errors
 
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:

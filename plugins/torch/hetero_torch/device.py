@@ -19,7 +19,7 @@ from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_
 from hetero_core.transforms.attention import fuse_attention
 from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
-from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
+from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization
 from hetero_core.transforms.rewrite import run_passes
 from hetero_torch.arrays import DTYPES, to_array, to_tensor
 from hetero_torch.executable import TorchExecutable
@@ -32,7 +32,6 @@ PASSES = (
     fuse_attention,
     fuse_layer_normalization,
     fuse_rms_normalization,
-    fuse_softmax,
     fuse_gelu,
     fuse_hard_swish,
     fuse_swish,

@@ -1,6 +1,6 @@
 """Simulated cards: the plugin's runtime interface in NumPy, for tests and machines without a card. Shows the place of values, not speed.
 
-The plugin's own code runs here; only the implementation of `runtime.Card` is replaced.
+The plugin's own code runs here; only the implementation of `CupyCard` is replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from hetero_cupy.runtime import CardFacts
+from hetero_cupy.cupy_runtime import CardFacts
 
 from hetero_tests.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
 

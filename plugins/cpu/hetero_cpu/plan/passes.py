@@ -237,7 +237,6 @@ PASSES = (
     ),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
-    OperatorPass(f"{_SHARED}.normalizations", "fuse_softmax", "ReduceMax"),
     OperatorPass(f"{_SHARED}.activations", "fuse_gelu", "Erf Tanh"),
     OperatorPass(f"{_SHARED}.activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
     OperatorPass(f"{_SHARED}.activations", "fuse_swish", "Exp Sigmoid"),
