@@ -88,7 +88,7 @@ class UnsupportedNodesError(HeteroError, NotImplementedError):
     """
 
     def __init__(self, message: str, refusals: dict[str, dict[str, str]], cure: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, refusals, cure)  # all of them, for pickles
         self.refusals = refusals
         self.cure = cure
 

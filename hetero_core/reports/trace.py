@@ -154,7 +154,7 @@ def _find_end(profile: Profile) -> float:
     """Returns the end of a run; of an abandoned run, the end of its last known step."""
     if profile.ended is not None:
         return profile.ended
-    steps = (*profile.entries, *profile.stages)
+    steps: list[NodeTime | StageTime] = [*profile.entries, *profile.stages]
     return max([profile.requested if profile.began is None else profile.began, *(step.begin + step.seconds for step in steps)])
 
 
