@@ -86,7 +86,7 @@ class UnsupportedNodesError(HeteroError, NotImplementedError):
     """No device takes some nodes. `refusals` maps each of them to the reason of each device; `cure` is advice in a sentence."""
 
     def __init__(self, message: str, refusals: dict[str, dict[str, str]], cure: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, refusals, cure)  # all of them, for pickles
         self.refusals = refusals
         self.cure = cure
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import re
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hetero_core import errors
-from hetero_core.cli.answer import INTERRUPTED, OK, Announcer, Answer, UsageError, follow, format_table
-from hetero_core.cli.measurement import ONLY_INPUT, BenchTask, run_task, take_turns
+from hetero_core.cli.answer import (
+    BUG,
+    INTERRUPTED,
+    OK,
+    Announcer,
+    Answer,
+    UsageError,
+    error_to_json,
+    exit_code_of_error,
+    follow,
+    format_table,
+)
+from hetero_core.cli.measurement import ONLY_INPUT, BenchTask, measure_apart
 from hetero_core.cli.options import (
     Parser,
     add_input_options,
@@ -137,16 +143,15 @@ def answer(options: argparse.Namespace) -> Answer:
 
     options.device = options.device or [read_switches().device]
     target = None if options.trace is None else find_target(options.trace)
-    environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:
-        bench = Bench(_list_tasks(options, path), environment, follow(options))
+        bench = Bench(_list_tasks(options, path), follow(options))
         bench.run_rounds(options.rounds)
         events = None if target is None or bench.is_interrupted else bench.trace()
     config = read_config(options)
     rows = [summarize(bench, position, config) for position in range(len(options.device))]
-    error = find_common_error(rows)
-    if error is not None:
-        raise error
+    errors = [error for error in bench.errors.values() if isinstance(error, HeteroError)]
+    if len(errors) == len(rows) and len({(type(error), str(error)) for error in errors}) == 1:
+        raise errors[0]  # a mistake in the call
     if bench.is_interrupted and not any(row["runs"] for row in rows):
         raise KeyboardInterrupt
     fields: dict[str, Any] = {
@@ -156,7 +161,6 @@ def answer(options: argparse.Namespace) -> Answer:
         "warmup": options.warmup,
         "processors": count_affinity(),
         "interrupted": bench.is_interrupted,
-        "cleared_environment": cleared,
         "devices": rows,
     }
     text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
@@ -164,7 +168,7 @@ def answer(options: argparse.Namespace) -> Answer:
         write_target(target, format_events(events).encode())
         fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
-    remarks = _list_remarks(rows, cleared, is_interrupted=bench.is_interrupted)
+    remarks = _list_remarks(rows, is_interrupted=bench.is_interrupted)
     code = max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
     return Answer(text, fields, INTERRUPTED if bench.is_interrupted else code, remarks)
 
@@ -231,11 +235,8 @@ def _describe_queues(rows: Sequence[Mapping[str, Any]]) -> str:
     return "queues of " + ", ".join(f"{row['requests']} on {row['device']}" for row in rows if row["runs"]) + " requests"
 
 
-def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, is_interrupted: bool) -> tuple[str, ...]:
-    remarks = []
-    if cleared:
-        remarks.append(f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}")
-    remarks += [
+def _list_remarks(rows: Sequence[Mapping[str, Any]], *, is_interrupted: bool) -> tuple[str, ...]:
+    remarks = [
         f"{row['device']} has no configuration key {name} and ran without" for row in rows for name in row.get("left_out", ())
     ]
     remarks += [f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")]
@@ -244,100 +245,50 @@ def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, 
     return tuple(remarks)
 
 
-# These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
-_KERNEL_VARIABLES = frozenset(
-    {
-        "ATEN_CPU_CAPABILITY",
-        "BLIS_ARCH_TYPE",
-        "DNNL_MAX_CPU_ISA",
-        "NPY_DISABLE_CPU_FEATURES",
-        "NPY_ENABLE_CPU_FEATURES",
-        "ONEDNN_MAX_CPU_ISA",
-        "OPENBLAS_CORETYPE",
-        "OPENBLAS_L2_SIZE",
-    }
-)
-# How many threads to use is the caller's choice, as everywhere.
-_THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
-
 _TRACE_PROCESSES = 1000
 """Number of processes in a trace that each device may have."""
-
-
-def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the environment without the variables that choose kernels, and the names of these."""
-    cleared = sorted(
-        name for name in environment if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
-    )
-    return {name: value for name, value in environment.items() if name not in cleared}, cleared
 
 
 class Bench:
     """The measurements of several devices, by position of their tasks. A device that has failed is not asked again."""
 
-    def __init__(self, tasks: Sequence[BenchTask], environment: Mapping[str, str], step: Announcer) -> None:
+    def __init__(self, tasks: Sequence[BenchTask], step: Announcer) -> None:
         self._step = step
         self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
-        self.errors: dict[int, dict[str, Any]] = {}
+        self.errors: dict[int, Exception] = {}
         self.outputs: dict[int, Any] = {}
         self.is_interrupted = False
         self.tasks = tasks
-        self._environment = environment
 
     def run_rounds(self, count: int) -> None:
-        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted."""
-        try:
-            for index in range(count):
-                for position in self._take_turns(index):
-                    with self._step(f"round {index + 1} of {count}: timing {self.tasks[position].device}"):
-                        self._measure(position, keeps_outputs=index == 0)
-        except KeyboardInterrupt:
-            self.is_interrupted = True
+        """Measures every device once in each round, in order and back in turns, against a drift of the machine's speed."""
+        for index in range(count):
+            for position, answer in self._ask(f"round {index + 1} of {count}: timing", index, keeps_outputs=index == 0):
+                if index == 0:
+                    self.outputs[position] = answer.pop("outputs")
+                self.rounds[position].append(answer)
 
     def trace(self) -> list[dict[str, Any]]:
         """Returns the trace events of a few more runs of each device that has not failed."""
-        events: list[dict[str, Any]] = []
-        try:
-            for position in self._take_turns(0):
-                task = replace(self.tasks[position], first_process=1 + position * _TRACE_PROCESSES)
-                with self._step(f"tracing {task.device}"), tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
-                    answer = self._ask(task, Path(folder))
-                if "error" in answer:
-                    self.errors[position] = answer["error"]
-                events += answer.get("events", [])
-        except KeyboardInterrupt:
-            self.is_interrupted = True
-        return events
+        return [event for _, answer in self._ask("tracing", 0, first_process=1) for event in answer["events"]]
 
-    def _take_turns(self, turn: int) -> Iterator[int]:
-        return (position for position in take_turns(range(len(self.tasks)), turn) if position not in self.errors)
-
-    def _measure(self, position: int, *, keeps_outputs: bool) -> None:
-        with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
-            path = Path(folder) / "outputs.npz"
-            task = replace(self.tasks[position], outputs=str(path)) if keeps_outputs else self.tasks[position]
-            answer = self._ask(task, Path(folder))
-            if "error" in answer:
-                self.errors[position] = answer["error"]
+    def _ask(self, title: str, turn: int, **changes: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the answer of each device that has not failed; ends early when it is interrupted."""
+        for position, task in list(enumerate(self.tasks))[:: 1 if turn % 2 == 0 else -1]:
+            if position in self.errors or self.is_interrupted:
+                continue
+            if "first_process" in changes:
+                changes["first_process"] = 1 + position * _TRACE_PROCESSES
+            try:
+                with self._step(f"{title} {task.device}"):
+                    answer = measure_apart(replace(task, **changes))
+            except KeyboardInterrupt:
+                self.is_interrupted = True
                 return
-            if keeps_outputs:
-                self.outputs[position] = _read_outputs(path, answer["dtypes"])
-            self.rounds[position].append(answer)
-
-    def _ask(self, task: BenchTask, folder: Path) -> dict[str, Any]:
-        arguments = [*([] if "" in sys.path or str(Path.cwd()) in sys.path else ["-P"]), "-m", "hetero_core.cli.measurement"]
-        return run_task(arguments, asdict(task), folder=folder, environment=self._environment, who=task.device)
-
-
-def _read_outputs(path: Path, dtypes: Mapping[str, str]) -> dict[str, Any]:
-    import numpy as np
-
-    from hetero_core.dtypes import numpy_dtype
-
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    # Element types that NumPy does not know come back as plain bytes.
-    return {name: array.view(numpy_dtype(dtypes[name])) if array.dtype.kind == "V" else array for name, array in arrays.items()}
+            if isinstance(answer, Exception):
+                self.errors[position] = answer
+            else:
+                yield position, answer
 
 
 _HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMORY")
@@ -347,7 +298,9 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
     """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` has all keys of the call."""
     task = bench.tasks[position]
     rounds = bench.rounds[position]
-    row: dict[str, Any] = {"device": task.device, "error": bench.errors.get(position), "runs": 0}
+    error = bench.errors.get(position)
+    code = exit_code_of_error(error) if isinstance(error, HeteroError) else BUG
+    row: dict[str, Any] = {"device": task.device, "error": error and error_to_json(error, code)["error"], "runs": 0}
     if not rounds:
         return row
     latencies = sorted(latency for timing in rounds for latency in timing["latencies"])
@@ -366,8 +319,8 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
         "first_seconds": median(timing["first_seconds"] for timing in rounds),
         "min_seconds": latencies[0],
         "median_seconds": median(latencies),
-        "p90_seconds": find_percentile(latencies, 90),
-        "p99_seconds": find_percentile(latencies, 99),
+        "p90_seconds": _find_percentile(latencies, 90),
+        "p99_seconds": _find_percentile(latencies, 99),
         "max_seconds": latencies[-1],
         "per_second": len(latencies) / seconds,
         "peak_bytes": max(peaks) if peaks else None,
@@ -382,7 +335,7 @@ def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {**measured, **{name: answer[name] for name in ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")}}
 
 
-def find_percentile(ordered: Sequence[float], percent: int) -> float:
+def _find_percentile(ordered: Sequence[float], percent: int) -> float:
     """Returns the smallest value that is not below `percent` percent of the values, which are in rising order."""
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
@@ -447,23 +400,3 @@ def _show_difference(difference: Mapping[str, Any] | None) -> str:
         return "-"
     absolute = difference["max_absolute_difference"]
     return "differs" if absolute is None else f"{absolute:.3g}"
-
-
-def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
-    """Returns the error if every device failed with the same message; it is then a mistake in the call."""
-    errors = [row["error"] for row in rows if row["error"] is not None]
-    if len(errors) < len(rows) or len({(error["type"], error["message"]) for error in errors}) > 1:
-        return None
-    return rebuild_error(errors[0])
-
-
-def rebuild_error(fields: Mapping[str, Any]) -> HeteroError | None:
-    """Returns an error from the JSON of another process; None if its class is not in `hetero_core.errors`."""
-    kind = UsageError if fields["type"] == UsageError.__name__ else getattr(errors, str(fields["type"]), None)
-    if not (isinstance(kind, type) and issubclass(kind, HeteroError)):
-        return None
-    is_refusal = issubclass(kind, errors.UnsupportedNodesError)
-    error = kind(fields["message"], fields.get("refusals", {})) if is_refusal else kind(fields["message"])
-    for note in fields["notes"]:
-        error.add_note(note)
-    return error

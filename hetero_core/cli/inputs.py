@@ -2,8 +2,8 @@
 
 An option is NAME=FILE or NAME=VALUE. A bare .npz gives each of its arrays to the input of that name; another bare file is the only input.
 --shape x=2,3 is the shape of input x, and binds the named sizes in it; --shape height=320 binds a named size for every input. The shape of
-a file's array binds names, too. Images are not scaled or cropped, and colours stay: a uint8 input gets the pixels 0..255, a float input the
-pixels divided by 255.
+a file's array binds names, too. Images are not scaled or cropped; colours are converted to the channels of the input. A uint8 input gets
+the pixels 0..255, a float input the pixels divided by 255.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from hetero_core.network.types import Dimension, OptionalType, TensorType, Value
 
 if TYPE_CHECKING:
     import numpy as np
-    from PIL.Image import Image
 
     from hetero_core.network.graph import Network
 
@@ -294,7 +293,6 @@ def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, in
     return np.asarray(generator.integers(0, 256 if dtype == "uint8" else 2, shape)).astype(numpy_dtype(dtype))
 
 
-_CHANNELS = (1, 3, 4)
 _IMAGE_SIZE = 224
 
 
@@ -408,8 +406,8 @@ def _guess(shape: Sequence[Dimension], axis: int) -> int:
     size = shape[axis]
     if isinstance(size, int):
         return size
-    is_first = len(shape) == 4 and shape[1] in _CHANNELS and axis in (2, 3)
-    is_last = len(shape) == 4 and shape[3] in _CHANNELS and axis in (1, 2)
+    is_first = len(shape) == 4 and shape[1] in _MODE_OF_CHANNELS and axis in (2, 3)
+    is_last = len(shape) == 4 and shape[3] in _MODE_OF_CHANNELS and axis in (1, 2)
     return _IMAGE_SIZE if is_first or is_last else 1
 
 
@@ -480,45 +478,42 @@ def _read_value(text: str, dtype: str) -> Any:
 
 
 IMAGES = (".png", ".jpg", ".jpeg")
-# Modes of Pillow with channels of 8 bits.
-_CHANNELS_OF_MODE = {"L": 1, "RGB": 3, "RGBA": 4}
-# Modes with channels of 8 bits that Pillow converts to those above, as data loaders do.
-_CONVERTED_MODES = ("CMYK", "LA", "YCbCr")
-# Palettes and black-and-white images are converted to these.
-_PLAIN_MODE = {"1": "L", "P": "RGB"}
+_MODE_OF_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
+# Modes of Pillow with at most 8 bits a channel; a conversion of others would cut values off.
+_NARROW_MODES = ("1", "CMYK", "L", "LA", "P", "RGB", "RGBA", "YCbCr")
 
 
 def read_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
-    """Returns the pixels in the layout and element type of the input; height and width are the file's.
+    """Returns the pixels in the layout, channels and element type of the input; height and width are the file's.
 
-    Raises: UsageError if Pillow is missing, the layout is ambiguous, or channels or element type do not fit; OSError.
+    Raises: UsageError if Pillow is missing, the layout is ambiguous, or the element type does not fit; OSError.
     """
-    pixels = _read_pixels(path)
-    return _convert_type(_lay_out(pixels, path, spec), path, spec)
+    import numpy as np
 
-
-def read_converted_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
-    """Returns the pixels as `read_image` does, with colours converted to the channels of the input: gray, RGB or RGBA.
-
-    Raises: as `read_image`, but not for another number of channels.
-    """
-    axis = _find_channel_axis(path, spec)
-    mode = (
-        "L" if axis is None else next(mode for mode, channels in _CHANNELS_OF_MODE.items() if channels == (spec.shape or ())[axis])
-    )
+    axis, shape = _find_channel_axis(path, spec), spec.shape or ()
+    channels = 1 if axis is None else shape[axis]
     with import_pillow(path).open(path) as image:
-        is_plain = image.mode in (*_CHANNELS_OF_MODE, *_PLAIN_MODE, *_CONVERTED_MODES)
-        pixels = _take_pixels(image.convert(mode) if is_plain else image, path)
-    return _convert_type(_lay_out(pixels, path, spec), path, spec)
+        if image.mode not in _NARROW_MODES:
+            raise UsageError(f"image '{path}' has mode {image.mode}; expected at most 8 bits a channel. Convert it first")
+        pixels = np.array(image.convert(_MODE_OF_CHANNELS[channels]))
+    if axis is not None:
+        pixels = pixels.reshape(*pixels.shape[:2], channels)
+        pixels = pixels.transpose(2, 0, 1) if axis == len(shape) - 3 else pixels
+    pixels = pixels[None] if len(shape) == 4 else pixels
+    if spec.dtype == "uint8":
+        return pixels
+    if spec.dtype in FLOAT_DTYPES:
+        return (pixels / np.float32(255)).astype(numpy_dtype(spec.dtype))
+    raise UsageError(f"image '{path}' gives uint8 or floats; input {spec} takes neither. Give the input as a .npy file")
 
 
-def measure_image(path: Path) -> tuple[int, int, int]:
-    """Returns height, width and channels of an image file. Raises: UsageError."""
+def measure_image(path: Path) -> tuple[int, int]:
+    """Returns height and width of an image file. Raises: UsageError."""
     try:
-        height, width, channels = _read_pixels(path).shape
+        with import_pillow(path).open(path) as image:
+            return image.height, image.width
     except OSError as error:
         raise UsageError(f"cannot read the image '{path}': {error.strerror or error}") from error
-    return height, width, channels
 
 
 def import_pillow(path: Path) -> Any:
@@ -530,34 +525,7 @@ def import_pillow(path: Path) -> Any:
     return Image
 
 
-def _read_pixels(path: Path) -> np.ndarray[Any, Any]:
-    """Returns uint8 (height, width, channels)."""
-    with import_pillow(path).open(path) as image:
-        return _take_pixels(image.convert(_PLAIN_MODE[image.mode]) if image.mode in _PLAIN_MODE else image, path)
-
-
-def _take_pixels(plain: Image, path: Path) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    if plain.mode not in _CHANNELS_OF_MODE:
-        modes = ", ".join(sorted(_CHANNELS_OF_MODE))
-        raise UsageError(f"image '{path}' has mode {plain.mode}; expected 8 bits a channel ({modes}). Convert it first")
-    return np.array(plain).reshape(plain.height, plain.width, _CHANNELS_OF_MODE[plain.mode])
-
-
-def _lay_out(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
-    axis = _find_channel_axis(path, spec)
-    shape = spec.shape or ()
-    channels = 1 if axis is None else shape[axis]
-    if pixels.shape[2] != channels:
-        raise UsageError(f"image '{path}' has {pixels.shape[2]} channels; input {spec} takes {channels}. Convert the image first")
-    if axis is None:
-        return pixels[:, :, 0]
-    laid_out = pixels.transpose(2, 0, 1) if axis == len(shape) - 3 else pixels
-    return laid_out[None] if len(shape) == 4 else laid_out
-
-
-def _find_channel_axis(path: Path, spec: ValueSpec) -> int | None:
+def _find_channel_axis(path: Path, spec: ValueSpec) -> Any:
     """Returns the axis of the channels, None for (height, width).
 
     Raises: UsageError unless exactly one of the two places for it has a size of 1, 3 or 4.
@@ -565,25 +533,14 @@ def _find_channel_axis(path: Path, spec: ValueSpec) -> int | None:
     shape: tuple[Dimension, ...] = spec.shape or ()
     if len(shape) == 2:
         return None
-    candidates = [
-        axis for axis in (len(shape) - 3, len(shape) - 1) if len(shape) in (3, 4) and shape[axis] in _CHANNELS_OF_MODE.values()
-    ]
+    axes = (len(shape) - 3, len(shape) - 1) if len(shape) in (3, 4) else ()
+    candidates = [axis for axis in axes if shape[axis] in _MODE_OF_CHANNELS]
     if len(candidates) == 1:
         return candidates[0]
     raise UsageError(
         f"image '{path}' cannot be laid out for input {spec}: expected (height, width), or one axis of 1, 3 or 4 channels before "
         "or behind them and perhaps a batch axis in front. Give the input as a .npy file"
     )
-
-
-def _convert_type(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
-    if spec.dtype == "uint8":
-        return pixels
-    if spec.dtype in FLOAT_DTYPES:
-        import numpy as np
-
-        return (pixels / np.float32(255)).astype(numpy_dtype(spec.dtype))
-    raise UsageError(f"image '{path}' gives uint8 or floats; input {spec} takes neither. Give the input as a .npy file")
 
 
 READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {

@@ -36,7 +36,7 @@ COMMANDS = {
     "inspect": "show what is in a model, and which devices run it",
     "query": "show which device would run each node of a model, and why",
     "fit": "cut a model by the memory that devices have free, and print the options",
-    "visualize": "write the split of a model as a page, a picture, a text or a model",
+    "visualize": "write the split of a model as a page or a text",
     "run": "run one inference and print the outputs",
     "serve": "answer requests for models over HTTP and gRPC",
     "predict": "run a model on every file of a folder",

@@ -1,28 +1,24 @@
-"""The child process of `hetero bench`, and its start: it loads a network on a device, times or traces it, and writes the result to a file.
-
-`python -m hetero_core.cli.measurement FOLDER` reads the task FOLDER/task.json and writes FOLDER/answer.json: the times, or the failure
-under `error`. Prints of engines go to standard error. The benchmarks of the repository share the format.
-"""
+"""The child process of `hetero bench`: it loads a network on a device, and times or traces it. Prints of engines go to standard error."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import BUG, INTERRUPTED, UsageError, error_to_json, exit_code_of_error, to_json
+from hetero_core.cli.answer import UsageError
 from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from hetero_core.core import Core
     from hetero_core.network.types import ValueSpec
     from hetero_core.profile import Profile
@@ -30,37 +26,42 @@ if TYPE_CHECKING:
     from hetero_core.runtime.queue import AsyncInferQueue
 
 
-Answer = dict[str, Any]
 ONLY_INPUT = "<the only input>"
 """The name of an input in a task, if the call gives none."""
-Party = TypeVar("Party")
 
 
-def run_task(
-    arguments: Sequence[str], task: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str], who: str
-) -> Answer:
-    """Returns the answer of a new interpreter, called with the arguments and the folder, or an error that tells how it ended."""
-    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
-    command = [sys.executable, *arguments, str(folder)]
-    ended = subprocess.run(command, env=dict(environment), stdin=subprocess.DEVNULL, check=False)
+class ProcessError(Exception):
+    """A process ended and said nothing."""
+
+
+def measure_apart(task: BenchTask) -> dict[str, Any] | Exception:
+    """Returns what `measure` returns in a new process, its error, or a ProcessError that tells how the process ended."""
+    context = multiprocessing.get_context("spawn")
+    link, other = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(other, task))
+    process.start()
+    other.close()
     try:
-        answer: Answer = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        message = f"the process that ran {who} ended {_describe_end(ended.returncode)} and said nothing"
-        return {"error": {"type": "ProcessError", "message": message, "exit_code": BUG, "notes": []}}
+        answer: dict[str, Any] | Exception = link.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        ending = f"with exit code {code}" if code >= 0 else f"by signal {-code} ({signal.Signals(-code).name})"
+        return ProcessError(f"the process that ran {task.device} ended {ending} and said nothing")
+    finally:
+        process.kill()
+        process.join()
     return answer
 
 
-def take_turns(parties: Sequence[Party], turn: int) -> list[Party]:
-    """Returns the parties, in reverse order in every second round: a drift of the machine's speed affects all parties equally."""
-    return list(parties) if turn % 2 == 0 else list(reversed(parties))
-
-
-def _describe_end(code: int) -> str:
-    if code >= 0:
-        return f"with exit code {code}"
-    names = {member.value: member.name for member in signal.Signals}
-    return f"by signal {-code} ({names.get(-code, 'unknown')})"
+def _serve(link: Connection[Any, Any], task: BenchTask) -> None:
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        answer: Any = measure(task)
+    except HeteroError as error:
+        answer = error
+    link.send(answer)
 
 
 _TRACED_RUNS = 5
@@ -69,13 +70,13 @@ _TRACED_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
-    """The measurement to make, in values that JSON can hold.
+    """The measurement to make.
 
     `shapes` are those of random inputs; the model is run for `model_shapes`, as in --shape, and for `batch`.
 
     `requests` is None for a single request that runs repeatedly; else the length of a queue, 0 for the network's own choice. Timed for
-    `seconds` or `iterations`. `outputs` is the file for the outputs of the first run. With `first_process` nothing is
-    timed: the runs are traced.
+    `seconds` or `iterations`. With `keeps_outputs` the answer has the outputs of the first run. With `first_process` nothing is timed:
+    the runs are traced.
     """
 
     model: str
@@ -91,27 +92,8 @@ class BenchTask:
     iterations: int | None
     batch: int | None = None
     model_shapes: tuple[str, ...] = ()
-    outputs: str | None = None
+    keeps_outputs: bool = False
     first_process: int | None = None
-
-
-def main(folder: Path) -> int:
-    """Returns the exit code; the answer, or the error, is in the folder."""
-    task = BenchTask(**json.loads((folder / "task.json").read_text(encoding="utf-8")))
-    try:
-        answer, code = measure(task), 0
-    except HeteroError as error:
-        code = exit_code_of_error(error)
-        answer = error_to_json(error, code)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001  # a bug, ours or a plugin's: its traceback is shown, and the device has failed
-        traceback.print_exc()
-        answer, code = error_to_json(error, BUG), BUG
-    partial = folder / "answer.partial"
-    partial.write_text(json.dumps(to_json(answer)), encoding="utf-8")
-    partial.replace(folder / "answer.json")
-    return code
 
 
 def measure(task: BenchTask) -> dict[str, Any]:
@@ -127,9 +109,9 @@ def measure(task: BenchTask) -> dict[str, Any]:
         began = perf_counter()
         outputs = request.infer(inputs)
         times["first_seconds"] = perf_counter() - began
-        dtypes = {} if task.outputs is None else _keep_outputs(outputs, task.outputs)
+        kept = {"outputs": deepcopy(outputs)} if task.keeps_outputs else {}
         timed = _time_one_request(executable, inputs, task) if task.requests is None else _time_queue(executable, inputs, task)
-    return {**fields, **times, **timed, "dtypes": dtypes, "peak_bytes": find_peak_memory()}
+    return {**fields, **times, **timed, **kept, "peak_bytes": find_peak_memory()}
 
 
 def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
@@ -145,7 +127,7 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
 
     def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
         only = inputs[0].name if len(inputs) == 1 else ONLY_INPUT
-        shapes = {only if name == ONLY_INPUT else name: tuple(shape) for name, shape in task.shapes.items()}
+        shapes = {only if name == ONLY_INPUT else name: shape for name, shape in task.shapes.items()}
         return collect_inputs(task.inputs, inputs, network=network, shapes=shapes, seed=task.seed, replaceable=replaceable)
 
     if is_blob(task.model):
@@ -169,17 +151,6 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
     began = perf_counter()
     executable = core.load_network(pinned, task.device, settings)
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
-
-
-def _keep_outputs(outputs: Mapping[str, Any], path: str) -> dict[str, str]:
-    """Writes the outputs for the comparison of devices; returns their element types, which the file forgets in part."""
-    import numpy as np
-
-    from hetero_core.cli.outputs import iterate_tensors, save_outputs
-    from hetero_core.dtypes import dtype_of_numpy
-
-    save_outputs(outputs, path)
-    return {name: str(dtype_of_numpy(np.asarray(value).dtype)) for name, value in iterate_tensors(outputs) if value is not None}
 
 
 def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
@@ -260,23 +231,10 @@ def is_compiling(executable: ExecutableNetwork) -> bool:
 
 
 def find_peak_memory() -> int | None:
-    """Returns the largest number of resident bytes of this process so far; None if the system does not say.
-
-    On Linux, `getrusage` would include the memory of the parent from before this program was started.
-    """
+    """Returns the largest number of resident bytes of this process so far; None if the system does not say."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
-        try:
-            import resource  # not on Windows
-        except ImportError:
-            return None
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return None
     peaks = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
     return peaks[0] if peaks else None
-
-
-if __name__ == "__main__":
-    os.dup2(2, 1)
-    sys.exit(main(Path(sys.argv[1])))

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hetero_core.cli.answer import UsageError, format_number, format_table
-from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.files import replace_file
 
 if TYPE_CHECKING:
@@ -84,29 +84,40 @@ def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:
 
     Raises: UsageError if a file cannot be written.
     """
-    arrays = {name: to_storable(value) for name, value in iterate_tensors(outputs) if value is not None}
-    path = Path(target)
+    arrays, path = list_arrays(outputs), Path(target)
     try:
-        return _write_archive(arrays, path) if path.suffix.lower() == ".npz" else _write_folder(arrays, path)
+        if path.suffix.lower() != ".npz":
+            return _write_folder(arrays, path)
+        with replace_file(path) as stream:
+            write_archive(arrays, stream)
+        return [str(path)]
     except OSError as error:
         raise UsageError(f"cannot save outputs to '{path}': {error.strerror or error}") from error
 
 
-def to_storable(value: Any) -> np.ndarray[Any, Any]:
-    """Texts are stored as NumPy's fixed-width texts: no file of ours needs pickle."""
-    import numpy as np
-
-    array = np.asarray(value)
-    return array.astype(str) if array.dtype == object else array
-
-
-def _write_archive(arrays: Mapping[str, np.ndarray[Any, Any]], path: Path) -> list[str]:
+def write_archive(arrays: Mapping[str, np.ndarray[Any, Any]], stream: IO[bytes]) -> None:
     """Not by numpy.savez, which cannot hold an array named "file"."""
-    with replace_file(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+    with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                write_array(array, member)
-    return [str(path)]
+                _write_array(array, member)
+
+
+def read_archive(source: Any, dtypes: Mapping[str, str]) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the arrays of a path or stream; plain bytes are viewed as `dtypes` says, since NumPy forgets the types of ml_dtypes."""
+    import numpy as np
+
+    with np.load(source, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    return {name: array.view(numpy_dtype(dtypes[name])) if array.dtype.kind == "V" else array for name, array in arrays.items()}
+
+
+def list_arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the arrays of outputs as files hold them: texts as NumPy's fixed-width texts, since no file of ours needs pickle."""
+    import numpy as np
+
+    arrays = {name: np.asarray(value) for name, value in iterate_tensors(outputs) if value is not None}
+    return {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
 
 
 def _write_folder(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> list[str]:
@@ -115,12 +126,12 @@ def _write_folder(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> l
     for name, array in arrays.items():
         path = folder / f"{quote(name, safe='')}.npy"
         with replace_file(path) as stream:
-            write_array(array, stream)
+            _write_array(array, stream)
         paths.append(str(path))
     return paths
 
 
-def write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
+def _write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
     """Not to the file itself: NumPy would write to it by a way of its own, which on a full disk tells no reason."""
     import numpy as np
 

@@ -1,22 +1,20 @@
 """`hetero predict`: runs a model on every file of a folder and writes the outputs to one file.
 
-A file is one sample. Threads read ahead, the requests of an AsyncInferQueue run, and this thread writes each result to the journal. A file
-that cannot be read or run is recorded with its reason and does not end the command. A run that fails is repeated alone for its reason.
+A file is one sample. Threads read and run, and this thread writes each result to the journal. A file that cannot be read or run is
+recorded with its reason and does not end the command.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from threading import Semaphore
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +26,6 @@ from hetero_core.cli.inputs import (
     find_only_input,
     import_pillow,
     measure_image,
-    open_input,
-    read_converted_image,
     read_file,
     read_inputs,
     require_complete,
@@ -59,16 +55,13 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network
     from hetero_core.network.types import Dimension, ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
-    from hetero_core.runtime.queue import AsyncInferQueue
-    from hetero_core.runtime.request import InferRequest
 
 _BATCH = 8
-_CHECKED_RUNS = 1000
-"""Runs after which failed runs are looked for; until then the queue holds their errors."""
 _READERS = 4
 _SHOWN = 20
 Record = Callable[[str, Mapping[str, Any], str | None], None]
 """Keeps the outputs of a file, or the reason for their absence."""
+_Result = tuple[Mapping[str, Any], str | None]
 _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
 
@@ -126,7 +119,7 @@ def answer(options: argparse.Namespace) -> Answer:
                     advance()
 
                 try:
-                    prediction.run([file for file in stamps if file not in done], options.requests or 0, record)
+                    prediction.run([file for file in stamps if file not in done], options.requests, record)
                 except KeyboardInterrupt:
                     text = f"interrupted; the same command goes on from '{journal.path}'"
                     return Answer(text, {"interrupted": True, "journal": str(journal.path)}, INTERRUPTED)
@@ -249,7 +242,7 @@ def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict
     batch = shape[0] if shape else None
     for path in images:
         with suppress(UsageError):
-            height, width, _ = measure_image(path)
+            height, width = measure_image(path)
             return {"N": batch, "H": height, "W": width}
     return {"N": batch}
 
@@ -274,18 +267,8 @@ def _choose_batches(core: Core, network: Network, options: argparse.Namespace, c
     return options.device, 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A file that was read: its inputs, or the reason for their absence. `batches` has the declared sizes of the axes that were added."""
-
-    file: str
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    batches: frozenset[Dimension] = frozenset()
-    error: str | None = None
-
-
 class _Prediction:
-    """The runs of a network on the files of a folder, whose results go to the journal."""
+    """The runs of a network on the files of a folder, on threads that read, run and wait for each other."""
 
     def __init__(
         self, executable: ExecutableNetwork, path_of_file: Mapping[str, Path], name: str, constants: Mapping[str, Any]
@@ -296,106 +279,64 @@ class _Prediction:
         self._name = name
         self._constants = constants
         self._specs = executable.inputs
-        self._ended: SimpleQueue[tuple[str, Mapping[str, Any]]] = SimpleQueue()
-        self._started: set[str] = set()
 
-    def read(self, file: str) -> _Sample:
-        """Returns the sample of a file. Safe for threads."""
-        from hetero_core.runtime.inputs import order_inputs
-
-        network = self.executable.name
-        try:
-            arrays = self._read_arrays(self._path_of_file[file])
-            lacking = [spec for spec in self._specs if spec.name in arrays and _lacks_batch(arrays[spec.name], spec)]
-            added = {spec.name: arrays[spec.name][None] for spec in lacking}
-            inputs = fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
-            require_complete(
-                inputs, self._specs, network=network, cure="Give each with -i NAME=VALUE, or a .npz file an array for each"
-            )
-            order_inputs(inputs, self._specs, network=network)
-        except HeteroError as error:
-            return _Sample(file, error=word_options(str(error)))
-        except Exception as error:  # noqa: BLE001  # decoders of images raise errors of many kinds, and the file is recorded with it
-            return _Sample(file, error=f"{type(error).__name__}: {error}")
-        return _Sample(file, inputs, frozenset(spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None))
-
-    def _read_arrays(self, path: Path) -> dict[str, Any]:
-        if path.suffix.lower() not in IMAGES:
-            return read_file(path, self._name, self._specs, network=self.executable.name, where="the archive")
-        spec = next(spec for spec in self._specs if spec.name == self._name)
-        pixels = open_input(read_converted_image, path, spec)
-        return {self._name: pixels[0] if len(spec.shape or ()) == 4 else pixels}
-
-    def finish(self, outputs: Mapping[str, Any], batches: Collection[Dimension]) -> Mapping[str, Any]:
-        """Returns the outputs of a sample, without the batch axis if it was added to the inputs."""
-        names = {spec.name for spec in self.executable.outputs if spec.shape and spec.shape[0] in batches}
-        return {name: value[0] if name in names and len(value) == 1 else value for name, value in outputs.items()}
-
-    def run(self, files: Sequence[str], requests: int, record: Record) -> None:
-        """Runs the files on so many requests, 0 for what the device recommends, and records each result.
+    def run(self, files: Sequence[str], requests: int | None, record: Record) -> None:
+        """Runs the files, so many at once, by default as the device recommends, and records each result in order.
 
         Raises: the error of a device that is lost.
         """
-        from hetero_core.runtime.queue import AsyncInferQueue
+        count = requests or max(int(self.executable.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
+        slots, waiting = Semaphore(count), deque[tuple[str, Future[_Result]]]()
+        pool = ThreadPoolExecutor(count + _READERS)
+        try:
+            for file in files:
+                waiting.append((file, pool.submit(self.compute, file, slots)))
+                if len(waiting) > 2 * (count + _READERS):
+                    _record_first(waiting, record)
+            while waiting:
+                _record_first(waiting, record)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
-        with ThreadPoolExecutor(_READERS) as pool, AsyncInferQueue(self.executable, requests) as queue:
-            queue.set_callback(self._take_outputs)
-            try:
-                for number, sample in enumerate(_read_ahead(pool, self.read, files, 2 * len(queue)), 1):
-                    if sample.error is None:
-                        self._started.add(sample.file)
-                        queue.start_async(sample.inputs, userdata=(sample.file, sample.batches))
-                    else:
-                        record(sample.file, {}, sample.error)
-                    self._record_ended(record)
-                    if number % _CHECKED_RUNS == 0:
-                        self._settle(queue, record)
-                self._settle(queue, record)
-            except KeyboardInterrupt:
-                self._record_ended(record)
-                raise
+    def compute(self, file: str, slots: AbstractContextManager[Any]) -> _Result:
+        """Returns the outputs of a file, without the batch axis if it was added to the inputs, or the reason for their absence."""
+        try:
+            inputs, batches = self._read(self._path_of_file[file])
+            with slots:
+                outputs = self.executable.infer(inputs)
+        except _DEVICE_ERRORS:
+            raise
+        except HeteroError as error:
+            return {}, word_options(str(error))
+        except Exception as error:  # noqa: BLE001  # decoders of images raise errors of many kinds, and the file is recorded with it
+            return {}, f"{type(error).__name__}: {error}"
+        names = {spec.name for spec in self.executable.outputs if spec.shape and spec.shape[0] in batches}
+        return {name: value[0] if name in names and len(value) == 1 else value for name, value in outputs.items()}, None
 
-    def _take_outputs(self, request: InferRequest, sample: tuple[str, frozenset[Dimension]]) -> None:
-        """Copies the outputs, which the next run of the request replaces."""
-        outputs = {spec.name: request.get_tensor(spec.name) for spec in self.executable.outputs}
-        self._ended.put((sample[0], copy.deepcopy(self.finish(outputs, sample[1]))))
+    def _read(self, path: Path) -> tuple[dict[str, Any], set[Dimension]]:
+        """Returns the checked inputs of a file, and the declared sizes of the axes that were added."""
+        from hetero_core.runtime.inputs import order_inputs
 
-    def _record_ended(self, record: Record) -> None:
-        while not self._ended.empty():
-            file, outputs = self._ended.get()
-            self._started.discard(file)
-            record(file, outputs, None)
+        network = self.executable.name
+        arrays = read_file(path, self._name, self._specs, network=network, where="the archive")
+        if path.suffix.lower() in IMAGES and arrays[self._name].ndim == 4:
+            arrays = {self._name: arrays[self._name][0]}
+        lacking = [spec for spec in self._specs if spec.name in arrays and _lacks_batch(arrays[spec.name], spec)]
+        added = {spec.name: arrays[spec.name][None] for spec in lacking}
+        inputs = fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
+        require_complete(
+            inputs, self._specs, network=network, cure="Give each with -i NAME=VALUE, or a .npz file an array for each"
+        )
+        order_inputs(inputs, self._specs, network=network)
+        return inputs, {spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None}
 
-    def _settle(self, queue: AsyncInferQueue, record: Record) -> None:
-        """Waits for the runs, and repeats each failed run alone, since the queue raises a single error."""
-        with suppress(HeteroError):
-            queue.wait_all()
-        self._record_ended(record)
-        for file in sorted(self._started):
-            sample = self.read(file)
-            try:
-                outputs = self.executable.infer(sample.inputs)
-            except _DEVICE_ERRORS:
-                raise
-            except HeteroError as error:
-                record(file, {}, sample.error or word_options(str(error)))
-            else:
-                record(file, self.finish(outputs, sample.batches), None)
-        self._started.clear()
+
+def _record_first(waiting: deque[tuple[str, Future[_Result]]], record: Record) -> None:
+    file, future = waiting.popleft()
+    record(file, *future.result())
 
 
 def _lacks_batch(array: Any, spec: ValueSpec) -> bool:
     """Says whether an array has all axes of the input but the first, which is open or has the size 1."""
     shape = spec.shape
     return shape is not None and len(shape) == array.ndim + 1 and (shape[0] == 1 or not isinstance(shape[0], int))
-
-
-def _read_ahead(pool: ThreadPoolExecutor, read: Callable[[str], _Sample], files: Sequence[str], depth: int) -> Iterator[_Sample]:
-    """Yields the samples in order, at most `depth` of them read in advance."""
-    waiting: deque[Future[_Sample]] = deque()
-    for file in files:
-        waiting.append(pool.submit(read, file))
-        if len(waiting) > depth:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

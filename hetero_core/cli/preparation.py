@@ -124,7 +124,7 @@ def _list_images(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
 
 
 def _measure_image(file: Path) -> dict[str, Dimension]:
-    return {"N": 1, **dict(zip("HWC", measure_image(file), strict=True))}
+    return {"N": 1, **dict(zip("HW", measure_image(file), strict=True))}
 
 
 def _complete(info: InputInfo, image: MeasuredImage | None, network: Network, name: str) -> InputInfo:

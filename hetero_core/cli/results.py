@@ -1,8 +1,7 @@
 """The results of `hetero predict`: a journal while files are computed, and the output at the end.
 
 The journal is a SQLite database beside the output, which an interrupted call leaves to the next call. When every file has a row, the output
-is written and appears complete, and the journal is removed. Arrays are read back one file at a time, so that memory does not grow with
-the number of files.
+is written and appears complete, and the journal is removed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -18,8 +16,8 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError, to_json
-from hetero_core.cli.outputs import iterate_tensors, to_storable, write_array
-from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_numpy, numpy_dtype
+from hetero_core.cli.outputs import list_arrays, read_archive, write_archive
+from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_numpy
 from hetero_core.files import replace_file
 
 if TYPE_CHECKING:
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS calls (field TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, stamp TEXT, error TEXT);
-CREATE TABLE IF NOT EXISTS arrays (file TEXT, name TEXT, dtype TEXT, npy BLOB, PRIMARY KEY (file, name));
+CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, stamp TEXT, error TEXT, dtypes TEXT, npz BLOB);
 """
 _COMMIT_SECONDS = 1.0
 
@@ -77,22 +74,17 @@ class Journal:
         with self._explain():
             rows = self._base.execute("SELECT file, stamp FROM files WHERE error IS NULL").fetchall()
             done = {file for file, stamp in rows if stamps.get(file) == stamp}
-            for (file,) in self._base.execute("SELECT file FROM files UNION SELECT file FROM arrays").fetchall():
-                if file not in done:
-                    self._base.execute("DELETE FROM files WHERE file = ?", (file,))
-                    self._base.execute("DELETE FROM arrays WHERE file = ?", (file,))
+            others = self._base.execute("SELECT file FROM files").fetchall()
+            self._base.executemany("DELETE FROM files WHERE file = ?", [row for row in others if row[0] not in done])
         return done
 
     def add(self, file: str, stamp: str, outputs: Mapping[str, Any], error: str | None = None) -> None:
         """Keeps the outputs of a file, or the reason for their absence. Raises: UsageError."""
+        arrays, body = list_arrays(outputs), BytesIO()
+        write_archive(arrays, body)
+        dtypes = json.dumps({name: dtype_of_numpy(array.dtype) for name, array in arrays.items()})
         with self._explain():
-            for name, value in iterate_tensors(outputs):
-                if value is not None:
-                    array, body = to_storable(value), BytesIO()
-                    write_array(array, body)
-                    row = (file, name, dtype_of_numpy(array.dtype), body.getvalue())
-                    self._base.execute("REPLACE INTO arrays VALUES (?, ?, ?, ?)", row)
-            self._base.execute("REPLACE INTO files VALUES (?, ?, ?)", (file, stamp, error))  # last, for an interrupt in between
+            self._base.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (file, stamp, error, dtypes, body.getvalue()))
             if monotonic() - self._committed > _COMMIT_SECONDS:
                 self._base.commit()
                 self._committed = monotonic()
@@ -101,19 +93,10 @@ class Journal:
         """Returns the reason of each bad file, sorted."""
         return dict(self._base.execute("SELECT file, error FROM files WHERE error IS NOT NULL ORDER BY file"))
 
-    def read(self, name: str | None = None) -> Iterator[tuple[str, str | None, Arrays]]:
-        """Yields each file, sorted, with its error and its arrays; only those of an output if `name` is given."""
-        chosen, values = ("", ()) if name is None else (" AND name = ?", (name,))
-        for file, error in self._base.execute("SELECT file, error FROM files ORDER BY file"):
-            rows = self._base.execute(f"SELECT name, dtype, npy FROM arrays WHERE file = ?{chosen} ORDER BY rowid", (file, *values))
-            yield file, error, {} if error is not None else {name: _read_array(dtype, npy) for name, dtype, npy in rows}
-
-
-def _read_array(dtype: str, npy: bytes) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    array = np.lib.format.read_array(BytesIO(npy), allow_pickle=False)
-    return array.view(numpy_dtype(dtype)) if array.dtype.kind == "V" else array
+    def read(self) -> Iterator[tuple[str, str | None, Arrays]]:
+        """Yields each file, sorted, with its error and its arrays."""
+        for file, error, dtypes, npz in self._base.execute("SELECT file, error, dtypes, npz FROM files ORDER BY file"):
+            yield file, error, read_archive(BytesIO(npz), json.loads(dtypes))
 
 
 def _write_lines(stream: IO[bytes], journal: Journal) -> None:
@@ -140,34 +123,24 @@ def _write_archive(stream: IO[bytes], journal: Journal) -> None:
     """
     import numpy as np
 
-    errors = journal.list_errors()
-    kinds: dict[str, list[tuple[np.dtype[Any], tuple[int, ...]]]] = {}
+    arrays_of_output: dict[str, Arrays] = {}
+    errors: dict[str, str] = {}
     good = []
     for file, error, arrays in journal.read():
-        good += [file] if error is None else []
+        if error is None:
+            good.append(file)
+        else:
+            errors[file] = error
         for name, array in arrays.items():
-            kinds.setdefault(name, []).append((array.dtype, array.shape))
-    with zipfile.ZipFile(stream, "w") as archive:
-
-        def open_member(name: str) -> IO[bytes]:
-            return archive.open(f"{name}.npy", "w", force_zip64=True)
-
-        for name, texts in (("files", good), ("bad_files", list(errors)), ("bad_reasons", list(errors.values()))):
-            with open_member(name) as member:
-                write_array(np.array(texts, dtype=str), member)
-        for name, forms in kinds.items():
-            rows = ((file, arrays[name]) for file, _, arrays in journal.read(name) if name in arrays)
-            if len(forms) < len(good) or len({shape for _, shape in forms}) > 1:
-                for file, array in rows:
-                    with open_member(f"{name}/{file}") as member:
-                        write_array(array, member)
-                continue
-            dtype = np.result_type(*{dtype for dtype, _ in forms})  # texts have lengths
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (len(good), *forms[0][1])}
-            with open_member(name) as member:
-                np.lib.format.write_array_header_1_0(member, header)
-                for _, array in rows:
-                    member.write(array.astype(dtype).tobytes())
+            arrays_of_output.setdefault(name, {})[file] = array
+    texts = {"files": good, "bad_files": list(errors), "bad_reasons": list(errors.values())}
+    members = {name: np.array(values, dtype=str) for name, values in texts.items()}
+    for name, arrays in arrays_of_output.items():
+        if len(arrays) == len(good) and len({array.shape for array in arrays.values()}) == 1:
+            members[name] = np.stack(list(arrays.values()))
+        else:
+            members |= {f"{name}/{file}": array for file, array in arrays.items()}
+    write_archive(members, stream)
 
 
 _GROUP_VALUES = 2**20

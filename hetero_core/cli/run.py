@@ -42,7 +42,6 @@ _MOST_RUNS = 100
 _COMPILING_SECONDS = 5.0
 _SLOW_SECONDS = 10.0
 """After a first inference that took longer, no further inference is timed."""
-_EXECUTED_SUFFIXES = (".html", ".onnx")
 
 
 def add_options(parser: Parser) -> None:
@@ -71,8 +70,8 @@ def add_options(parser: Parser) -> None:
     )
     outputs.add_argument(
         "--executed",
-        metavar="FILE",
-        help="write the executed graph as a page (.html) or a model (.onnx); with PERF_COUNT it has times",
+        metavar="FILE.onnx",
+        help="write the executed graph as a model; with PERF_COUNT it has times",
     )
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model on this device, too; exit code 1 if the outputs differ")
     outputs.add_argument(
@@ -120,8 +119,8 @@ def _check_options(options: argparse.Namespace) -> None:
         is_given = getattr(options, name) not in (None, [])
         if is_given and not getattr(options, needed):
             raise UsageError(f"--{name} has a meaning only with --{needed}")
-    if options.executed is not None and Path(options.executed).suffix.lower() not in _EXECUTED_SUFFIXES:
-        raise UsageError(f"--executed {options.executed}: expected a name that ends with {' or '.join(_EXECUTED_SUFFIXES)}")
+    if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
+        raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
 
 
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
@@ -179,23 +178,15 @@ def _infer(
         fields["subgraphs"] = sums
         parts.append(format_times(sums))
     if options.executed is not None:
-        fields["executed"] = str(_write_executed(options.executed, executable.get_runtime_model(request.profile)))
+        from hetero_core.network.writer import network_to_bytes  # imports onnx
+
+        fields["executed"] = options.executed
+        write_target(find_target(options.executed), network_to_bytes(executable.get_runtime_model(request.profile)))
         parts.append(f"executed graph: {fields['executed']}")
     if options.save_outputs is not None:
         fields["saved"] = save_outputs(outputs, options.save_outputs)
         parts.append("saved: " + ", ".join(fields["saved"]))
     return outputs, Answer("\n\n".join(parts), fields)
-
-
-def _write_executed(path: str, executed: Network) -> Path:
-    """Writes the executed graph as a page or as a model; returns its path. Raises: UsageError."""
-    from hetero_core.network.writer import network_to_bytes  # imports onnx
-    from hetero_core.reports.page import executed_to_html
-
-    target = find_target(path)
-    is_model = target.suffix.lower() == ".onnx"
-    write_target(target, network_to_bytes(executed) if is_model else executed_to_html(executed).encode())
-    return target
 
 
 def _describe_times(fields: Mapping[str, Any], executable: ExecutableNetwork) -> str:

@@ -1,4 +1,4 @@
-"""`hetero visualize`: the split of a model as a picture, a page, a text or a model; nothing is loaded."""
+"""`hetero visualize`: the split of a model as a page or a text; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from hetero_core.core import Core
 from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.plan import Plan
 from hetero_core.reports.dot import plan_to_dot, plan_to_mermaid
-from hetero_core.reports.drawing import plan_to_svg
 from hetero_core.reports.fields import plan_to_json
 from hetero_core.reports.page import plan_to_html
 from hetero_core.reports.single import plan_single_device
@@ -32,9 +31,6 @@ from hetero_core.reports.text import count, describe_plan
 if TYPE_CHECKING:
     from hetero_core.contract import QueryResult
     from hetero_core.network.graph import Network
-
-Times = Mapping[int, float]
-"""Subgraph -> seconds."""
 
 
 def add_options(parser: Parser) -> None:
@@ -67,11 +63,12 @@ def answer(options: argparse.Namespace) -> Answer:
         plan, result = _query(core, network, options.device, config)
     times, transfers = ({}, {}) if options.timings is None else read_timings(options.timings, plan)
     if suffix == ".html":
-        place = "" if options.trace is None else os.path.relpath(options.trace, target.parent)
-        page = plan_to_html(plan, times, network=network, transfers=transfers, trace=Path(place).as_posix() if place else "")
-        write_target(target, page.encode("utf-8", "replace"))
+        place = "" if options.trace is None else Path(os.path.relpath(options.trace, target.parent)).as_posix()
+        text = plan_to_html(plan, times, network=network, transfers=transfers, trace=place)
     else:
-        _write(target, suffix, network, plan, times)
+        text = plan_to_mermaid(plan, times) if suffix == ".mmd" else _TEXTS[suffix](plan)
+    # A name may hold half of a surrogate pair, which no encoding has.
+    write_target(target, f"{text.rstrip()}\n".encode("utf-8", "replace"))
     nbytes = target.stat().st_size
     fields = {
         "network": network.name,
@@ -152,29 +149,10 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
     return times, transfers
 
 
-def _write(target: Path, suffix: str, network: Network, plan: Plan, times: Times) -> None:
-    if suffix == ".onnx":
-        from hetero_core.reports.model import write_planned_network  # imports onnx
-
-        try:
-            write_planned_network(network, plan, target)
-        except OSError as error:
-            raise UsageError(f"cannot write '{target}': {error.strerror}") from error
-        return
-    text = _DRAWINGS[suffix](plan, times) if suffix in _DRAWINGS else _TEXTS[suffix](plan)
-    # A name may hold half of a surrogate pair, which no encoding has.
-    write_target(target, (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace"))
-
-
-def _make_json(plan: Plan) -> str:
-    return json.dumps(to_json(plan_to_json(plan)), indent=2, ensure_ascii=False)
-
-
-def _make_text(plan: Plan) -> str:
-    return describe_plan(plan, refusal_limit=len(plan.operator_of_node))
-
-
-_DRAWINGS: dict[str, Callable[[Plan, Times], str]] = {".mmd": plan_to_mermaid, ".svg": plan_to_svg}
-_TIMED = (".html", *_DRAWINGS)
-_TEXTS: dict[str, Callable[[Plan], str]] = {".dot": plan_to_dot, ".json": _make_json, ".txt": _make_text}
-_SUFFIXES = tuple(sorted((*_DRAWINGS, *_TEXTS, ".html", ".onnx")))
+_TIMED = (".html", ".mmd")
+_TEXTS: dict[str, Callable[[Plan], str]] = {
+    ".dot": plan_to_dot,
+    ".json": lambda plan: json.dumps(to_json(plan_to_json(plan)), indent=2, ensure_ascii=False),
+    ".txt": lambda plan: describe_plan(plan, refusal_limit=len(plan.operator_of_node)),
+}
+_SUFFIXES = tuple(sorted((*_TIMED, *_TEXTS)))

@@ -233,17 +233,10 @@ def _serialize(model: onnx.ModelProto, network: Network) -> bytes:
     return content
 
 
-def write_network(
-    network: Network,
-    path: str | os.PathLike[str],
-    *,
-    inline_limit: int = _LARGEST_INLINE,
-    annotate: Callable[[onnx.ModelProto], None] = lambda model: None,
-) -> None:
+def write_network(network: Network, path: str | os.PathLike[str], *, inline_limit: int = _LARGEST_INLINE) -> None:
     """Writes the network to an ONNX file; weights of more than `inline_limit` bytes in all go to '<name>.data' beside it.
 
-    `annotate` may add to the model before it is written. Both files appear complete or not at all, and may replace those that the
-    network was read from.
+    Both files appear complete or not at all, and may replace those that the network was read from.
 
     Raises: InvalidNetworkError above 2 GiB; OSError that names the file.
     """
@@ -251,16 +244,12 @@ def write_network(
     size = _weights_size(network)
     if size <= inline_limit:
         _check_size(network, size)
-        model = network_to_proto(network)
-        annotate(model)
-        content = _serialize(model, network)
+        content = _serialize(network_to_proto(network), network)
         with replace_file(path) as file:
             file.write(content)
         return
     outside = OutsideWeights(os.path.basename(path) + ".data")
-    model = write_model(network, GraphWriter(outside.write))
-    annotate(model)
-    content = _serialize(model, network)
+    content = _serialize(write_model(network, GraphWriter(outside.write)), network)
     # The weights first: a model is never without them.
     with replace_file(path) as file, replace_file(path + ".data") as weights:
         outside.copy_to_file(weights)

@@ -1,11 +1,20 @@
-"""A plan as text for other viewers: in the DOT language of Graphviz, and as a mermaid flowchart."""
+"""A plan as text for other viewers: in the DOT language of Graphviz, and as a mermaid flowchart; and the colours of its devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from hetero_core.plan import Boundary, Plan
-from hetero_core.reports.drawing import COLORS, PlanLink, describe_stage, find_links, index_colors
+from hetero_core.plan import Boundary, Plan, PlanStage
+from hetero_core.reports.text import count
+
+COLORS = ("#2a7fb8", "#b87a00", "#00815d", "#a8527e", "#c04f00", "#8c8200", "#3b5bb5", "#6b6b6b")
+"""Lines of boxes, after Okabe and Ito's palette for colour-blind readers; a box is filled with a quarter of its colour."""
+
+
+def index_colors(plan: Plan) -> dict[str, int]:
+    """Returns device -> index into `COLORS`: by priority, and starting again with the first colour after the last."""
+    devices: Iterable[str] = dict.fromkeys((*plan.priorities, *(stage.device for stage in plan.stages)))
+    return {device: index % len(COLORS) for index, device in enumerate(devices)}
 
 
 def plan_to_dot(plan: Plan) -> str:
@@ -13,14 +22,14 @@ def plan_to_dot(plan: Plan) -> str:
     index_of_device = index_colors(plan)
     lines = [f"digraph {_quote(plan.network)} {{", "  rankdir=TB; compound=true; node [shape=box, style=filled, fontname=sans];"]
     for stage in plan.stages:
-        color = COLORS[index_of_device[stage.device]]
+        fill = _quote(f"{COLORS[index_of_device[stage.device]]}40")
         lines.append(f"  subgraph cluster_{stage.index} {{")
         lines.append(f"    label={_quote(f'subgraph {stage.index} on {stage.device}')};")
         for name in stage.nodes:
             reasons = "; ".join(f"{device}: {reason}" for device, reason in plan.refusals.get(name, {}).items())
             tooltip = f", tooltip={_quote(reasons)}" if reasons else ""
             label = _quote(f"{name} ({plan.operator_of_node[name]})")
-            lines.append(f"    {_quote(name)} [label={label}, fillcolor={_quote(color.fill)}{tooltip}];")
+            lines.append(f"    {_quote(name)} [label={label}, fillcolor={fill}{tooltip}];")
         lines.append("  }")
     for boundary in plan.boundaries:
         lines += _draw_boundary(boundary, plan)
@@ -37,12 +46,14 @@ def _draw_boundary(boundary: Boundary, plan: Plan) -> list[str]:
     else:
         source = _quote(plan.stages[boundary.producer].nodes[-1])
         tail = f"ltail=cluster_{boundary.producer}, "
-    size = "" if boundary.nbytes is None else f" ({boundary.nbytes} bytes)"
     for consumer in boundary.consumers:
         target = _quote(plan.stages[consumer].nodes[0])
-        label = _quote(f"{boundary.value}{size}")
-        lines.append(f"  {source} -> {target} [{tail}lhead=cluster_{consumer}, label={label}];")
+        lines.append(f"  {source} -> {target} [{tail}lhead=cluster_{consumer}, label={_quote(_label_value(boundary))}];")
     return lines
+
+
+def _label_value(boundary: Boundary) -> str:
+    return boundary.value + ("" if boundary.nbytes is None else f" ({boundary.nbytes} bytes)")
 
 
 def _quote(text: str) -> str:
@@ -56,32 +67,32 @@ _MOST_VALUES = 3
 
 def plan_to_mermaid(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
     """Returns the plan as text in mermaid's language; `seconds_of_subgraph` may be empty or partial."""
-    places = find_links(plan)
     index_of_device = index_colors(plan)
     lines = ["flowchart TB"]
+    values_of_arrow: dict[tuple[str, str], list[str]] = {}
+    for boundary in plan.boundaries:
+        source = "inputs" if boundary.producer is None else f"p{boundary.producer}"
+        for consumer in boundary.consumers:
+            values_of_arrow.setdefault((source, f"p{consumer}"), []).append(_label_value(boundary))
+    inner = {boundary.value for boundary in plan.boundaries}
     for stage in plan.stages:
-        detail = describe_stage(plan, stage, seconds_of_subgraph.get(stage.index))
+        detail = _describe_stage(plan, stage, seconds_of_subgraph.get(stage.index))
         head = _escape(f"{stage.index}: {stage.device}")
         lines.append(f'  p{stage.index}["{head}<br/>{_escape(detail)}"]:::device{index_of_device[stage.device]}')
-    for place, terminal in enumerate(places.terminals, len(plan.stages)):
-        lines.append(f'  p{place}(["{_escape(terminal.label)}"])')
-    lines += [_draw_link(link) for link in places.links]
-    lines += [
-        f"  classDef device{index} fill:{COLORS[index].fill},stroke:{COLORS[index].line},color:#1c2024"
-        for index in sorted(set(index_of_device.values()))
-    ]
+        if returned := [value for value in stage.outputs if value not in inner]:
+            values_of_arrow[f"p{stage.index}", "outputs"] = returned
+    for (source, target), values in values_of_arrow.items():
+        more = [f"... {len(values) - _MOST_VALUES} more"] if len(values) > _MOST_VALUES else []
+        lines.append(f'  {source} -->|"{"<br/>".join(map(_escape, [*values[:_MOST_VALUES], *more]))}"| {target}')
+    lines += [f"  classDef device{index} fill:{color}40,stroke:{color}" for index, color in enumerate(COLORS)]
     return "\n".join(lines)
 
 
-def _draw_link(link: PlanLink) -> str:
-    named = [
-        boundary.value + ("" if boundary.nbytes is None else f" ({boundary.nbytes} bytes)")
-        for boundary in link.boundaries[:_MOST_VALUES]
-    ]
-    if len(link.boundaries) > _MOST_VALUES:
-        named.append(f"... {len(link.boundaries) - _MOST_VALUES} more")
-    label = f'|"{"<br/>".join(map(_escape, named))}"|' if named else ""
-    return f"  p{link.source} -->{label} p{link.target}"
+def _describe_stage(plan: Plan, stage: PlanStage, seconds: float | None) -> str:
+    """Returns "3 nodes, 1 refused · 0.120 ms"."""
+    refused = [name for name in stage.nodes if name not in plan.device_of_node]
+    parts = count(stage.nodes, "node") + (f", {len(refused)} refused" if refused else "")
+    return parts if seconds is None else f"{parts} · {seconds * 1000:.3f} ms"
 
 
 def _escape(text: str) -> str:

@@ -1,25 +1,27 @@
 "use strict";
-// The program of the page: pan, zoom, choose a subgraph, search nodes. Names become text nodes, never markup.
+// The program of the page: draws the plan, and the nodes of a subgraph; pan, zoom, search. Names become text nodes, never markup.
 (function () {
   const ROWS = 400; // nodes listed at once; more on demand
   const RESULTS = 100;
   const LARGEST = 5;
   const DRAWN = 3000; // a browser is slow with more boxes
+  const COLORS = 8; // classes device-0 to device-7
+  const BOX = { width: 130, height: 40, right: 150, down: 64 }; // the last two: from box to box
+  const SVG = "http://www.w3.org/2000/svg";
   const plan = JSON.parse(document.getElementById("plan").textContent);
   const drawing = document.getElementById("drawing");
   const scene = document.getElementById("scene");
+  const back = document.getElementById("zoom-back");
   const panel = document.getElementById("panel");
   const search = document.getElementById("search");
   const found = document.getElementById("found");
   const results = document.getElementById("results");
-  const boxes = new Map();
-  for (const box of scene.querySelectorAll(".subgraph")) boxes.set(Number(box.dataset.subgraph), box);
-  const links = Array.from(scene.querySelectorAll(".link"));
   const refusals = new Map(Object.entries(plan.refusals));
   const pins = new Map(Object.entries(plan.pins));
   const refused = new Set(plan.refused);
   const conflicts = new Map();
   for (const [name, text] of plan.conflicts) conflicts.set(name, (conflicts.get(name) || []).concat([text]));
+  const devices = Array.from(new Set(plan.priorities.concat(plan.subgraphs.map(function (one) { return one.device; }))));
   const nodes = [];
   plan.subgraphs.forEach(function (subgraph, index) {
     for (const [name, operator] of subgraph.nodes) {
@@ -34,19 +36,168 @@
     return element;
   }
 
+  function draw(tag, parent, attributes, text) {
+    const element = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    if (text !== undefined) element.textContent = text;
+    parent.append(element);
+    return element;
+  }
+
   function say(number, noun) {
     return number + " " + noun + (number === 1 ? "" : "s");
   }
 
+  function sayTime(seconds) {
+    return (seconds * 1000).toFixed(3) + " ms";
+  }
+
+  function findColor(device) {
+    return "device-" + devices.indexOf(device) % COLORS;
+  }
+
+  function shorten(text) {
+    return text.length > 20 ? text.slice(0, 19) + "\u2026" : text;
+  }
+
+  for (const device of devices) {
+    const own = plan.subgraphs.filter(function (one) { return one.device === device; });
+    const names = own.flatMap(function (one) { return one.nodes; }).filter(function (node) { return !refused.has(node[0]); });
+    const timed = own.filter(function (one) { return one.seconds !== null; });
+    const total = timed.reduce(function (sum, one) { return sum + one.seconds; }, 0);
+    const text = device + ": " + say(names.length, "node") + " in " + say(own.length, "subgraph");
+    const row = make("li", findColor(device), text + (timed.length ? ", " + sayTime(total) : ""));
+    row.prepend(make("span", "swatch"));
+    document.getElementById("legend").append(row);
+  }
+
+  // Boxes and links: rows by the longest way from the inputs, folded into columns
+
+  let boxes = new Map(); // subgraph or name of a node -> box
+  let inside = null; // the subgraph whose nodes are drawn; null for the plan
+  let size = { width: 1, height: 1 };
+  let places = [];
+
+  function placeBoxes(count, links) {
+    const makers = Array.from({ length: count }, function () { return []; });
+    const depths = Array(count).fill(0);
+    links.sort(function (a, b) { return a[1] - b[1]; });
+    for (const [from, to] of links) {
+      depths[to] = Math.max(depths[to], depths[from] + 1);
+      makers[to].push(from);
+    }
+    // A box without a maker stands above its first reader, not in the first row.
+    const first = Array(count).fill(Infinity);
+    for (const [from, to] of links) first[from] = Math.min(first[from], depths[to]);
+    depths.forEach(function (_, index) { if (!makers[index].length && first[index] < Infinity) depths[index] = first[index] - 1; });
+    const rows = [];
+    depths.forEach(function (depth, index) { (rows[depth] = rows[depth] || []).push(index); });
+    const middle = Array(count).fill(0);
+    for (const row of rows) {
+      const mean = new Map(row.map(function (index) {
+        return [index, makers[index].reduce(function (sum, one) { return sum + middle[one]; }, 0) / (makers[index].length || 1)];
+      }));
+      row.sort(function (a, b) { return mean.get(a) - mean.get(b); });
+      row.forEach(function (index, number) { middle[index] = (number - (row.length - 1) / 2) * BOX.right; });
+    }
+    const height = Math.max(Math.ceil(Math.sqrt(rows.length * 3)), 8);
+    let left = 0;
+    places = [];
+    for (let top = 0; top < rows.length; top += height) {
+      const column = rows.slice(top, top + height);
+      const width = Math.max(...column.map(function (row) { return row.length; })) * BOX.right + 40;
+      column.forEach(function (row, line) {
+        for (const index of row) places[index] = { x: left + width / 2 + middle[index] - BOX.width / 2, y: line * BOX.down + 20 };
+      });
+      left += width;
+    }
+    size = { width: left || 1, height: Math.min(rows.length, height) * BOX.down + 20 };
+  }
+
+  function drawBoxes(rows, links) {
+    // A row: key, name, detail, title, class, and the subgraph and the node that a click chooses.
+    placeBoxes(rows.length, links);
+    boxes = new Map();
+    scene.replaceChildren();
+    for (const [from, to, title] of links) {
+      const [a, b] = [places[from], places[to]];
+      const down = ["M", a.x + 65, a.y + 40, "C", a.x + 65, a.y + 64, b.x + 65, b.y - 24, b.x + 65, b.y];
+      const aside = ["M", a.x + 130, a.y + 20, "C", a.x + 190, a.y + 20, b.x - 60, b.y + 20, b.x, b.y + 20];
+      const link = draw("g", scene, { class: "link", "data-source": from, "data-target": to });
+      draw("title", link, {}, title);
+      draw("path", link, { d: (b.y > a.y ? down : aside).join(" "), "marker-end": "url(#arrow)" });
+    }
+    rows.forEach(function (row, number) {
+      const at = places[number];
+      const box = draw("g", scene, { class: row.class, transform: "translate(" + at.x + " " + at.y + ")", tabindex: 0, role: "button" });
+      box.dataset.key = row.key;
+      draw("title", box, {}, row.title);
+      draw("rect", box, { class: "box", width: BOX.width, height: BOX.height, rx: 6 });
+      const narrow = row.name.length > 16 ? { textLength: 120, lengthAdjust: "spacingAndGlyphs" } : {};
+      draw("text", box, { class: "name", x: 65, y: 17, ...narrow }, shorten(row.name));
+      draw("text", box, { class: "detail", x: 65, y: 32 }, shorten(row.detail));
+      box.addEventListener("click", function (event) {
+        event.stopPropagation();
+        if (!isDragged) choose(row.subgraph, row.node);
+      });
+      box.addEventListener("keydown", function (event) {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        choose(row.subgraph, row.node);
+      });
+      boxes.set(row.key, box);
+    });
+    back.hidden = inside === null;
+    begin();
+  }
+
+  function drawPlan() {
+    inside = null;
+    const titles = new Map();
+    for (const [value, type, bytes, producer, consumers] of plan.boundaries) {
+      for (const consumer of producer === null ? [] : consumers) {
+        const key = producer + " " + consumer;
+        titles.set(key, (titles.get(key) || []).concat([value + ": " + type + ", " + bytes]));
+      }
+    }
+    const links = Array.from(titles, function ([key, lines]) { return key.split(" ").map(Number).concat([lines.join("\n")]); });
+    drawBoxes(plan.subgraphs.map(function (subgraph, index) {
+      const lost = subgraph.nodes.filter(function (node) { return refused.has(node[0]); }).length;
+      const time = subgraph.seconds === null ? "" : " \u00b7 " + sayTime(subgraph.seconds);
+      const detail = say(subgraph.nodes.length, "node") + (lost ? ", " + lost + " refused" : "") + time;
+      const name = index + " \u00b7 " + subgraph.device;
+      const title = "subgraph " + index + " on " + subgraph.device + ", " + detail;
+      return { key: index, name: name, detail: detail, title: title, class: "subgraph " + findColor(subgraph.device), subgraph: index };
+    }), links);
+  }
+
+  function drawNodes(index, name) {
+    inside = index;
+    const subgraph = plan.subgraphs[index];
+    drawBoxes(subgraph.nodes.map(function ([node, operator]) {
+      const look = "inner " + findColor(subgraph.device) + (refused.has(node) ? " refused" : "");
+      return { key: node, name: operator, detail: node, title: node + " (" + operator + ")", class: look, subgraph: index, node: node };
+    }), subgraph.links);
+    if (boxes.has(name)) {
+      boxes.get(name).classList.add("chosen");
+      reveal(subgraph.nodes.findIndex(function (node) { return node[0] === name; }));
+    }
+  }
+
+  function canDraw(subgraph) {
+    return subgraph.links !== null && subgraph.nodes.length <= DRAWN;
+  }
+
+  back.addEventListener("click", drawPlan);
+
   // View
 
   const view = { x: 0, y: 0, scale: 1 };
-  const whole = { width: Number(drawing.dataset.width), height: Number(drawing.dataset.height) };
-  let size = whole;
-  let shown = scene; // or the drawing of the nodes of a subgraph
+  let drag = null;
+  let isDragged = false;
 
   function show() {
-    shown.setAttribute("transform", "translate(" + view.x + " " + view.y + ") scale(" + view.scale + ")");
+    scene.setAttribute("transform", "translate(" + view.x + " " + view.y + ") scale(" + view.scale + ")");
   }
 
   function zoom(factor, x, y) {
@@ -66,28 +217,20 @@
   }
 
   function begin() {
-    // All of the drawing. If it is too large to be read whole: the top of the subgraphs, the first columns of nodes.
+    // All of the drawing; its first columns if it is too large to be read whole.
     fit();
-    const frame = drawing.getBoundingClientRect();
-    const readable = shown === scene ? Math.min(frame.width / size.width, 0.7) : 0.7;
-    if (view.scale < readable / 2) {
-      view.scale = readable;
-      view.x = Math.max((frame.width - size.width * view.scale) / 2, 0);
-      view.y = 0;
+    if (view.scale < 0.35) {
+      Object.assign(view, { x: 0, y: 0, scale: 0.7 });
       show();
     }
   }
 
-  function reveal(index) {
-    if (shown === scene) center(boxes.get(index).getBBox());
-  }
-
-  function center(box) {
+  function reveal(number) {
     // Moves a box to the middle, and nearer if its text could not be read.
     const frame = drawing.getBoundingClientRect();
     view.scale = Math.max(view.scale, 0.7);
-    view.x = frame.width / 2 - (box.x + box.width / 2) * view.scale;
-    view.y = frame.height / 2 - (box.y + box.height / 2) * view.scale;
+    view.x = frame.width / 2 - (places[number].x + BOX.width / 2) * view.scale;
+    view.y = frame.height / 2 - (places[number].y + BOX.height / 2) * view.scale;
     show();
   }
 
@@ -106,8 +249,6 @@
   document.getElementById("zoom-out").addEventListener("click", function () { zoomAtMiddle(1 / 1.3); });
   document.getElementById("zoom-fit").addEventListener("click", fit);
 
-  let drag = null;
-  let isDragged = false;
   drawing.addEventListener("pointerdown", function (event) {
     if (event.button !== 0) return;
     drag = { x: event.clientX, y: event.clientY, left: view.x, top: view.y };
@@ -119,139 +260,36 @@
     const dy = event.clientY - drag.y;
     if (!isDragged && Math.hypot(dx, dy) < 4) return;
     isDragged = true;
-    drawing.classList.add("dragging");
     view.x = drag.left + dx;
     view.y = drag.top + dy;
     show();
   });
-  for (const name of ["pointerup", "pointercancel"]) {
-    window.addEventListener(name, function () {
-      drag = null;
-      drawing.classList.remove("dragging");
-    });
-  }
-
-  // The nodes of a subgraph: rows by the longest way from its inputs, folded into columns
-
-  const back = document.getElementById("zoom-back");
-  const SVG = "http://www.w3.org/2000/svg";
-
-  function draw(tag, parent, attributes, text) {
-    const element = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    if (text !== undefined) element.textContent = text;
-    parent.append(element);
-    return element;
-  }
-
-  function canDraw(subgraph) {
-    return subgraph.links !== null && subgraph.nodes.length <= DRAWN;
-  }
-
-  function placeNodes(subgraph) {
-    const depths = subgraph.nodes.map(function () { return 0; });
-    for (const [from, to] of subgraph.links) depths[to] = Math.max(depths[to], depths[from] + 1);
-    // A node without a maker stands above its first reader, not in the first row.
-    const made = new Set(subgraph.links.map(function (link) { return link[1]; }));
-    const first = subgraph.nodes.map(function () { return Infinity; });
-    for (const [from, to] of subgraph.links) first[from] = Math.min(first[from], depths[to]);
-    depths.forEach(function (_, index) { if (!made.has(index) && first[index] < Infinity) depths[index] = first[index] - 1; });
-    const rows = [];
-    depths.forEach(function (depth, index) { (rows[depth] = rows[depth] || []).push(index); });
-    const height = Math.max(Math.ceil(Math.sqrt(rows.length * 3)), 8);
-    const places = [];
-    let left = 0;
-    for (let top = 0; top < rows.length; top += height) {
-      const column = rows.slice(top, top + height);
-      const width = Math.max(...column.map(function (row) { return row.length; })) * 150 + 40;
-      column.forEach(function (row, line) {
-        row.forEach(function (index, number) { places[index] = { x: left + (width - row.length * 150) / 2 + number * 150, y: line * 64 + 20 }; });
-      });
-      left += width;
-    }
-    return { places: places, size: { width: left, height: Math.min(rows.length, height) * 64 + 20 } };
-  }
-
-  function drawNodes(index, name) {
-    leaveNodes();
-    const subgraph = plan.subgraphs[index];
-    const placed = placeNodes(subgraph);
-    const color = Array.from(boxes.get(index).classList).find(function (name) { return name.startsWith("device-"); });
-    const group = draw("g", drawing, { id: "inner", class: color });
-    for (const [from, to] of subgraph.links) {
-      const [a, b] = [placed.places[from], placed.places[to]];
-      const down = ["M", a.x + 65, a.y + 40, "C", a.x + 65, a.y + 64, b.x + 65, b.y - 24, b.x + 65, b.y];
-      const aside = ["M", a.x + 130, a.y + 20, "C", a.x + 190, a.y + 20, b.x - 60, b.y + 20, b.x, b.y + 20];
-      draw("path", draw("g", group, { class: "link" }), { d: (b.y > a.y ? down : aside).join(" ") });
-    }
-    subgraph.nodes.forEach(function (node, number) {
-      const at = placed.places[number];
-      const box = draw("g", group, { class: "inner", "data-node": node[0], transform: "translate(" + at.x + " " + at.y + ")" });
-      draw("title", box, {}, node[0] + " (" + node[1] + ")");
-      draw("rect", box, { class: "box", width: 130, height: 40, rx: 6 });
-      const narrow = node[1].length > 16 ? { textLength: 120, lengthAdjust: "spacingAndGlyphs" } : {};
-      draw("text", box, { class: "name", x: 65, y: 17, ...narrow }, node[1]);
-      draw("text", box, { class: "detail", x: 65, y: 32 }, node[0].length > 20 ? node[0].slice(0, 19) + "\u2026" : node[0]);
-      box.classList.toggle("refused", refused.has(node[0]));
-      box.classList.toggle("chosen", node[0] === name);
-      box.addEventListener("click", function () { if (!isDragged) choose(index, node[0]); });
-    });
-    scene.style.display = "none";
-    back.hidden = false;
-    shown = group;
-    size = placed.size;
-    begin();
-    const chosen = subgraph.nodes.findIndex(function (node) { return node[0] === name; });
-    if (chosen >= 0) center({ width: 130, height: 40, ...placed.places[chosen] });
-  }
-
-  function leaveNodes() {
-    if (shown !== scene) shown.remove();
-    scene.style.display = "";
-    back.hidden = true;
-    shown = scene;
-    size = whole;
-  }
-
-  back.addEventListener("click", function () { leaveNodes(); begin(); });
+  for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, function () { drag = null; });
+  drawing.addEventListener("click", function () { if (!isDragged && inside === null) choose(null); });
 
   // Choice
 
-  drawing.addEventListener("click", function (event) {
-    if (isDragged || shown !== scene) return;
-    const box = event.target.closest(".subgraph");
-    if (box) choose(Number(box.dataset.subgraph));
-    else choose(null);
-  });
-  drawing.addEventListener("keydown", function (event) {
-    const box = event.target.closest(".subgraph");
-    if (!box || (event.key !== "Enter" && event.key !== " ")) return;
-    event.preventDefault();
-    choose(Number(box.dataset.subgraph));
-  });
-
   function choose(index, name) {
-    for (const [number, box] of boxes) box.classList.toggle("chosen", number === index);
-    for (const link of links) {
-      link.classList.toggle("chosen", index !== null && (Number(link.dataset.source) === index || Number(link.dataset.target) === index));
+    const chosen = inside === null ? index : name;
+    for (const [key, box] of boxes) box.classList.toggle("chosen", key === chosen);
+    for (const link of scene.querySelectorAll(".link")) {
+      link.classList.toggle("chosen", inside === null && [link.dataset.source, link.dataset.target].includes(String(index)));
     }
-    for (const box of shown.querySelectorAll(".inner")) box.classList.toggle("chosen", box.dataset.node === name);
     panel.replaceChildren();
     if (index === null) describePlan();
     else describeSubgraph(index, name);
   }
-
   function describePlan() {
     panel.append(make("p", "fact", "Devices by priority: " + plan.priorities.join(", ")));
     panel.append(make("p", "quiet", "Click a subgraph for its nodes and its values. Drag to move, turn the wheel to zoom."));
     if (plan.note) panel.append(make("p", "quiet", plan.note));
     const timed = plan.subgraphs.map(function (one, index) { return [one.seconds, index]; }).filter(function (one) { return one[0] !== null; });
     listLargest("slowest subgraphs", timed, function (index, seconds) {
-      return "subgraph " + index + " on " + plan.subgraphs[index].device + ": " + (seconds * 1000).toFixed(3) + " ms";
+      return "subgraph " + index + " on " + plan.subgraphs[index].device + ": " + sayTime(seconds);
     });
     const moved = plan.moved.map(function (one) { return [one[1], one[0], one[2]]; });
     listLargest("slowest transfers", moved, function (index, seconds, bytes) {
-      return "of subgraph " + index + ": " + (seconds * 1000).toFixed(3) + " ms, " + bytes + " bytes";
+      return "of subgraph " + index + ": " + sayTime(seconds) + ", " + bytes + " bytes";
     });
     listLines("bytes moved", plan.bytes);
     listLines("memory, estimated", plan.memory);
@@ -275,7 +313,7 @@
     for (const [amount, index, ...more] of rows.slice(0, LARGEST)) {
       const button = make("button", "row", say(index, amount, ...more));
       button.type = "button";
-      button.addEventListener("click", function () { choose(index); reveal(index); });
+      button.addEventListener("click", function () { open({ subgraph: index }); });
       panel.append(button);
     }
   }
@@ -283,7 +321,7 @@
   function describeSubgraph(index, name) {
     const subgraph = plan.subgraphs[index];
     panel.append(make("h2", "", "subgraph " + index + " on " + subgraph.device));
-    const time = subgraph.seconds === null ? "" : ", " + (subgraph.seconds * 1000).toFixed(3) + " ms";
+    const time = subgraph.seconds === null ? "" : ", " + sayTime(subgraph.seconds);
     panel.append(make("p", "fact", say(subgraph.nodes.length, "node") + time));
     const button = make("button", "", "draw its nodes");
     button.type = "button";
@@ -356,7 +394,8 @@
     const exact = hits.findIndex(function (node) { return node.name.toLowerCase() === text; });
     if (exact > 0) hits.unshift(hits.splice(exact, 1)[0]);
     const subgraphs = new Set(hits.map(function (node) { return node.subgraph; }));
-    for (const [index, box] of boxes) box.classList.toggle("found", subgraphs.has(index));
+    const keys = inside === null ? subgraphs : new Set(hits.map(function (node) { return node.name; }));
+    for (const [key, box] of boxes) box.classList.toggle("found", keys.has(key));
     drawing.classList.toggle("searching", hits.length > 0);
     results.replaceChildren();
     for (const node of hits.slice(0, RESULTS)) results.append(describeHit(node));
@@ -376,7 +415,7 @@
   }
 
   function open(node) {
-    leaveNodes();
+    if (inside !== null) drawPlan();
     choose(node.subgraph, node.name);
     reveal(node.subgraph);
   }
@@ -392,14 +431,10 @@
     }
   });
 
+  drawPlan();
   choose(null);
-  begin();
   if (plan.subgraphs.length === 1 && canDraw(plan.subgraphs[0])) {
     choose(0);
     drawNodes(0);
   }
-  let isMoved = false;
-  drawing.addEventListener("pointerdown", function () { isMoved = true; });
-  drawing.addEventListener("wheel", function () { isMoved = true; });
-  window.addEventListener("resize", function () { if (!isMoved) begin(); });
 })();

@@ -15,7 +15,6 @@ from hetero_core import Core, Executable, Network, RunContext
 from hetero_core.errors import ClosedError, PluginError
 from hetero_core.executed import DOMAIN
 from hetero_core.network.writer import network_to_bytes
-from hetero_core.reports.page import executed_to_html
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 MODEL = onnx.parser.parse_model("""
@@ -122,17 +121,6 @@ def test_split_network_joins_its_parts_and_shows_copies(core: Core) -> None:
     ]
     assert executed.nodes[2].inputs == ("x@TEMPLATE", "w@TEMPLATE")
     assert executed.nodes[-1].inputs == ("b@CPU",)
-
-
-def test_page_shows_every_step_and_escapes_names(core: Core) -> None:
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs (x) }')
-    model.graph.node[0].name = "<script>"
-    request = core.load_network(model, "CPU", {"PERF_COUNT": True}).create_infer_request()
-    request.infer([np.zeros(2, np.float32)])
-    page = executed_to_html(request._network.get_runtime_model(request.profile))
-    assert "&lt;script&gt;" in page
-    assert "<script" not in page
-    assert "g, as it runs: 1 step" in page
 
 
 def test_closed_network_and_wrong_steps_are_errors(core: Core) -> None:

@@ -14,8 +14,7 @@ from hetero_core import Network, QueryResult
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, PlacedSegment, Placement, PlacementCandidate, Plan, PlanStage
-from hetero_core.reports.dot import plan_to_dot, plan_to_mermaid
-from hetero_core.reports.drawing import COLORS, Terminal, find_links, list_devices
+from hetero_core.reports.dot import COLORS, plan_to_dot, plan_to_mermaid
 from hetero_core.reports.fields import plan_to_json
 from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import describe_explanation, describe_plan, explain_node, explain_placement
@@ -91,37 +90,13 @@ def test_json_names_makers_readers_and_conflicts() -> None:
     assert fields["procedures"] == {}
 
 
-def test_links_join_values_between_the_same_places() -> None:
-    places = find_links(PLAN)
-    assert places.terminals == (Terminal(("x",), is_input=True), Terminal(("y",), is_input=False))
-    assert [(link.source, link.target, link.nbytes) for link in places.links] == [
-        (0, 1, 16),
-        (0, 2, 16),
-        (1, 2, 16),
-        (3, 0, None),
-        (2, 4, None),
-    ]
-    both = replace(PLAN, boundaries=(*PLAN.boundaries, Boundary("e", FOUR, 8, 0, (2,)), Boundary("w", FOUR, 4, None, (0,))))
-    assert {(link.source, link.target): link.nbytes for link in find_links(both).links}[0, 2] == 24
-    assert find_links(both).terminals[0].label == "2 inputs"
-
-
-def test_legend_has_nodes_and_times_of_every_device() -> None:
-    plan = replace(PLAN, priorities=("GPU", "CPU", "NPU"))
-    assert [entry.text for entry in list_devices(plan, {0: 0.001, 2: 0.002})] == [
-        "GPU: 5 nodes in 2 subgraphs, 3.000 ms",
-        "CPU: 1 node in 1 subgraph",
-        "NPU: 0 nodes in 0 subgraphs",
-    ]
-
-
 def test_mermaid_has_boxes_and_arrows() -> None:
     lines = plan_to_mermaid(PLAN, {1: 0.00025}).splitlines()
     assert lines[0] == "flowchart TB"
     assert '  p1["1: CPU<br/>1 node · 0.250 ms"]:::device1' in lines
-    assert '  p3(["x"])' in lines
+    assert '  inputs -->|"x"| p0' in lines
     assert '  p0 -->|"b (16 bytes)"| p2' in lines
-    assert "  p2 --> p4" in lines
+    assert '  p2 -->|"y"| outputs' in lines
 
 
 def test_mermaid_escapes_syntax_characters_as_entities() -> None:
@@ -136,7 +111,7 @@ def test_dot_quotes_names_and_keeps_clusters_apart() -> None:
     assert text.startswith('digraph "a \\"b\\" \\\\ c" {')
     assert text.count("subgraph cluster_") == 3
     assert 'tooltip="GPU: no kernel for Exp"' in text
-    assert re.findall(r'"n4" \[.*fillcolor="(#\w+)"', text) == [COLORS[1].fill]
+    assert re.findall(r'"n4" \[.*fillcolor="(#\w+)"', text) == [f"{COLORS[1]}40"]
 
 
 def test_explanation_has_answers_pin_conflict_and_values() -> None:

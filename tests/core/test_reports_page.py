@@ -1,4 +1,4 @@
-"""HTML page and SVG picture of a plan are complete documents without external resources, and escape all names."""
+"""The HTML page of a plan is a complete document without external resources, and escapes all names."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import json
 import re
 from html.parser import HTMLParser
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_core.reports.drawing import plan_to_svg
 from hetero_core.reports.page import plan_to_html
 
-SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
     "</script><script>alert(1)</script>",
     "<!--<script>",
@@ -90,11 +87,6 @@ def test_hostile_names_add_no_element_to_the_page() -> None:
     assert [sorted(attributes) for _, attributes in hostile.elements] == [sorted(attributes) for _, attributes in plain.elements]
 
 
-def test_hostile_names_add_no_element_to_the_picture() -> None:
-    plain, hostile = (ElementTree.fromstring(plan_to_svg(plan, {})) for plan in (make_plan(tuple("abcdefghi")), PLANS[1]))
-    assert [element.tag for element in hostile.iter()] == [element.tag for element in plain.iter()]
-
-
 @pytest.mark.parametrize("plan", PLANS, ids=["plain", "hostile"])
 def test_page_carries_the_plan_as_json_with_exact_names(plan: Plan) -> None:
     fields = json.loads(Reader(plan_to_html(plan, {0: 0.5})).raw["script"][0])
@@ -115,10 +107,10 @@ def test_page_allows_its_own_program_and_style_and_nothing_else(plan: Plan) -> N
     assert len(page.raw["script"]) == 2
 
 
-def test_documents_name_no_address() -> None:
-    for text in (plan_to_html(PLANS[0], {}), plan_to_svg(PLANS[0], {})):
-        assert set(re.findall(r"\w+://[^\"' <]*", text)) <= {"http://www.w3.org/2000/svg"}
-        assert re.findall(r"(?:src|href)=\"(?!data:,)", text) == []
+def test_page_names_no_address() -> None:
+    text = plan_to_html(PLANS[0], {})
+    assert set(re.findall(r"\w+://[^\"' <]*", text)) <= {"http://www.w3.org/2000/svg"}
+    assert re.findall(r"(?:src|href)=\"(?!data:,)", text) == []
 
 
 def test_program_makes_no_markup() -> None:
@@ -126,25 +118,6 @@ def test_program_makes_no_markup() -> None:
     assert re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttpRequest|import\(", program) == []
 
 
-def test_picture_has_a_box_for_each_subgraph() -> None:
-    root = ElementTree.fromstring(plan_to_svg(make_plan(("a", "b")), {1: 0.002}))
-    boxes = {element.get("data-subgraph"): element for element in root.iter(f"{SVG}g") if element.get("data-subgraph")}
-    assert sorted(boxes) == ["0", "1"]
-    assert [text.text for text in boxes["0"].iter(f"{SVG}text")] == ["0 · CPU", "1 node"]
-    assert [text.text for text in boxes["1"].iter(f"{SVG}text")] == ["1 · Db", "1 node · 2.000 ms"]
-    assert (boxes["0"].get("class"), boxes["1"].get("class")) == ("subgraph device-0", "subgraph device-1")
-    titles = [link.findtext(f"{SVG}title") for link in root.iter(f"{SVG}g") if link.get("class") == "link"]
-    assert "wa: float32[a,4], 16 bytes, subgraph 0 -> subgraph 1" in titles
-
-
-def test_refused_nodes_are_counted_in_the_box() -> None:
-    plan = Plan(
-        "net", ("CPU",), {"a": "CPU"}, {"a": "Add-14", "b": "Exp-13"}, {}, {}, (PlanStage(0, "CPU", ("a", "b"), (), ()),), ()
-    )
-    assert "2 nodes, 1 refused" in plan_to_svg(plan, {})
-
-
-def test_plan_without_nodes_has_documents() -> None:
+def test_plan_without_nodes_has_a_page() -> None:
     plan = Plan("empty", ("CPU",), {}, {}, {}, {}, (), ())
-    assert ElementTree.fromstring(plan_to_svg(plan, {})).tag == f"{SVG}svg"
     assert Reader(plan_to_html(plan, {})).raw["title"][0] == "empty: 0 nodes, 0 subgraphs"

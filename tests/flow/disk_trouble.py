@@ -120,10 +120,7 @@ class Writer:
         self.run_command("compile", self.model, "-d", "CPU", "-o", str(self.folder / "compile.blob"))
 
     def visualize(self) -> None:
-        self.run_command("visualize", self.model, "-d", "CPU", "-o", str(self.folder / "plan.svg"))
-
-    def visualize_model(self) -> None:
-        self.run_command("visualize", self.model, "-d", "CPU", "-o", str(self.folder / "plan.onnx"))
+        self.run_command("visualize", self.model, "-d", "CPU", "-o", str(self.folder / "plan.html"))
 
     def save_archive(self) -> None:
         self.run_command("run", self.model, "-d", "CPU", "-i", str(self.x), "--save-outputs", str(self.folder / "y.npz"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -249,25 +248,6 @@ def test_interrupt_prints_the_rounds_so_far(model: str, shape: list[str], tmp_pa
     assert (answer["devices"][0]["runs"], len(answer["devices"][0]["rounds"])) == (3, 1)
 
 
-def test_variables_that_choose_kernels_are_removed_and_named(
-    model: str, shape: list[str], tmp_path: Path, odd: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    odd(f"Path({str(tmp_path / 'seen')!r}).write_text(repr(dict(os.environ)))")
-    for name in list(os.environ):
-        if name.startswith(("MKL_", "OPENBLAS_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    monkeypatch.setenv("MKL_NUM_THREADS", "1")
-    answer = ask(model, "-d", "ODD", *QUICK, *shape)
-    told = "not passed on, since they choose other kernels than this machine's: MKL_CBWR, OPENBLAS_CORETYPE"
-    assert answer.remarks == (told,)
-    assert answer.fields["cleared_environment"] == ["MKL_CBWR", "OPENBLAS_CORETYPE"]
-    seen = (tmp_path / "seen").read_text()
-    assert "OPENBLAS_CORETYPE" not in seen
-    assert "MKL_NUM_THREADS" in seen
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -329,11 +309,9 @@ def test_names_of_benchmark_app_are_understood(tmp_path: Path, capsys: pytest.Ca
     assert (answer["api"], answer["devices"][0]["runs"], answer["devices"][0]["requests"]) == ("async", 6, 2)
     assert answer["devices"][0]["config"] == {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": "1"}
     task = {"device": "CPU", "config": {}, "pins": {}, "inputs": (), "seed": 0, "warmup": 0, "requests": None, "seconds": None}
-    outputs = str(tmp_path / "out.npz")
     shapes = {"shapes": {}, "model_shapes": (read_bracketed_shapes("x[5,3]"),), "batch": 4}
-    measure(BenchTask(model, iterations=1, outputs=outputs, **task, **shapes))
-    with np.load(outputs) as saved:
-        assert saved["y"].shape == (4, 3)
+    answer = measure(BenchTask(model, iterations=1, keeps_outputs=True, **task, **shapes))
+    assert answer["outputs"]["y"].shape == (4, 3)
     assert main(["bench", model, "-d", "CPU", "-shape", "x[?,3]"]) == 2
     assert (
         "argument -shape: expected sizes in brackets, as in x[1,3,224,224] or [1,3,224,224]; got x[?,3]" in capsys.readouterr().err

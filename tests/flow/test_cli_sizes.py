@@ -153,7 +153,7 @@ def test_later_inferences_are_timed_apart_from_the_first(model: str, capsys: pyt
     [
         ["compile", "-d", "CPU", "-o", "missing/x"],
         ["reduce", "-d", "CPU", "-d", "TEMPLATE", "-o", "missing/x"],
-        ["visualize", "-d", "CPU", "-o", "missing/x.svg"],
+        ["visualize", "-d", "CPU", "-o", "missing/x.mmd"],
     ],
 )
 def test_unwritable_file_is_an_error_before_the_work(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

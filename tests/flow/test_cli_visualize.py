@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
-import onnx
-import onnx.parser
 import pytest
 
 from hetero_core.cli.main import main
@@ -29,7 +26,7 @@ def draw(model: str, target: Path, *arguments: str) -> str:
 def test_page_is_one_file_with_the_nodes_and_reasons(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = draw(model, tmp_path / "plan.html")
     assert text.startswith("<!doctype html>")
-    assert text.count("data-subgraph=") == 3
+    assert '"device":"TEMPLATE"' in text
     assert REASON in text
     out = capsys.readouterr().out
     assert (
@@ -39,7 +36,6 @@ def test_page_is_one_file_with_the_nodes_and_reasons(model: str, tmp_path: Path,
 
 
 def test_format_follows_the_file_extension(model: str, tmp_path: Path) -> None:
-    assert ElementTree.fromstring(draw(model, tmp_path / "plan.svg")).tag.endswith("svg")
     assert draw(model, tmp_path / "plan.DOT").startswith('digraph "diamond" {')
     assert draw(model, tmp_path / "plan.mmd").startswith("flowchart TB\n")
     assert f"far (Exp-13), TEMPLATE: {REASON}" in draw(model, tmp_path / "plan.txt")
@@ -53,11 +49,10 @@ def test_json_equals_the_output_of_query(model: str, tmp_path: Path, capsys: pyt
     assert drawn["conflicts"] == [{"node": "second", "subgraph": 2, "path": ["second", "far", "join"]}]
 
 
-def test_model_carries_the_plan(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "plan.onnx"
+def test_answer_counts_subgraphs_and_bytes(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "plan.txt"
     assert main(["visualize", model, *SPLIT, "-o", str(target), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer == {
+    assert json.loads(capsys.readouterr().out) == {
         "network": "diamond",
         "device": "HETERO:TEMPLATE,CPU",
         "file": str(target),
@@ -65,12 +60,10 @@ def test_model_carries_the_plan(model: str, tmp_path: Path, capsys: pytest.Captu
         "subgraphs": 3,
         "refused": {},
     }
-    stages = {node.name: node.device_configurations[0].pipeline_stage for node in onnx.load(target).graph.node}
-    assert stages == {"first": 0, "second": 0, "far": 1, "near": 2, "join": 2, "last": 2, "tail": 2}
 
 
 def test_refusals_of_one_device_are_drawn_and_end_with_1(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "plan.svg"
+    target = tmp_path / "plan.mmd"
     assert main(["visualize", model, "-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "-o", str(target)]) == 1
     assert "1 of 7 nodes are refused; 'hetero query' lists why" in capsys.readouterr().out
     assert "7 nodes, 1 refused" in target.read_text()
@@ -80,11 +73,12 @@ def test_times_of_a_run_are_drawn(model: str, tmp_path: Path, capsys: pytest.Cap
     assert main(["run", model, *SPLIT, "-c", "PERF_COUNT=YES", "--random", "--json"]) == 0
     times = tmp_path / "times.json"
     times.write_text(capsys.readouterr().out)
-    milliseconds = [f"{row['seconds'] * 1000:.3f} ms" for row in json.loads(times.read_text())["subgraphs"] if row["steps"]]
+    timed = [row["seconds"] for row in json.loads(times.read_text())["subgraphs"] if row["steps"]]
+    milliseconds, seconds = [f"{each * 1000:.3f} ms" for each in timed], [f'"seconds":{each}' for each in timed]
     assert len(milliseconds) == 3
-    for name in ("plan.html", "plan.svg", "plan.mmd"):
+    for name in ("plan.html", "plan.mmd"):
         text = draw(model, tmp_path / name, *SPLIT, "--timings", str(times))
-        assert [each for each in milliseconds if each not in text] == []
+        assert [each for each in (milliseconds if name == "plan.mmd" else seconds) if each not in text] == []
 
 
 def row(**changes: object) -> dict[str, object]:
@@ -109,9 +103,9 @@ def test_times_of_something_else_are_an_error(
 ) -> None:
     times = tmp_path / "times.json"
     times.write_text(fields if isinstance(fields, str) else json.dumps(fields))
-    assert main(["visualize", model, *SPLIT, "-o", str(tmp_path / "plan.svg"), "--timings", str(times)]) == 2
+    assert main(["visualize", model, *SPLIT, "-o", str(tmp_path / "plan.mmd"), "--timings", str(times)]) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "plan.svg").exists()
+    assert not (tmp_path / "plan.mmd").exists()
 
 
 @pytest.mark.parametrize(
@@ -119,14 +113,13 @@ def test_times_of_something_else_are_an_error(
     [
         (
             ["-o", "plan.htm"],
-            "cannot tell the format from '.htm', did you mean '.html'? known are .dot, .html, .json, .mmd, .onnx, .svg, .txt",
+            "cannot tell the format from '.htm', did you mean '.html'? known are .dot, .html, .json, .mmd, .txt",
         ),
         (["-o", "plan"], "cannot tell the format from no ending; known are .dot, .html"),
         ([], "the following arguments are required: -o/--output"),
-        (["-o", "plan.txt", "--timings", "times.json"], "--timings has a meaning only for .html, .mmd, .svg"),
-        (["-o", "plan.svg", "--timings", "missing.json"], "--timings missing.json: No such file or directory"),
-        (["-o", "missing/plan.svg"], "cannot write 'missing/plan.svg': there is no folder missing"),
-        (["-o", "missing/plan.onnx"], "cannot write 'missing/plan.onnx': there is no folder missing"),
+        (["-o", "plan.txt", "--timings", "times.json"], "--timings has a meaning only for .html, .mmd"),
+        (["-o", "plan.mmd", "--timings", "missing.json"], "--timings missing.json: No such file or directory"),
+        (["-o", "missing/plan.mmd"], "cannot write 'missing/plan.mmd': there is no folder missing"),
     ],
 )
 def test_wrong_option_is_an_error_that_says_what_to_do(
@@ -143,7 +136,7 @@ def test_wrong_option_is_an_error_that_says_what_to_do(
 
 
 def test_split_that_a_node_has_no_device_for_is_an_error(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["-d", "HETERO:TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "-o", str(tmp_path / "plan.svg")]
+    arguments = ["-d", "HETERO:TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "-o", str(tmp_path / "plan.mmd")]
     assert main(["visualize", model, *arguments]) == 2
     assert "there is no split to draw: 1 nodes have no device; 'hetero query' lists why" in capsys.readouterr().err
 
@@ -177,6 +170,6 @@ def test_times_of_a_split_inside_a_split_are_drawn(model: str, tmp_path: Path, c
         ("2/0", 2, "CPU", "HETERO:TEMPLATE,CPU"),
         ("2/1", 2, "TEMPLATE", "HETERO:TEMPLATE,CPU"),
     ]
-    text = draw(model, tmp_path / "plan.svg", *nested, "--timings", str(times))
+    text = draw(model, tmp_path / "plan.mmd", *nested, "--timings", str(times))
     third = sum(row["seconds"] for row in rows if row["subgraph"] == 2 and row["steps"])
     assert f"{third * 1000:.3f} ms" in text

@@ -30,12 +30,11 @@ FILE_OF_WAY = {
     "write_inside": "inside.onnx",
     "write_outside": "outside.onnx.data",
     "compile": "compile.blob",
-    "visualize": "plan.svg",
-    "visualize_model": "plan.onnx",
+    "visualize": "plan.html",
     "save_archive": "y.npz",
     "save_folder": "outputs",
 }
-FOUND_BEFORE = ("compile", "visualize", "visualize_model")
+FOUND_BEFORE = ("compile", "visualize")
 """The command-line ways that check for the folder before they start."""
 MESSAGE_OF_WAY = {
     "export": "BlobError: cannot write the exported network 'new' to '{path}': {reason}",
