@@ -9,7 +9,7 @@ from hetero_hetero.placement.measured import Candidate, decide, find_best
 
 
 def candidate(title: str, *times: float, error: str = "") -> Candidate:
-    result = Candidate(title, (title,), title, is_basic=not title.startswith("MIXED"))
+    result = Candidate(title, (title,), is_basic=not title.startswith("MIXED"))
     result.times, result.error = list(times), error
     return result
 

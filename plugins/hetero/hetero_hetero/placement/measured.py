@@ -14,13 +14,14 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import HeteroError
 from hetero_core.network.types import HOST, TensorType
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_hetero.affinity import SplitTask
 from hetero_hetero.parts import without_pins
-from hetero_hetero.placement.search import FREE, UNUSABLE, Estimator, Measurements, TransferCost, build_costs, propose_placements
+from hetero_hetero.placement.search import FREE, UNUSABLE, Estimator, Measurements, build_costs, propose_placements
 from hetero_hetero.placement.segments import cut_segments, sign_segment
-from hetero_hetero.placement.stopwatch import StopwatchPool, list_settings
+from hetero_hetero.placement.stopwatch import Stopwatch, TimedPlan
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +39,24 @@ _LONGEST_TURN = 0.2
 
 
 class Candidate:
-    """A placement on its way: loaded in the process `key`, with a time of each round."""
+    """A placement on its way: its loaded plan, with a time of each round."""
 
-    def __init__(self, title: str, devices: tuple[str, ...], key: str, *, is_basic: bool) -> None:
-        self.title, self.devices, self.key, self.is_basic = title, devices, key, is_basic
-        self.parts = 0
+    plan: TimedPlan | None = None
+
+    def __init__(self, title: str, devices: tuple[str, ...], *, is_basic: bool) -> None:
+        self.title, self.devices, self.is_basic = title, devices, is_basic
         self.estimate: float | None = None
         self.times: list[float] = []
-        self.first = float("inf")
         self.error = ""
 
     @property
+    def first(self) -> float:
+        """The seconds measured at the load; infinite before it."""
+        return float("inf") if self.plan is None else self.plan.seconds
+
+    @property
     def seconds(self) -> float:
-        """The median of the rounds; before the first of them the seconds measured at the load; infinite before that."""
+        """The median of the rounds; before the first of them the seconds measured at the load."""
         return median(self.times) if self.times else self.first
 
 
@@ -133,10 +139,8 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
     The network's pins are kept. Raises: errors of the devices' queries; never for a device that fails to load or run.
     """
     search = _Search(task, budget, streams)
-    search.shapes = {name: array.shape for name, array in inputs.items()}
-    settings = {device: list_settings(task.core, device) for device in task.configs}
-    with StopwatchPool(task.core, without_pins(task.network), inputs, settings) as bench:
-        search.bench = bench
+    with Stopwatch(task.core, without_pins(task.network), inputs) as watch:
+        search.watch = watch
         is_complete = True
         try:
             is_complete = search.measure()
@@ -147,7 +151,7 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
 
 
 class _Search:
-    bench: StopwatchPool
+    watch: Stopwatch
 
     def __init__(self, task: SplitTask, budget: float, streams: int) -> None:
         self.began = perf_counter()
@@ -161,7 +165,6 @@ class _Search:
             for segment in self.segments
         ]
         self.twins = list(range(len(self.segments)))
-        self.shapes: dict[str, Sequence[int]] = {}
         self.measurements = Measurements()
         self.candidates: list[Candidate] = []
         self.winner: Candidate | None = None
@@ -173,28 +176,20 @@ class _Search:
     def measure(self) -> bool:
         """Says whether nothing was left out for want of time."""
         basics = self._list_basics()
-        key = basics[0].key
         values = tuple(dict.fromkeys(name for segment in self.segments for name in segment.reads))
-        logger.info("starting %d measuring processes", len({*self.task.configs, *(candidate.key for candidate in basics)}))
-        self.bench.prepare([*self.task.configs, *(candidate.key for candidate in basics)], self._limit())
         logger.info("running the network for the values between %d segments", len(self.segments))
-        sample = {"do": "sample", "device": self.task.itself, "config": self.task.own_config, "names": values}
-        answer = self.bench.ask(key, {**sample, "pins": self._pin(basics[0].devices)}, self._limit())
-        self.shapes |= answer.get("shapes", {})
+        pins = self._pin(basics[0].devices)
+        fault = _find_fault(lambda: self.watch.sample(self.task.itself, self.task.own_config, pins, values))
         for candidate in basics:
             self._load(candidate)
         # Before anything else, so that the best of them is known however short the search is.
         is_complete = self._take_turns()
         if len(self.task.configs) > 1 and len(self.segments) > 1:
-            has_all = not answer.get("error") and self._measure_segments()
+            has_all = not fault and self._measure_segments()
             self._propose()
             is_complete = self._take_turns() and has_all and is_complete
         self.winner = decide(self.candidates, self._time_candidate)
         return is_complete
-
-    def _limit(self) -> float:
-        """The seconds after which a process that does not answer is given up."""
-        return max(self.remaining, 0.0) + 30.0
 
     def _list_basics(self) -> list[Candidate]:
         """Returns the unchanged priority, and each device moved to the front, before the other devices."""
@@ -203,9 +198,9 @@ class _Search:
             devices = tuple(device if device in takers else next(iter(takers), FREE) for takers in self.takers)
             is_single = all(name == device for name in devices)
             title = device if is_single else f"{device} first"
-            candidates.append(Candidate(title, devices, device if is_single else title, is_basic=True))
+            candidates.append(Candidate(title, devices, is_basic=True))
         if not any(candidate.devices == (candidate.title,) * len(self.segments) for candidate in candidates[:1]):
-            candidates.insert(0, Candidate("PRIORITY", (FREE,) * len(self.segments), "PRIORITY", is_basic=True))
+            candidates.insert(0, Candidate("PRIORITY", (FREE,) * len(self.segments), is_basic=True))
         by_devices = {candidate.devices: candidate for candidate in reversed(candidates)}
         return [candidate for candidate in candidates if by_devices[candidate.devices] is candidate]
 
@@ -220,25 +215,22 @@ class _Search:
         config = self.task.own_config
         if self.streams:
             config = {**config, THREADS_KEY: config[THREADS_KEY] * self.streams, STREAMS_KEY: self.streams}
-        command = {
-            "do": "load_plan",
-            "key": candidate.key,
-            "device": self.task.itself,
-            "config": config,
-            "overlaps": bool(self.streams),
-        }
-        answer = self.bench.ask(candidate.key, {**command, "pins": self._pin(candidate.devices), "seconds": warm}, self._limit())
-        candidate.error, candidate.first = answer.get("error", ""), answer.get("seconds", float("inf"))
-        candidate.parts = answer.get("parts", 0)
+
+        def load() -> None:
+            pins, overlaps = self._pin(candidate.devices), bool(self.streams)
+            candidate.plan = self.watch.load_plan(self.task.itself, config, pins, warm, overlaps=overlaps)
+            if candidate.plan.is_ready and candidate.title in self.task.configs:
+                self.measurements.wholes[candidate.title] = candidate.first
+
+        candidate.error = _find_fault(load)
         self.candidates.append(candidate)
-        if "seconds" in answer and answer["is_ready"] and candidate.title in self.task.configs:
-            self.measurements.wholes[candidate.title] = candidate.first
 
     def _measure_segments(self) -> bool:
         """Times each distinct segment on each device that takes it, those with the most work first; says whether time was enough."""
         first: dict[str, int] = {}
+        shapes = {name: array.shape for name, array in self.watch.values.items()}
         for index, segment in enumerate(self.segments):
-            signature = f"{sign_segment(self.task.network, segment, self.shapes)}{self.takers[index]}"
+            signature = f"{sign_segment(self.task.network, segment, shapes)}{self.takers[index]}"
             self.twins[index] = first.setdefault(signature, index)
         weights: dict[int, float] = {}
         for index, twin in enumerate(self.twins):
@@ -253,17 +245,16 @@ class _Search:
         return True
 
     def _time_segment(self, index: int, device: str, seconds: float) -> None:
-        config = self._configure(device)
-        command = {"do": "time_part", "device": device, "config": config, "nodes": self.names[index], "seconds": seconds}
-        answer = self.bench.ask(device, command, self._limit())
-        if "error" in answer:
-            self.measurements.failures.setdefault(index, {})[device] = answer["error"]
-            return
-        if answer["is_ready"]:
-            self.measurements.seconds.setdefault(index, {})[device] = answer["seconds"]
-        if answer["memory"] != HOST:
-            there, back = (TransferCost(*answer[way]) for way in ("there", "back"))
-            self.measurements.memories.setdefault(device, (answer["memory"], there, back))
+        def time() -> None:
+            part = self.watch.time_part(device, self._configure(device), self.names[index], seconds)
+            if part.is_ready:
+                self.measurements.seconds.setdefault(index, {})[device] = part.seconds
+            if part.memory != HOST:
+                self.measurements.memories.setdefault(device, (part.memory, part.there, part.back))
+
+        fault = _find_fault(time)
+        if fault:
+            self.measurements.failures.setdefault(index, {})[device] = fault
 
     def _configure(self, device: str) -> dict[str, Any]:
         threads = min(self.task.own_config[THREADS_KEY], self.task.core.get_config(device, THREADS_KEY))
@@ -281,13 +272,10 @@ class _Search:
         bound = min((c.estimate for c in self.candidates if c.estimate is not None and not c.error), default=UNUSABLE)
         proposals = propose_placements(costs, count=_PROPOSALS + len(known))
         fresh = [devices for devices, seconds in proposals.items() if any(devices) and devices not in known and seconds < bound]
-        fresh = fresh[:_PROPOSALS]
-        if fresh and self.remaining > 0:
-            self.bench.prepare([f"mixed {number}" for number in range(len(fresh))], self._limit())
-        for number, devices in enumerate(fresh):
+        for number, devices in enumerate(fresh[:_PROPOSALS]):
             if self.remaining < 0:
                 return
-            candidate = Candidate(f"MIXED {number + 1}", devices, f"mixed {number}", is_basic=False)
+            candidate = Candidate(f"MIXED {number + 1}", devices, is_basic=False)
             candidate.estimate = proposals[devices]
             self._load(candidate)
 
@@ -302,7 +290,7 @@ class _Search:
 
     def _count_bytes(self, value: str) -> int:
         known = self.task.network.type_of(value)
-        shape = tuple(self.shapes.get(value, ()))
+        shape = getattr(self.watch.values.get(value), "shape", ())
         return (TensorType(known.dtype, shape).nbytes or 0) if isinstance(known, TensorType) else 0
 
     def _take_turns(self) -> bool:
@@ -332,10 +320,9 @@ class _Search:
 
     def _time_candidate(self, candidate: Candidate, seconds: float, turn: int) -> None:
         logger.info("round %d: timing %s", turn + 1, candidate.title)
-        answer = self.bench.ask(candidate.key, {"do": "time_plan", "key": candidate.key, "seconds": seconds}, self._limit())
-        candidate.error = candidate.error or answer.get("error", "")
-        if "seconds" in answer:
-            candidate.times.append(answer["seconds"])
+        plan = candidate.plan
+        assert plan is not None, "a candidate is timed after its load"
+        candidate.error = candidate.error or _find_fault(lambda: candidate.times.append(plan.time(seconds)))
 
     def describe(self, *, is_complete: bool) -> Placement:
         """Returns the placement so far."""
@@ -358,7 +345,13 @@ class _Search:
             tuple((source, target, move.seconds, move.seconds_per_byte) for (source, target), move in moves.items()),
             tuple(
                 PlacementCandidate(
-                    c.title, c.devices, c.parts, c.estimate, c.seconds if c.seconds < float("inf") else None, len(c.times), c.error
+                    c.title,
+                    c.devices,
+                    0 if c.plan is None else c.plan.parts,
+                    c.estimate,
+                    c.seconds if c.seconds < float("inf") else None,
+                    len(c.times),
+                    c.error,
                 )
                 for c in self.candidates
             ),
@@ -366,6 +359,16 @@ class _Search:
             perf_counter() - self.began,
             is_complete,
         )
+
+
+def _find_fault(call: Callable[[], None]) -> str:
+    """Returns the error of a call as one line, "" if it has none."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  # whatever a device raises rules out one candidate, and is shown
+        text = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
+        return " ".join(text.split())
+    return ""
 
 
 def _list_takers(task: SplitTask) -> list[tuple[str, ...]]:

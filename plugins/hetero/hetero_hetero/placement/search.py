@@ -33,6 +33,9 @@ class TransferCost:
     seconds_per_byte: float
 
 
+NO_COST = TransferCost(0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class CostTable:
     """Seconds of each segment on each device that takes it, and of moving values.
@@ -196,7 +199,7 @@ class Measurements:
 
     def list_transfers(self, devices: Sequence[str]) -> dict[tuple[str, str], TransferCost]:
         """Returns the cost of a value between each two devices that share no memory."""
-        free = HOST, TransferCost(0.0, 0.0), TransferCost(0.0, 0.0)
+        free = HOST, NO_COST, NO_COST
         transfers = {}
         for source in devices:
             for target in devices:
