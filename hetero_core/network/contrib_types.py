@@ -421,7 +421,6 @@ _LAST_OPSETS = {**dict.fromkeys(_WITHDRAWN, 9), "MeanVarianceNormalization": 8}
 
 _STANDARD: dict[str, Operator] = {
     "SimplifiedLayerNormalization": define(0, _normalize_layer, 1, "float32"),
-    "CouplePairs": OPERATORS["CouplePairs"],
     "MultiplyAdd": define(0, _combine(0, 1, 2), 0),
     "LayerNormalization": define(0, _normalize_layer, 0, "float32"),
     **dict.fromkeys(
