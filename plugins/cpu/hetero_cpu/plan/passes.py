@@ -224,8 +224,7 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier OneHotEncoder ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor "
-        "Scaler Scan TreeEnsembleClassifier",
+        "Imputer LinearClassifier OneHotEncoder Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
     OperatorPass(f"{_OWN}.reshapes", "drop_zero_states", "GRU LSTM RNN"),
@@ -234,8 +233,8 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.microsoft",
         "express_in_onnx",
-        "Attention BiasGelu EmbedLayerNormalization FastGelu Gelu MultiHeadAttention QAttention QEmbedLayerNormalization QuickGelu "
-        "RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
+        "Attention BiasGelu FastGelu Gelu MultiHeadAttention QAttention QuickGelu RotaryEmbedding SkipLayerNormalization "
+        "SkipSimplifiedLayerNormalization",
     ),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
