@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.transforms.reshapes import merge_stacked_transposes
-from hetero_cpu.transforms.transposes import merge_transposes
+from hetero_cpu.transforms.reshapes import merge_stacked_transposes, merge_transposes
 from hetero_tests.passes import check as check_pass
 from hetero_tests.passes import draw_array, list_operators
 from hetero_tests.passes import parse as parse_with

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hetero_cpu.transforms.caches import fuse_caches
-from hetero_cpu.transforms.shared_heads import share_heads
+from hetero_cpu.transforms.caches import fuse_caches, share_heads
 from hetero_tests.passes import check, list_operators, parse
 
 from hetero_core import Core, Network
@@ -79,7 +78,6 @@ def test_heads_with_shared_keys_read_them_once_for_a_query(core: Core, mask: str
     network = check_heads(core, inputs, REPEATED + attention, "float[2,6,1,4] y")
     assert list_operators(network) == ["Reshape", "Attention", "Reshape"]
     assert network.nodes[1].inputs[1:3] == ("k", "v")
-    assert all(len(node.origins) == 7 for node in network.nodes)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,7 @@ def test_too_many_heads_for_the_kernel_stay(core: Core) -> None:
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
 
-def test_repeated_keys_with_further_readers_stay(core: Core) -> None:
+def test_repeated_keys_with_further_readers_are_still_made(core: Core) -> None:
     outputs = "float[2,6,1,4] y, float[2,6,5,4] keys"
     network = check_heads(core, f"float[2,6,1,4] q, {SHARED}", REPEATED + "y = Attention<scale = 0.25>(q, keys, values)", outputs)
-    assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
+    assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape", "Reshape", "Attention", "Reshape"]

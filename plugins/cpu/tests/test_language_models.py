@@ -276,25 +276,3 @@ def test_quantized_attention_equals_exact_integers(core: Core, zeros: tuple[int,
     expected = {"y": attend_exactly(*np.split(projected, 3, axis=2), np.zeros(()), 2)}
     network = require_answers(core, "QAttention x W B S T _ Z Y", arrays, expected, num_heads=2)
     assert network.get_metric("CPU_NATIVE_STEPS") >= 2
-
-
-@pytest.mark.parametrize("form", ["float", "bytes"])
-def test_normalized_embeddings_equal_float64(core: Core, form: str) -> None:
-    rng, names = np.random.default_rng(9), "WPSGE"
-    arrays = {"i": rng.integers(0, 11, (2, 6)).astype(np.int32), "k": rng.integers(0, 2, (2, 6)).astype(np.int32)}
-    arrays["m"] = np.array([[1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0]], np.int32)
-    shapes = {"W": (11, 24), "P": (9, 24), "S": (2, 24), "G": (24,), "E": (24,)}
-    numbers = {name: rng.integers(0, 256, shape).astype(np.uint8) for name, shape in shapes.items()}
-    exact = {name: (codes - 100.0) * (0.01 + place / 64) for place, (name, codes) in enumerate(numbers.items())}
-    if form == "bytes":
-        scales = {f"{name}S": np.array(0.01 + place / 64, np.float32) for place, name in enumerate(names)}
-        zeros = {f"{name}Z": np.array(100, np.uint8) for name in names}
-        arrays |= {**numbers, **scales, **zeros}
-        line = f"QEmbedLayerNormalization i k {' '.join(names)} m {' '.join(scales)} {' '.join(zeros)}"
-    else:
-        arrays |= {name: array.astype(np.float32) for name, array in exact.items()}
-        line = f"EmbedLayerNormalization i k {' '.join(names)} m"
-    total = exact["W"][arrays["i"]] + exact["P"][:6] + exact["S"][arrays["k"]]
-    centred = total - total.mean(-1, keepdims=True)
-    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) * exact["G"] + exact["E"]
-    assert require_answers(core, line, arrays, {"y": y}, epsilon=1e-3).get_metric("CPU_NATIVE_STEPS") >= 2

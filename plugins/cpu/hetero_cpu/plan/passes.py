@@ -215,6 +215,7 @@ def unroll_loops(network: Network) -> Network:
 
 _UNROLL_LOOPS = OperatorPass(f"{_OWN}.loops", "unroll_loops", "ConcatFromSequence If Loop Scan")
 _EXPRESS_EINSUM = OperatorPass(f"{_OWN}.einsum", "express_einsum", "Einsum")
+_MERGE_TRANSPOSES = OperatorPass(f"{_OWN}.reshapes", "merge_transposes", "Transpose")
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
@@ -222,8 +223,7 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier OneHotEncoder ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor "
-        "Scaler Scan TreeEnsembleClassifier",
+        "Imputer LinearClassifier OneHotEncoder Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
     OperatorPass(f"{_OWN}.reshapes", "drop_zero_states", "GRU LSTM RNN"),
@@ -232,15 +232,15 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.microsoft",
         "express_in_onnx",
-        "Attention BiasGelu EmbedLayerNormalization FastGelu Gelu MultiHeadAttention QAttention QEmbedLayerNormalization QuickGelu "
-        "RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
+        "Attention BiasGelu FastGelu Gelu MultiHeadAttention QAttention QuickGelu RotaryEmbedding SkipLayerNormalization "
+        "SkipSimplifiedLayerNormalization",
     ),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_layer_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.normalizations", "fuse_rms_normalization", "ReduceMean"),
     OperatorPass(f"{_SHARED}.activations", "fuse_gelu", "Erf Tanh"),
     OperatorPass(f"{_SHARED}.activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
     OperatorPass(f"{_SHARED}.activations", "fuse_swish", "Exp Sigmoid"),
-    OperatorPass(f"{_OWN}.transposes", "cancel_transposes", "Transpose"),
+    _MERGE_TRANSPOSES,
     OperatorPass(f"{_OWN}.pads", "fold_pads", "Pad", "Conv"),
     OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
     # After all passes that fold scales: the weights and the sums of integers are to stay whole.
@@ -261,8 +261,8 @@ PASSES_OF_SHAPES = (
     OperatorPass(f"{_OWN}.reshapes", "write_pads", "Pad"),
     OperatorPass(f"{_OWN}.reshapes", "merge_stacked_transposes", "Transpose"),
     OperatorPass(f"{_SHARED}.attention", "fuse_attention", "Softmax"),
-    OperatorPass(f"{_OWN}.shared_heads", "share_heads", "Attention"),
-    OperatorPass(f"{_OWN}.transposes", "merge_transposes", "Transpose"),
+    OperatorPass(f"{_OWN}.caches", "share_heads", "Attention"),
+    _MERGE_TRANSPOSES,
     OperatorPass(f"{_SHARED}.attention", "pack_heads", "Attention"),
     OperatorPass(f"{_OWN}.caches", "fuse_caches", "Attention"),
 )

@@ -23,7 +23,7 @@ import numpy as np
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType, rank_of
+from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_integers, read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
@@ -31,14 +31,6 @@ from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, wi
 
 _RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that keep the numbers of keys."""
-_MOST_STEPS_BACK = 24
-_KEEPING_STEPS = (
-    "Add Cast Identity LayerNormalization MatMul MatMulNBits Mul RMSNormalization RotaryEmbedding SimplifiedLayerNormalization "
-    "SkipLayerNormalization SkipSimplifiedLayerNormalization Split"
-)
-"""Operators whose output has the first two axes of their first input."""
-_KEEPING_SHAPE = frozenset({"Cast", "Identity", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
-_LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 _ATTRIBUTES = (
     "causal do_rotary k_quant_type kv_cache_bit_width kv_num_heads local_window_size num_heads qk_output rotary_interleaved scale "
     "sliding_window_cache smooth_softmax softcap v_quant_type"
@@ -51,13 +43,13 @@ _LOWEST = float(np.finfo(np.float32).min)
 class EvenRows:
     """The condition on the inputs of a run under which `append_evenly` keeps the results of a network.
 
-    `mask`: the position of the input (batch, keys) whose rows are summed for the numbers of keys; `pasts`: those of the caches; `steps`:
-    position and axis of the input that tells the number of new keys; `most_keys`: the rows of the shortest table of angles.
+    `mask`: the position of the input (batch, keys) whose rows are summed for the numbers of keys; `pasts`: those of the caches; `others`:
+    those of the remaining inputs, of which one has the new keys as its second axis; `most_keys`: the rows of the shortest table of angles.
     """
 
     mask: int
     pasts: tuple[int, ...]
-    steps: tuple[int, int]
+    others: tuple[int, ...]
     most_keys: int
 
     def holds(self, inputs: Sequence[Any], shapes: Sequence[Any]) -> bool:
@@ -67,12 +59,11 @@ class EvenRows:
 
     def fits(self, shapes: Sequence[Any]) -> bool:
         """Says whether the mask is as long as past and new keys together."""
-        (position, axis), mask = self.steps, shapes[self.mask]
-        steps, pasts = shapes[position], {shapes[index][2:3] for index in self.pasts}
-        if len(steps) <= axis or len(pasts) > 1 or any([len(shapes[index]) != _RANK for index in self.pasts]):  # noqa: C419  # a generator takes twice as long
+        mask, pasts = shapes[self.mask], {shapes[index][2:3] for index in self.pasts}
+        if len(mask) != 2 or len(pasts) > 1 or any([len(shapes[index]) != _RANK for index in self.pasts]):  # noqa: C419  # a generator takes twice as long
             return False
-        keys = steps[axis] + sum(pasts.pop() if pasts else ())
-        return bool(0 < keys <= self.most_keys and mask[1:] == (keys,))
+        steps = mask[1] - sum(pasts.pop() if pasts else ())
+        return steps > 0 and mask[1] <= self.most_keys and any([shapes[index][1:2] == (steps,) for index in self.others])  # noqa: C419  # as above
 
 
 def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
@@ -107,13 +98,14 @@ class _Rewriting:
             return None
         index_of_input = network.index_of_input
         pasts = [value for node in self.nodes for value in node.inputs[3:5] if value]
-        steps, mask = self._find_steps(first.inputs[0]), self._find_mask_input(*first.inputs[5:7])
-        if steps is None or mask is None or any(value not in index_of_input for value in pasts):
+        mask = self._find_mask_input(*first.inputs[5:7])
+        if mask is None or any(value not in index_of_input for value in pasts):
             return None
         constants = network.initializers
         tables = [constants[value].shape[0] for node in self.nodes for value in node.inputs[7:9] if value in constants]
         positions = tuple(index_of_input[value] for value in dict.fromkeys(pasts))
-        return EvenRows(index_of_input[mask], positions, steps, min(tables, default=1 << 31))
+        others = tuple(position for name, position in index_of_input.items() if name != mask and name not in pasts)
+        return EvenRows(index_of_input[mask], positions, others, min(tables, default=1 << 31))
 
     def _find_mask_input(self, last_keys: str, total: str) -> str | None:
         """Returns the input whose rows are summed to `last_keys` + 1, and have the length `total`."""
@@ -132,65 +124,14 @@ class _Rewriting:
         )
 
     def _find_producer(self, value: str, op_type: str) -> Node | None:
-        producer = self.network.index_of_producer.get(self._skip(value))
-        node = None if producer is None else self.network.nodes[producer]
+        node = self.network.find_producer(self._skip(value))
         return node if node is not None and node.op_type == op_type and not node.domain else None
 
     def _skip(self, value: str) -> str:
         """Returns the value whose numbers a value has."""
-        for _ in range(_MOST_STEPS_BACK):
-            producer = self.network.index_of_producer.get(value)
-            node = None if producer is None else self.network.nodes[producer]
-            if node is None or node.domain or node.op_type not in _RESHAPING:
-                break
+        while (node := self.network.find_producer(value)) is not None and not node.domain and node.op_type in _RESHAPING:
             value = node.inputs[0]
         return value
-
-    def _find_steps(self, value: str) -> tuple[int, int] | None:
-        """Returns the position and the axis of the input that has the steps of a value (batch, steps, ...)."""
-        network = self.network
-        for _ in range(_MOST_STEPS_BACK):
-            position = network.index_of_input.get(value)
-            if position is not None:
-                return position, 1
-            producer = network.index_of_producer.get(value)
-            node = None if producer is None else network.nodes[producer]
-            if node is not None and node.op_type == "Reshape":
-                source = self._find_width_source(node)
-                if source is None:
-                    return None
-                value = source
-                continue
-            if node is None or node.op_type not in (*_KEEPING_STEPS.split(), *_LOOKUPS):
-                return None
-            is_lookup, others = node.op_type in _LOOKUPS, [network.initializers.get(name) for name in node.inputs]
-            if is_lookup:
-                rank = rank_of(network.type_of(node.inputs[1]))
-                if others[0] is None or rank != 2 or node.attributes.get("axis", node.attributes.get("gather_axis", 0)) != 0:
-                    return None
-            elif node.op_type in ("Add", "Mul") and (others[1] is None or len(others[1].shape) > 1):
-                return None
-            value = node.inputs[is_lookup]
-        return None
-
-    def _find_width_source(self, reshape: Node) -> str | None:
-        """Returns the value (batch, steps, width) that was cut into heads, normalized by heads and is made (batch, steps, width) again."""
-        node, width = reshape, (read_integers(self.network, reshape.inputs[1]) or (0,))[-1]
-        for _ in range(_MOST_STEPS_BACK):
-            if node.op_type == "Reshape":
-                target, shape = read_integers(self.network, node.inputs[1]), read_shape(self.network, node.inputs[0])
-                if target is None or len(target) != _RANK - 1 or target[:2] != (0, -1) or node.attributes.get("allowzero", 0):
-                    return None
-                # As many elements in rows as wide: as many steps.
-                if shape is not None and len(shape) == _RANK - 1 and shape[2] == width:
-                    return node.inputs[0]
-            elif node.op_type not in _KEEPING_SHAPE:
-                return None
-            producer = self.network.index_of_producer.get(node.inputs[0])
-            if producer is None:
-                return None
-            node = self.network.nodes[producer]
-        return None
 
     def rewrite(self) -> Network | None:
         """Returns the network with all nodes written as operators of ONNX."""
@@ -209,21 +150,12 @@ class _Rewriting:
         get = node.attributes.get
         heads, groups, window = int(get("num_heads", 0)), int(get("kv_num_heads", 0)), int(get("local_window_size", -1))
         shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
-        if (
-            not set(node.attributes) <= set(_ATTRIBUTES.split())
-            or any(node.inputs[9:])
-            or any(node.outputs[3:])
-            or not is_causal
-            or window == 0
-            or get("sliding_window_cache", 0)
-        ):
+        is_special = any(
+            (get("sliding_window_cache", 0), get("softcap", 0.0), get("smooth_softmax", -1) == 1, get("rotary_interleaved", 0))
+        )
+        if is_special or not is_causal or window == 0 or not set(node.attributes) <= set(_ATTRIBUTES.split()):
             return False
-        if (
-            get("softcap", 0.0)
-            or get("smooth_softmax", -1) == 1
-            or get("rotary_interleaved", 0)
-            or bool(past) != bool(read_input(node, 4))
-        ):
+        if any((*node.inputs[9:], *node.outputs[3:])) or bool(past) != bool(read_input(node, 4)):
             return False
         if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or not groups or heads % groups:
             return False

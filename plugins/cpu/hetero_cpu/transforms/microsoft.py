@@ -6,7 +6,6 @@ BiasGelu, FastGelu, Gelu, QuickGelu                      ──> Add, Gelu or Sw
 RotaryEmbedding                                          ──> Gather of both tables, Slice, Concat, Mul, Add
 MultiHeadAttention                                       ──> Add, Reshape, Transpose, Concat of the caches, Attention
 Attention, QAttention                                    ──> MatMul or MatMulIntegerToFloat, then the same without caches
-EmbedLayerNormalization, QEmbedLayerNormalization        ──> Gather, DequantizeLinear, Add, LayerNormalization
 ```
 
 A node stays if its floats are not float32, or has an input, output or attribute that is not listed here: the toolkit runs it.
@@ -33,11 +32,10 @@ from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _VERSIONS = {
-    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "Cast": 19, "Concat": 13, "Conv": 11, "CouplePairs": 0, "DequantizeLinear": 13,
-    "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20,
-    "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13, "Mul": 14, "Neg": 13,
-    "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13, "Softmax": 13, "Split": 18,
-    "Sub": 14, "Swish": 24, "Tanh": 13, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
+    "Add": 14, "And": 7, "Attention": 23, "Cast": 19, "Concat": 13, "Conv": 11, "DequantizeLinear": 13, "Equal": 19, "Expand": 13,
+    "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20, "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13,
+    "MatMulIntegerToFloat": 0, "Mul": 14, "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21,
+    "Slice": 13, "Split": 18, "Sub": 14, "Swish": 24, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
 }  # fmt: skip
 _BY_HEADS = (0, 2, 1, 3)
 """From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""
@@ -303,47 +301,9 @@ def _project(network: Network, node: Node, writer: NodeWriter) -> bool:
     return True
 
 
-def _embed(network: Network, node: Node, writer: NodeWriter) -> bool:
-    """EmbedLayerNormalization and its quantized form: the sum of the embeddings of words, positions and segments, normalized."""
-    is_quantized = node.op_type == "QEmbedLayerNormalization"
-    ids, segments, words, positions, kinds, gamma, beta = (read_input(node, place) for place in range(7))
-    mask, places = read_input(node, 7), "" if is_quantized else read_input(node, 8)
-    if bool(segments) != bool(kinds):
-        return False
-
-    def restore(value: str, table: int) -> str:
-        if not is_quantized:
-            return value
-        scalar = writer.add_integers()
-        scale, zero = (writer.add("Reshape", read_input(node, first + table), scalar) for first in (8, 13))
-        return writer.add("DequantizeLinear", value, scale, zero)
-
-    length = writer.add("Slice", writer.add("Shape", ids), *(writer.add_integers(number) for number in (1, 2)))
-    rows = (
-        writer.add("Gather", positions, places, axis=0)
-        if places
-        else writer.add("Slice", positions, writer.add_integers(0), length)
-    )
-    total_name = node.outputs[2] if len(node.outputs) > 2 else ""
-    total = writer.add(
-        "Add", restore(writer.add("Gather", words, ids, axis=0), 0), restore(rows, 1), output="" if kinds else total_name
-    )
-    if kinds:
-        total = writer.add("Add", total, restore(writer.add("Gather", kinds, segments, axis=0), 2), output=total_name)
-    epsilon = float(node.attributes.get("epsilon", 1e-12))
-    writer.add("LayerNormalization", total, restore(gamma, 3), restore(beta, 4), output=node.outputs[0], axis=-1, epsilon=epsilon)
-    if len(node.outputs) > 1 and node.outputs[1]:
-        one, axis = writer.add_constant(np.array(1, np.int32)), writer.add_integers(1)
-        counted = writer.add("Cast", writer.add("Equal", mask, one), to=6) if mask else writer.add("Sub", ids, ids)
-        writer.add("ReduceSum", counted, axis, output=node.outputs[1], keepdims=0)
-    return True
-
-
 _INTEGERS = {
     "Attention": (3,),
-    "EmbedLayerNormalization": (0, 1, 7, 8),
     "QAttention": (0, 1, 5, 6, 7),
-    "QEmbedLayerNormalization": (0, 1, 2, 3, 4, 5, 6, 7, *range(13, 18)),
     "RotaryEmbedding": (1,),
 }
 """The places of inputs that are no floats."""
@@ -353,5 +313,4 @@ _REWRITERS = {
     "RotaryEmbedding": _rotate,
     "MultiHeadAttention": _attend,
     **dict.fromkeys(("Attention", "QAttention"), _project),
-    **dict.fromkeys(("EmbedLayerNormalization", "QEmbedLayerNormalization"), _embed),
 }

@@ -1,4 +1,5 @@
-"""Passes over nodes that only move elements: they merge transposes and remove nodes without effect. Sizes must be known, but for states."""
+"""Passes over nodes that only move elements: they merge transposes and remove nodes without effect. Sizes must be known, but for states and
+transposes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from hetero_core.kernels.operators.layout import find_sources
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType, sizes_of
+from hetero_core.network.types import TensorType, rank_of, sizes_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
@@ -128,3 +129,50 @@ def _build_transpose(network: Network, match: Found, node: Node) -> Node | None:
     perm = (*range(len(whole) - 2), len(whole) - 1, len(whole) - 2)
     version = _TRANSPOSE_OPSET
     return Node(node.name, "Transpose", (match.values["x"],), node.outputs, "", version, version, {"perm": perm})
+
+
+Perm = tuple[int, ...]
+
+
+def read_perm(network: Network, node: Node) -> Perm | None:
+    """Returns the order of axes of a Transpose; None for other operators or an unknown rank."""
+    if node.op_type != "Transpose" or node.domain or len(node.writes) != 1 or len(node.inputs) != 1:
+        return None
+    if "perm" in node.attributes:
+        perm = tuple(int(axis) for axis in node.attributes["perm"])
+        return perm if sorted(perm) == list(range(len(perm))) else None
+    rank = rank_of(network.type_of(node.inputs[0]))
+    return None if rank is None else tuple(reversed(range(rank)))
+
+
+def merge_transposes(network: Network) -> Network:
+    """Returns the network with each Transpose of a Transpose reading the source of the first. Only ranks have to be known.
+
+    Transposes without effect are removed, and so are duplicates of an earlier Transpose.
+    """
+    nodes: list[Node] = []
+    sources: dict[str, tuple[str, Perm, Node]] = {}
+    names: dict[tuple[str, Perm], str] = {}
+    changed = False
+    for node in network.nodes:
+        perm = read_perm(network, node)
+        if perm is None:
+            nodes.append(node)
+            continue
+        source, before, first = sources.get(node.inputs[0], (node.inputs[0], tuple(range(len(perm))), node))
+        if len(before) != len(perm):
+            nodes.append(node)
+            continue
+        # x.transpose(p).transpose(q) is x.transpose(p[q]).
+        whole = tuple(before[axis] for axis in perm)
+        same = source if whole == tuple(range(len(whole))) else names.setdefault((source, whole), node.outputs[0])
+        if first is not node or same != node.outputs[0]:
+            changed = True
+            origins = tuple(dict.fromkeys((*first.origins, *node.origins)))
+            if same != node.outputs[0]:
+                node = Node(node.name, "Identity", (same,), node.outputs, "", node.opset, 1, origins=origins)
+            else:
+                node = replace(node, inputs=(source,), attributes={"perm": whole}, origins=origins)
+        sources[node.outputs[0]] = (source, whole, node)
+        nodes.append(node)
+    return drop_unread(eliminate_copies(replace(network, nodes=tuple(nodes)))) if changed else network
