@@ -34,7 +34,7 @@ from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import ConfigValueError, HeteroError, LoadError
 from hetero_core.serving.protocol import Refusal
 from hetero_core.serving.repository import Repository
-from hetero_core.serving.rest import ERROR_HANDLERS, METRICS_FOLDER, create_routes
+from hetero_core.serving.rest import ERROR_HANDLERS, METRICS_FOLDER, Body, create_routes, open_body
 from hetero_core.serving.rpc import create_handlers
 
 KEEP_ALIVE_SECONDS = 75
@@ -108,7 +108,7 @@ class ServerApp:
             rpc.add_insecure_port(settings.write_address(settings.grpc_port))
             await rpc.start()
             try:
-                yield {"repository": repository}
+                yield {"repository": repository, "max_body": limit}
             finally:
                 repository.is_ready = False
                 # gRPC drops a request that arrives between `stop` and the client's receipt of GOAWAY. A client that waits for an
@@ -144,7 +144,21 @@ class ServerApp:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that stays open for LAST_SECONDS at the end if it is idle, since a request may be on its way."""
+    """A connection that puts bodies into one memory, and stays open for LAST_SECONDS at the end if it is idle, since a request may be
+    on its way.
+    """
+
+    _body: Body | None = None
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._body = self.scope["state"]["body"] = open_body(self.headers, self.app_state["max_body"])
+
+    def on_body(self, body: bytes) -> None:
+        if self._body is None:
+            super().on_body(body)
+        else:
+            self._body.add(body)
 
     def shutdown(self) -> None:
         self.app_state["repository"].is_ready = False

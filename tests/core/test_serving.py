@@ -33,6 +33,7 @@ for _package in ("starlette", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(_package, reason="the extra 'serve' is not installed")
 grpc = pytest.importorskip("grpc", reason="the extra 'serve' is not installed")
 
+from google.protobuf.message import DecodeError  # noqa: E402  # comes with grpc's packages
 
 from hetero_core.serving import protocol, rest, rpc  # noqa: E402  # need the packages above
 from hetero_core.serving.repository import Repository, find_models  # noqa: E402  # as above
@@ -219,6 +220,51 @@ def test_large_tensor_by_grpc_is_right_wherever_it_stands_in_the_message(server:
         call_rpc(server, "ModelInfer", model_name="double", inputs=[tensor], raw_input_contents=[x.tobytes()[1:]])
 
 
+def read_by_protobuf(content: bytes) -> tuple[bytes, list[bytes]] | None:
+    """Returns the fields that both readers find, the raw contents apart; None if the message is refused."""
+    try:
+        message = rpc.MESSAGES["ModelInferRequest"].FromString(content)
+    except DecodeError:
+        return None
+    raw = list(message.raw_input_contents)
+    message.ClearField("raw_input_contents")
+    return message.SerializeToString(deterministic=True), raw
+
+
+def read_by_server(content: bytes) -> tuple[bytes, list[bytes]] | None:
+    try:
+        message, views = rpc.parse_request(content)
+    except DecodeError:
+        return None
+    raw = list(map(bytes, views))
+    message.ClearField("raw_input_contents")
+    return message.SerializeToString(deterministic=True), raw
+
+
+def test_request_of_grpc_is_read_as_by_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [3]}, {"name": "y", "datatype": "UINT8", "shape": [200]}]
+    fields = {"model_name": "double", "id": "7", "inputs": inputs, "outputs": [{"name": "z"}]}
+    whole = rpc.MESSAGES["ModelInferRequest"](**fields, raw_input_contents=[bytes(12), bytes(range(200))]).SerializeToString()
+    assert all(isinstance(part, bytes) for part in rpc.parse_request(whole)[1])
+    monkeypatch.setattr(rpc, "_LEAST_BYTES", 0)
+    assert all(isinstance(part, memoryview) for part in rpc.parse_request(whole)[1])
+    draws = np.random.default_rng(0)
+    changed = [
+        whole[:place] + bytes([value]) + whole[place + 1 :] for place in range(len(whole)) for value in draws.integers(0, 256, 8)
+    ]
+    records = [whole[place:] + whole[:place] for place in range(len(whole))]
+    longer = [
+        b"\xba\x00\x01a" + whole,
+        whole + b"\x38\x05",
+        whole + b"\x3b\x3c",
+        whole + b"\xff" * 20,
+        whole + b"\x3a\x81\x80\x80\x80\x80\x00a",
+    ]
+    many = [b"\x3a\x01a" * count for count in (0, 999, 1000, 1001)]
+    for content in [whole, *(whole[:end] for end in range(len(whole))), *changed, *records, *longer, *many]:
+        assert read_by_server(content) == read_by_protobuf(content)
+
+
 def test_codes_of_grpc(server: RunningServer) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [3]}
     for code, fields in {
@@ -362,6 +408,24 @@ def test_run_ends_when_its_client_leaves(hand: Any, repository: Callable[[int], 
         run.end()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("header", range(50, 54))
+def test_body_in_parts_stands_where_its_tensor_is_a_view(header: int) -> None:
+    values = np.arange(100_000, dtype=np.float32)
+    content = bytes(header) + values.tobytes()
+    lengths = {"Content-Length": len(content), rest.HEADER_LENGTH: header}
+    body = rest.open_body([(name.lower().encode(), str(length).encode()) for name, length in lengths.items()], len(content))
+    assert body is not None
+    for begin in range(0, len(content), 65_536):
+        assert not body.is_whole
+        body.add(content[begin : begin + 65_536])
+    assert body.is_whole
+    array = protocol.read_tensor("x", "FP32", [len(values)], content=body.content[header:])
+    assert np.array_equal(array, values)
+    assert np.shares_memory(array, np.frombuffer(body.content, np.uint8))
+    assert rest.open_body([(b"content-length", b"9")], 8) is None
+    assert rest.open_body([(b"transfer-encoding", b"chunked")], 8) is None
 
 
 def test_body_of_unknown_length_is_read(server: RunningServer) -> None:
