@@ -655,8 +655,7 @@ def _scales_sum(node: Node, graph: Graph) -> bool:
 
 
 def _has_inner_scales(node: Node, graph: Graph, index: int, axis: int | None) -> bool:
-    """Says whether a constant input is dequantized, by more than a single scale, and not by scales
-    beside this axis of two or of blocks along it."""
+    """Says whether a constant input is dequantized, by more than a single scale and not by those beside this axis of two."""
     producers = list(walk_producers(node.inputs[index], graph, lambda _: True))
     kinds = {producer.op_type for producer in producers}
     if not kinds <= _DEQUANTIZING or not ("DequantizeLinear" in kinds or ("Cast" in kinds and kinds & {"Div", "Mul"})):
@@ -671,8 +670,8 @@ def _has_inner_scales(node: Node, graph: Graph, index: int, axis: int | None) ->
         return True
     if all(size == 1 for size in find_shape(producer, graph, 1) or (None,)):
         return False
-    is_inner = axis is not None and (producer.attributes.get("axis", 1) - axis) % 2 == 0
-    return len(shape) != 2 or axis is None or is_inner != bool(producer.attributes.get("block_size", 0))
+    is_beside = axis is not None and (producer.attributes.get("block_size", 0) or (producer.attributes.get("axis", 1) - axis) % 2)
+    return len(shape) != 2 or not is_beside
 
 
 def _has_open_branches(node: Node, graph: Graph) -> bool:

@@ -415,20 +415,6 @@ def test_scales_of_columns_are_right_and_others_refused(
     assert describe_mismatch(y, expected) is None
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_blocks_along_the_summed_axis_are_right_and_others_refused(core: Core, axis: int) -> None:
-    rng = np.random.default_rng(0)
-    codes, x = rng.integers(-7, 7, (64, 64)).astype(np.int8), rng.standard_normal((2, 64)).astype(np.float32)
-    scales = rng.uniform(0.01, 0.1, (2, 64) if axis == 0 else (64, 2)).astype(np.float32)
-    text = f"(float[2,64] x) => (y) {{ w = DequantizeLinear <axis = {axis}, block_size = 32> (q, s) y = MatMul (x, w) }}"
-    if axis == 1:
-        with pytest.raises(AssertionError, match="scales along the summed axis"):
-            infer(core, text, 21, {"x": x}, q=codes, s=scales)
-        return
-    expected = (x.astype(np.float64) @ (codes * scales.repeat(32, 0).astype(np.float64))).astype(np.float32)
-    assert describe_mismatch(infer(core, text, 21, {"x": x}, q=codes, s=scales), expected) is None
-
-
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_folded_quotient_of_integers_is_cut_off(core: Core, dtype: Any) -> None:
     name = np.dtype(dtype).name
