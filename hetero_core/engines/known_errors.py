@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
@@ -217,12 +217,6 @@ def may_have_empty_axes(node: Node, graph: Graph) -> bool:
         return len(node.attributes.get("axes", (0,))) == 0
     shape = find_shape(node, graph, 1)
     return shape is None or (len(shape) == 1 and (not isinstance(shape[0], int) or shape[0] == 0))
-
-
-def may_keep_states(node: Node, graph: Graph) -> bool:
-    """Says whether a recurrent node has initial states and may get a sequence of length 0, which keeps them."""
-    lengths = find_constant(node.inputs[4], graph)
-    return (has_input(node, 5) or has_input(node, 6)) and (lengths is None or bool((lengths == 0).any()))
 
 
 EMPTY_AXES = "the engine takes an empty list of axes for all axes of size 1, and here the list may be empty"

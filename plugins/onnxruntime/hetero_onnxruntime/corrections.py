@@ -6,7 +6,7 @@ correction are refused by the table in `known_errors`. Seen with ONNX Runtime 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -14,24 +14,25 @@ from typing import Any, cast
 
 import numpy as np
 
-from hetero_core.dtypes import onnx_of_dtype
-from hetero_core.engines.inspection import dtype_of_input, find_reduced_axes, find_shape, has_input
+from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
+from hetero_core.engines.inspection import dtype_of_input, find_constant, find_reduced_axes, find_shape, has_input
 from hetero_core.engines.known_errors import surround
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, ValueSpec
 
 MANY = 1 << 20
 """Elements from which on the engine's sums in float32 are off by more than rounding: 2.4 % for 20 million."""
 
 
-def correct_network(network: Network, *, saturates: bool) -> Network:
+def correct_network(network: Network, *, saturates: bool, widens: bool = False) -> Network:
     """Returns the network with corrections in its graph and its bodies.
 
-    `saturates` says that products of uint8 and int8 saturate on this processor.
+    `saturates` says that products of uint8 and int8 saturate on this processor; `widens` that reductions over open sizes are over many
+    elements.
     """
-    corrected = cast(Network, _Corrector(network, saturates).correct_graph(network))
+    corrected = cast(Network, _Corrector(network, saturates, widens).correct_graph(network))
     if corrected is network:
         return network
     # The engine does not find again a constant that is given by reference and that nothing reads any more.
@@ -41,13 +42,28 @@ def correct_network(network: Network, *, saturates: bool) -> Network:
     return replace(corrected, initializers=MappingProxyType(constants))
 
 
+def has_open_sum(graph: Graph) -> bool:
+    """Says whether a graph, or a body in it, adds up float32 along axes of open size."""
+    return any(
+        (
+            node.op_type in _SUMS
+            and not node.domain
+            and dtype_of_input(node, graph) == "float32"
+            and _count_reduced(node, graph) is None
+        )
+        or any(map(has_open_sum, node.bodies.values()))
+        for node in graph.nodes
+    )
+
+
 class _Corrector:
     """The corrections of one network. Names of new values and nodes are unique in it."""
 
-    def __init__(self, network: Network, saturates: bool) -> None:
+    def __init__(self, network: Network, saturates: bool, widens: bool) -> None:
         self.opset = network.opsets.get("", 1)
         self.saturates = saturates
         self.shifts_dequantized = saturates and _dequantizes_both(network)
+        self.widens = widens
         self._count = 0
         self._graph: Graph = network
         self._nodes: list[Node] = []
@@ -96,6 +112,15 @@ class _Corrector:
         self._nodes.append(replace(node, **changes))
         return True
 
+    def build_branch(self, name: str, dtype: str, build: Callable[[], list[str]]) -> Graph:
+        """Returns a graph of the nodes and constants that `build` adds; `build` returns the names of the outputs, which share a type."""
+        above = self._nodes, self._constants
+        nodes, constants = self._nodes, self._constants = list[Node](), dict[str, Initializer]()
+        outputs = tuple(ValueSpec(value, TensorType(dtype, None)) for value in build())
+        self._nodes, self._constants = above
+        types = {spec.name: spec.type for spec in outputs} | {value: constant.type for value, constant in constants.items()}
+        return Graph(name, (), outputs, tuple(nodes), MappingProxyType(constants), MappingProxyType(types))
+
     def constant(self, array: Any) -> str:
         """Adds a constant to the graph and returns its name."""
         name = self.name_value("constant")
@@ -106,6 +131,28 @@ class _Corrector:
         """Returns an unused name."""
         self._count += 1
         return f"hetero/corrected/{stem}_{self._count}"
+
+
+def may_divide_least(node: Node, graph: Graph) -> bool:
+    """Says whether a Div of int32 or int64 may divide the least integer by -1, at which the processor raises a signal."""
+    if len(node.inputs) != 2 or dtype_of_input(node, graph) not in ("int32", "int64"):
+        return False
+    dividend, divisor = (find_constant(name, graph) for name in node.inputs)
+    may_be_least = dividend is None or bool((dividend == np.iinfo(dividend.dtype).min).any())
+    return may_be_least and (divisor is None or bool((divisor == -1).any()))
+
+
+def _correct_division(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Divides by 1 in place of -1, and negates the dividend by a product, which wraps around."""
+    dtype = dtype_of_input(node, graph)
+    if not may_divide_least(node, graph) or dtype is None:
+        return False
+    dividend, divisor = node.inputs
+    minus_one, two, unit = (corrector.constant(np.array(value, dtype)) for value in (-1, 2, 1))
+    is_minus_one = corrector.add("Cast", corrector.add("Equal", divisor, minus_one), to=onnx_of_dtype(dtype))
+    twice = corrector.add("Mul", is_minus_one, two)
+    sign = corrector.add("Sub", unit, twice)
+    return corrector.keep(node, inputs=(corrector.add("Mul", dividend, sign), corrector.add("Add", divisor, twice)))
 
 
 def _correct_integer_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
@@ -148,7 +195,7 @@ def _correct_float_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     if dtype_of_input(node, graph) != "float32":
         return False
     count = _count_reduced(node, graph)
-    if count is not None and count < MANY:
+    if not (corrector.widens if count is None else count >= MANY):
         return False
     wide = corrector.add("Cast", node.inputs[0], to=onnx_of_dtype("float64"))
     if node.op_type == "ReduceMean":
@@ -179,24 +226,135 @@ def _count_reduced(node: Node, graph: Graph) -> int | None:
     return prod(cast("list[int]", sizes))
 
 
+def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Returns the initial states of sequences of length 0, of which the engine makes zeros."""
+    states = [index for index in range(1, len(node.outputs)) if node.outputs[index] and has_input(node, 4 + index)]
+    lengths = find_constant(node.inputs[4], graph) if has_input(node, 4) else np.ones(1)
+    # Where is of opset 9.
+    if not states or corrector.opset < 9 or (lengths is not None and bool((lengths > 0).all())):
+        return _correct_steps(corrector, node, graph)
+    outputs = [corrector.name_value("state") if index in states else name for index, name in enumerate(node.outputs)]
+    layer = replace(node, outputs=tuple(outputs))
+    if not _correct_steps(corrector, layer, graph):
+        corrector.keep(layer)
+    shape = corrector.constant(np.array([-1, 1, 1] if node.attributes.get("layout", 0) else [1, -1, 1], np.int64))
+    is_empty = corrector.add("Equal", corrector.add("Reshape", node.inputs[4], shape), corrector.constant(np.array(0, np.int32)))
+    for index in states:
+        corrector.add("Where", is_empty, node.inputs[4 + index], outputs[index], output=node.outputs[index])
+    return True
+
+
+def _correct_steps(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts a recurrent layer into an If: without steps or sequences it returns its initial states."""
+    dtype = dtype_of_input(node, graph)
+    if has_steps(node, graph) or dtype is None or node.attributes.get("layout", 0):
+        return False
+    return _avoid_nothing(corrector, node, dtype, (0,), lambda index: _make_initial_state(corrector, node, index, dtype))
+
+
+def _avoid_nothing(
+    corrector: _Corrector, node: Node, dtype: str, operands: Sequence[int], make_output: Callable[[int], str]
+) -> bool:
+    """Puts a node into an If. If an input of `operands` is empty, `make_output` builds each output from its index."""
+    outputs = [index for index, name in enumerate(node.outputs) if name]
+    full = replace(node, outputs=tuple(f"{name}/full" if name else "" for name in node.outputs))
+
+    def compute_node() -> list[str]:
+        corrector.keep(full)
+        return [full.outputs[index] for index in outputs]
+
+    count, *others = [corrector.add("Size", node.inputs[index]) for index in operands]
+    for other in others:
+        count = corrector.add("Mul", count, other)
+    is_empty = corrector.add("Equal", count, corrector.constant(np.array(0, np.int64)))
+    branches = {
+        "then_branch": corrector.build_branch(f"{node.name}/empty", dtype, lambda: list(map(make_output, outputs))),
+        "else_branch": corrector.build_branch(f"{node.name}/full", dtype, compute_node),
+    }
+    return corrector.keep(
+        node,
+        name=corrector.name_value("If"),
+        op_type="If",
+        domain="",
+        inputs=(is_empty,),
+        outputs=tuple(node.outputs[index] for index in outputs),
+        opset=corrector.opset,
+        attributes=MappingProxyType(branches),
+        captures=node.reads,
+    )
+
+
+def has_steps(node: Node, graph: Graph) -> bool:
+    """Says whether a recurrent layer has steps and sequences in every run."""
+    shape = find_shape(node, graph)
+    return shape is not None and all(isinstance(size, int) and size > 0 for size in shape[:2])
+
+
+def _make_initial_state(corrector: _Corrector, node: Node, index: int, dtype: str) -> str:
+    """Returns an output of a recurrent layer without steps or sequences: output 0 is empty, outputs 1 and 2 are states."""
+    initial = 4 + index
+    if index and has_input(node, initial):
+        return corrector.add("Identity", node.inputs[initial])
+    directions = 2 if node.attributes.get("direction", "forward") == "bidirectional" else 1
+    sizes = corrector.add("Shape", node.inputs[0])
+    steps, batch = (corrector.add("Gather", sizes, corrector.constant(np.array([axis], np.int64))) for axis in (0, 1))
+    count, hidden = (corrector.constant(np.array([size], np.int64)) for size in (directions, node.attributes["hidden_size"]))
+    shape = corrector.add("Concat", *((count, batch, hidden) if index else (steps, count, batch, hidden)), axis=0)
+    # ConstantOfShape is younger, of opset 9.
+    return corrector.add("Tile", corrector.constant(np.zeros((1,) * (3 if index else 4), numpy_dtype(dtype))), shape)
+
+
+def _correct_einsum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts an Einsum with a product into an If: the engine ends the process at one over nothing."""
+    terms, _, result = str(node.attributes["equation"]).replace(" ", "").partition("->")
+    labels, dtype = terms.split(","), dtype_of_input(node, graph)
+    shapes = [find_shape(node, graph, index) for index in range(len(labels))]
+    is_product = any(sum(label in term for term in labels) > 1 and label not in result for label in set(terms) - {","})
+    is_full = all(shape is not None and all(isinstance(size, int) and size > 0 for size in shape) for shape in shapes)
+    if not is_product or is_full or "->" not in str(node.attributes["equation"]) or "." in terms or dtype is None:
+        return False
+
+    def make_zeros(_: int) -> str:
+        sizes = [corrector.constant(np.zeros(0, np.int64))]
+        for label in result:
+            operand = next(index for index, term in enumerate(labels) if label in term)
+            axis = corrector.constant(np.array([labels[operand].index(label)], np.int64))
+            sizes.append(corrector.add("Gather", corrector.add("Shape", node.inputs[operand]), axis))
+        return corrector.add("ConstantOfShape", corrector.add("Concat", *sizes, axis=0), value=np.zeros(1, numpy_dtype(dtype)))
+
+    return _avoid_nothing(corrector, node, dtype, range(len(labels)), make_zeros)
+
+
 def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     """Normalizes each group as an instance: the engine takes the mean of the squares less the square of the mean."""
     shape, dtype = find_shape(node, graph), dtype_of_input(node, graph)
-    if node.since_version < 21 or dtype not in ("float32", "float64", "float16") or not shape or len(shape) < 3 or 0 in shape:
+    if shape is None or len(shape) < 3 or dtype not in ("float32", "float64", "float16"):
         return False
     groups = int(node.attributes["num_groups"])
-    value, work = node.inputs[0], "float64" if dtype == "float64" else "float32"
-    wide = corrector.add("Cast", value, to=onnx_of_dtype(work))
+    value = node.inputs[0]
+    if 0 in shape:
+        corrector.add("Identity", value, output=node.outputs[0])
+        return True
+    narrow = dtype == "float16"
+    work = "float32" if narrow else dtype
+    wide = corrector.add("Cast", value, to=onnx_of_dtype(work)) if narrow else value
     layout = corrector.constant(np.array([0, groups, -1], np.int64))
     units, zeros = (corrector.constant(np.full(groups, fill, work)) for fill in (1, 0))
     epsilon = node.attributes.get("epsilon", 1e-5)
     normal = corrector.add("InstanceNormalization", corrector.add("Reshape", wide, layout), units, zeros, epsilon=epsilon)
-    channels = corrector.constant(np.array([1, -1, *[1] * (len(shape) - 2)], np.int64))
+    # Scale and bias have a number for each group before version 21, and for each channel since.
+    each = node.since_version < 21
+    sides = [corrector.constant(np.array([1, groups, 1] if each else [1, -1, *[1] * (len(shape) - 2)], np.int64))]
     scale, bias = (
-        corrector.add("Reshape", corrector.add("Cast", name, to=onnx_of_dtype(work)), channels) for name in node.inputs[1:3]
+        corrector.add("Reshape", corrector.add("Cast", name, to=onnx_of_dtype(work)) if narrow else name, sides[0])
+        for name in node.inputs[1:3]
     )
-    normal = corrector.add("Reshape", normal, corrector.add("Shape", value))
+    sizes = corrector.add("Shape", value)
+    if not each:
+        normal = corrector.add("Reshape", normal, sizes)
     result = corrector.add("Add", corrector.add("Mul", normal, scale), bias)
+    if each:
+        result = corrector.add("Reshape", result, sizes)
     corrector.add("Cast", result, output=node.outputs[0], to=onnx_of_dtype(dtype))
     return True
 
@@ -252,7 +410,7 @@ def _shift_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
             inputs = list(node.inputs)
             inputs[weight], inputs[point] = _shift(corrector, inputs[weight], graph), _shift(corrector, inputs[point], graph)
             node = replace(node, inputs=tuple(inputs))
-    return corrector.keep(node)
+    return _correct_recurrent(corrector, node, graph) or corrector.keep(node)
 
 
 def _shift_convolution(corrector: _Corrector, node: Node, graph: Graph) -> bool:
@@ -361,7 +519,10 @@ _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]
     **{("", name): _part_product for name in ("Conv", "Gemm", "MatMul")},
     ("", "ConvInteger"): _shift_convolution,
     ("", "DequantizeLinear"): _part_dequantized,
+    ("", "Div"): _correct_division,
+    ("", "Einsum"): _correct_einsum,
     ("", "GroupNormalization"): _correct_group_normalization,
+    **{("", name): _correct_recurrent for name in ("GRU", "LSTM", "RNN")},
     **{("", name): _correct_reduction for name in sorted(_SUMS)},
     ("", "MatMulInteger"): _shift_product(1, 3),
     ("", "QLinearConv"): _shift_product(3, 5),

@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -19,15 +20,16 @@ import numpy as np
 from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
-from hetero_core.errors import ClosedError, UnsupportedNodesError
+from hetero_core.errors import ClosedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
 from hetero_onnxruntime.compiled import list_optimized
-from hetero_onnxruntime.engine import OrtEngine, find_turn
+from hetero_onnxruntime.corrections import MANY, has_open_sum
+from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, find_turn
 from hetero_onnxruntime.probing import shorten_message
 from hetero_onnxruntime.session import Loaded, Settings, build_session
 
@@ -81,6 +83,9 @@ class OrtExecutable(Executable):
         self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
         self._may_be_empty = any(_may_be_empty(spec) for spec in self.inputs)
+        self._may_be_large = not (self._is_fixed or settings.widens) and settings.provider == CPU_PROVIDER and has_open_sum(network)
+        # ONNX Runtime 1.32 ends the process at sums and products of no quantized numbers if it has several threads.
+        self._adds_codes = self._may_be_empty and settings.threads != 1 and any(map(_may_add_codes, iterate_graphs(network)))
         self._program: Program | None = None
 
     @cached_property
@@ -99,6 +104,9 @@ class OrtExecutable(Executable):
             return ()
         if self._may_be_empty and any(0 in getattr(value, "shape", ()) for value in inputs):
             return self._run_without_elements(inputs, context)
+        if self._may_be_large and any(getattr(value, "size", 0) >= MANY for value in inputs):
+            self._require_loaded()
+            return self._wide.run(inputs, context)
         try:
             return self._run(inputs, context)
         except Exception as error:
@@ -116,18 +124,39 @@ class OrtExecutable(Executable):
         return self._run_session(loaded.session, inputs, presets)
 
     def _run_without_elements(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs of a run with an empty input by NumPy: many of the engine's kernels fail at it, or end the process.
-
-        The engine runs a network that NumPy cannot run, as one with operators of a library.
-        """
-        self._require_loaded()
+        """Returns the outputs of a run with an empty input, at which many of the engine's kernels fail: NumPy answers in their place."""
         try:
-            if self._program is None:
-                self._program = compile_program(self.network)
-        except UnsupportedNodesError:
+            if self._adds_codes:
+                self._require_loaded()
+                return self._single.run(inputs, context)
             return self._run(inputs, context)
-        outputs = self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
-        return tuple(map(_own, outputs))
+        except ClosedError:
+            raise
+        except Exception as error:  # noqa: BLE001  # engines may raise anything; the error is raised again below if NumPy fails as well
+            try:
+                if self._program is None:
+                    self._program = compile_program(self.network)
+                    logger.info(
+                        "network '%s': runs with empty inputs at which the engine fails are computed by NumPy: %s",
+                        self.network.name,
+                        error,
+                    )
+                outputs = self._program.run(inputs, is_cancelled=context.cancelled, limits=context.limits)
+            except Exception:  # noqa: BLE001  # the engine's own error says why this run fails
+                raise error from None
+            return tuple(map(_own, outputs))
+
+    @cached_property
+    def _wide(self) -> OrtExecutable:
+        """The network with sums in float64, for runs with inputs of many elements."""
+        settings = replace(self.settings, widens=True)
+        return OrtExecutable(self._engine, self.network, self._stamp, settings, build_session(self._engine, self.stamped, settings))
+
+    @cached_property
+    def _single(self) -> OrtExecutable:
+        """The network on a single thread, for runs with empty inputs."""
+        settings = replace(self.settings, threads=1)
+        return OrtExecutable(self._engine, self.network, self._stamp, settings, build_session(self._engine, self.stamped, settings))
 
     def _require_loaded(self) -> Loaded:
         """Returns the session with its memory. Raises: ClosedError in a run that began while the network was closed."""
@@ -223,6 +252,8 @@ class OrtExecutable(Executable):
         """Frees the session and its threads, even if this object is still referenced."""
         with self._turn:
             self._loaded = None
+            self.__dict__.pop("_wide", None)
+            self.__dict__.pop("_single", None)
 
     def __del__(self) -> None:
         """Releases the session under its provider's lock if the network was not closed."""
@@ -261,3 +292,10 @@ def _take(value: Any, spec: ValueSpec) -> Any:
     assert spec.dtype is not None
     raw = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
     return np.frombuffer(raw, numpy_dtype(spec.dtype)).reshape(value.shape()).copy()
+
+
+def _may_add_codes(graph: Graph) -> bool:
+    """Says whether a graph adds or multiplies quantized numbers, as such or between a dequantization and a quantization."""
+    operators = {node.op_type for node in graph.nodes}
+    is_fused = not operators.isdisjoint({"Add", "Mul"}) and operators >= {"DequantizeLinear", "QuantizeLinear"}
+    return is_fused or not operators.isdisjoint({"QLinearAdd", "QLinearMul"})

@@ -46,13 +46,17 @@ _CARRIERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a session. `threads` 0 leaves their number to the engine; `libraries` are those of custom operators."""
+    """The settings of a session. `threads` 0 leaves their number to the engine; `libraries` are those of custom operators.
+
+    With `widens`, float32 is added up in float64 along axes of open size.
+    """
 
     provider: str
     level: str
     spins: bool
     threads: int
     libraries: tuple[str, ...] = ()
+    widens: bool = False
 
     @classmethod
     def of_config(cls, provider: str, config: Mapping[str, Any], network: Network) -> Settings:
@@ -80,7 +84,7 @@ def build_session(
 
     saturates = settings.provider == CPU_PROVIDER and has_int8(network) and saturates_products()
     if settings.provider == CPU_PROVIDER:
-        network = correct_network(network, saturates=saturates)
+        network = correct_network(network, saturates=saturates, widens=settings.widens)
     if not network.inputs and not network.outputs and network.nodes:
         # Constants alone that nobody reads, as a part of a network may hold: the engine refuses a session without any value.
         value = network.nodes[-1].writes[0]

