@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero_openvino.engine import import_own_names
+
 
 def correct_model(model: Any) -> None:
     """Replaces, in the engine's model and its bodies, the operations that it computes wrongly."""
@@ -189,6 +191,196 @@ def _truncate_quotients(opset: Any, operation: Any) -> None:
     operation.set_attribute("m_pythondiv", False)
 
 
+def _pad_empty(opset: Any, operation: Any) -> None:
+    """Pads the input of a recurrent layer of open length or batch to at least a step and a row, and cuts its results.
+
+    For a length or batch of 0 the engine returns unwritten memory, or divides by 0. The frontend turns X, (length, batch, width), to
+    (batch, length, width), and takes the lengths and the default states from the sizes of that.
+    """
+    turned = operation.input_value(0)
+    shape = turned.get_partial_shape()
+    turn = turned.get_node()
+    if turn.get_type_name() != "Transpose" or not (shape[0].is_dynamic or shape[1].is_dynamic):
+        return
+    source = turn.input_value(0)
+    sizes = opset.shape_of(source)
+    lacking = opset.maximum(opset.subtract(opset.constant([1, 1, 0], np.int64), sizes), opset.constant([0], np.int64))
+    nothing = opset.constant([0, 0, 0], np.int64)
+    turn.input(0).replace_source_output(opset.pad(source, nothing, lacking, "constant", 0.0).output(0))
+    length, batch = (opset.gather(sizes, opset.constant([axis], np.int64), opset.constant(0, np.int64)) for axis in (0, 1))
+    rows = opset.gather(lacking, opset.constant([1, 2, 2], np.int64), opset.constant(0, np.int64))
+    states = range(1, 3 if operation.get_type_name() == "LSTMSequence" else 2)
+    for index in states:
+        state = operation.input_value(index)
+        if state.get_node().get_type_name() != "Broadcast":
+            operation.input(index).replace_source_output(opset.pad(state, nothing, rows, "constant", 0.0).output(0))
+    zeros, ones, rows_axis = (opset.constant(value, np.int64) for value in ([0], [1], [0]))
+    is_still = opset.equal(length, zeros)
+    for index in (0, *states):
+        output = operation.output(index)
+        readers = list(output.get_target_inputs())
+        if index == 0:
+            steps = opset.concat([batch, length], 0)
+            cut = opset.slice(
+                output, opset.constant([0, 0], np.int64), steps, opset.constant([1, 1], np.int64), opset.constant([0, 2], np.int64)
+            )
+        else:
+            last = opset.select(is_still, operation.input_value(index), output)
+            cut = opset.slice(last, zeros, batch, ones, rows_axis)
+        cut.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
+        for reader in readers:
+            reader.replace_source_output(cut.output(0))
+
+
+def _fold_scales(opset: Any, operation: Any) -> None:
+    """Dequantizes weights ahead if their scales differ along the summed axis: the engine applies such scales to the columns."""
+    transposed = operation.get_attributes()
+    for index, is_transposed in enumerate((transposed["transpose_a"], transposed["transpose_b"])):
+        weight = operation.input_value(index)
+        shape = weight.get_partial_shape()
+        if shape.is_dynamic or len(shape) < 2:
+            continue
+        rank = len(shape)
+        summed = rank - 1 if is_transposed == bool(index) else rank - 2
+        if _is_dequantized(weight) and not _suits_columns(weight, summed, index, rank):
+            operation.input(index).replace_source_output(_fold(opset, weight).output(0))
+
+
+def _fold_gathered_scales(opset: Any, operation: Any) -> None:
+    """Dequantizes a table ahead if scales differ within a row: the engine applies them to the rows, and reads beyond them."""
+    table = operation.input_value(0)
+    shape = table.get_partial_shape()
+    if shape.is_static and len(shape) >= 1 and _is_dequantized(table) and not _suits_columns(table, len(shape) - 1, 1, len(shape)):
+        operation.input(0).replace_source_output(_fold(opset, table).output(0))
+
+
+_DEQUANTIZING = ("Convert", "Divide", "Multiply", "Reshape", "Squeeze", "Subtract", "Transpose", "Unsqueeze")
+
+
+def _is_dequantized(weight: Any) -> bool:
+    """Says whether a value is made of constants alone, by a product or quotient of a cast integer."""
+    waiting, kinds, has_integers = [weight.get_node()], set(), False
+    while waiting:
+        node = waiting.pop()
+        kind = node.get_type_name()
+        if kind == "Constant":
+            has_integers = has_integers or not node.get_element_type().is_real()
+            continue
+        if kind not in _DEQUANTIZING:
+            return False
+        kinds.add(kind)
+        waiting += [
+            value.get_node()
+            for value in node.input_values()[: 1 if kind in ("Reshape", "Squeeze", "Transpose", "Unsqueeze") else 2]
+        ]
+    return has_integers and bool(kinds & {"Multiply", "Divide"})
+
+
+def _suits_columns(weight: Any, summed: int, index: int, rank: int) -> bool:
+    """Says whether a weight has a single scale, or scales of columns: then the engine is right, and keeps the weight packed."""
+    node, axis = weight.get_node(), summed
+    while node.get_type_name() in ("Convert", "Transpose"):
+        if node.get_type_name() == "Transpose":
+            axis = int(node.input_value(1).get_node().data.reshape(-1)[axis])
+        node = node.input_value(0).get_node()
+    is_grouped = node.get_type_name() == "Reshape"
+    if is_grouped:
+        # Blocks along the summed axis: (blocks, elements of a block) beside the columns; all elements of a block share a scale.
+        before, after = list(node.get_input_shape(0)), list(node.get_output_shape(0))
+        if len(before) != 3 or len(after) != 2 or before[axis] * before[axis + 1] != after[axis]:
+            return False
+        axis += 1
+        node = node.input_value(0).get_node()
+    scales = []
+    while node.get_type_name() in ("Divide", "Multiply", "Subtract"):
+        sides = [value.get_node() for value in node.input_values()]
+        if node.get_type_name() == "Divide":
+            return False
+        constants = [side for side in sides if _is_scale(side)]
+        factors = [side for side in sides if not _is_scale(side)]
+        if len(factors) != 1 or len(constants) != 1:
+            return False
+        scales.append(list(constants[0].get_output_shape(0)))
+        node = factors[0]
+    if node.get_type_name() != "Convert":
+        return False
+    inner = len(node.get_output_shape(0))
+    aligned = [[1] * (inner - len(sizes)) + sizes for sizes in scales]
+    if all(size == 1 for sizes in aligned for size in sizes):
+        return True
+    return index == 1 and rank == 2 and inner == (3 if is_grouped else 2) and all(sizes[axis] == 1 for sizes in aligned)
+
+
+def _is_scale(node: Any) -> bool:
+    while node.get_type_name() in ("Convert", "Reshape", "Unsqueeze") and node.get_element_type().is_real():
+        inner = node.input_value(0).get_node()
+        if inner.get_type_name() == "Constant":
+            return (
+                len(inner.get_output_shape(0)) == 0
+                or inner.get_output_shape(0) != node.get_output_shape(0)
+                or node.get_type_name() != "Convert"
+            )
+        node = inner
+    return bool(node.get_type_name() == "Constant")
+
+
+def _fold(opset: Any, value: Any) -> Any:
+    """Returns a constant of the value of a constant expression; the engine computes it, right without a product behind it."""
+    engine = import_own_names()
+    dtype = value.get_element_type()
+    array = engine.Core().compile_model(
+        engine.Model([opset.convert(value, "f32")], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )([])[0]
+    return opset.constant(array, dtype)
+
+
+def _gather_channel(opset: Any, operation: Any) -> None:
+    """Repeats a single channel by a Gather, in place of Concat, Expand or Tile, which are wrong there if channels are last."""
+    source = operation.input_value(0)
+    shape = source.get_partial_shape()
+    if shape.rank.is_dynamic or shape.rank.get_length() < 4 or shape[1].is_dynamic or shape[1].get_length() != 1:
+        return
+    rank = shape.rank.get_length()
+    places = _place_copies(opset, operation, rank)
+    if places is None:
+        return
+    channels = opset.gather(source, places, opset.constant(1, np.int64))
+    if operation.get_type_name() == "Concat":
+        _replace(operation, channels, [places])
+        return
+    for index, each in enumerate((places, channels)):
+        each.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
+    operation.input(0).replace_source_output(channels.output(0))
+    if operation.get_type_name() == "Tile":
+        repeats = operation.input_value(1)
+        length = repeats.get_partial_shape()[0].get_length()
+        is_channel = np.arange(length) == length + 1 - rank
+        kept_repeats = opset.select(opset.constant(is_channel), opset.constant(1, repeats.get_element_type()), repeats)
+        kept_repeats.set_friendly_name(f"{operation.get_friendly_name()}/2")
+        operation.input(1).replace_source_output(kept_repeats.output(0))
+
+
+def _place_copies(opset: Any, operation: Any, rank: int) -> Any:
+    """Returns a 0 for each copy that an operation makes of its only channel; None if it makes no copies."""
+    kind = operation.get_type_name()
+    if kind == "Concat":
+        sources = {(each.get_node().get_friendly_name(), each.get_index()) for each in operation.input_values()}
+        count = operation.get_input_size()
+        return (
+            opset.constant([0] * count, np.int64) if len(sources) == 1 < count and operation.get_attributes()["axis"] == 1 else None
+        )
+    sizes = operation.input_value(1)
+    length = sizes.get_partial_shape()
+    if length.is_dynamic or not rank - 1 <= length[0].get_length() <= rank:
+        return None
+    position = length[0].get_length() - (rank - 1)
+    if sizes.get_node().get_type_name() == "Constant":
+        count = int(sizes.get_node().data[position])
+        return opset.constant([0] * count, np.int64) if count > 1 else None
+    size = opset.gather(sizes, opset.constant([position], np.int64), opset.constant(0, np.int64))
+    return opset.broadcast(opset.constant(0, np.int64), size)
+
+
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
     """Replaces an operation by several operations. Their names begin with its name, so that profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
@@ -209,10 +401,16 @@ _REDUCTIONS: Mapping[str, str] = MappingProxyType(
 """The engine's reductions, and the functions that make them."""
 
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
+    **dict.fromkeys(("GRUSequence", "LSTMSequence", "RNNSequence"), _pad_empty),
     "Divide": _truncate_quotients,
+    "Gather": _fold_gathered_scales,
+    "MatMul": _fold_scales,
+    "Broadcast": _gather_channel,
+    "Concat": _gather_channel,
     "NonMaxSuppression": _keep_overlaps_at_threshold,
     "Range": _end_where_it_begins,
     **dict.fromkeys(_REDUCTIONS, _keep_reduced_axes),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), _keep_infinities),
+    "Tile": _gather_channel,
     "TopK": _order_ties,
 }

@@ -240,12 +240,6 @@ def list_size_limits(network: Network) -> list[SizeLimit]:
             continue
         if node.op_type in ("Gemm", "MatMul") and (depth := _find_depth(node, network)) in place_of_size:
             limits[SizeLimit((place_of_size[str(depth)],), 1, 1, None, "OpenVINO is wrong about products over no elements")] = None
-        if node.op_type in RECURRENT:
-            reason = "OpenVINO is wrong about recurrent layers without steps or rows"
-            sizes = find_shape(node, network) or ()
-            limits |= {
-                SizeLimit((place_of_size[str(size)],), 1, 1, None, reason): None for size in sizes[:2] if size in place_of_size
-            }
         summed, is_chain = _list_summed(node, network) or ([], False)
         places = tuple(place_of_size[size] for size in summed if isinstance(size, str) and size in place_of_size)
         if places:
@@ -254,13 +248,6 @@ def list_size_limits(network: Network) -> list[SizeLimit]:
             reason = f"OpenVINO loses 0.1 % and more where it adds up more than {most} numbers in float32"
             limits[SizeLimit(places, factor, 0, most, reason)] = None
     return list(limits)
-
-
-def _may_have_no_steps(node: Node, graph: Graph) -> bool:
-    """Says whether length or batch of a recurrent node may be 0, and are no sizes of inputs, which each run checks."""
-    checked = {size for spec in graph.inputs for size in spec.shape or ()} if isinstance(graph, Network) else set()
-    shape = find_shape(node, graph)
-    return shape is None or any(not isinstance(size, int) and (size is None or size not in checked) for size in shape[:2])
 
 
 _VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -640,44 +627,6 @@ def _spreads_pixel(node: Node, graph: Graph) -> bool:
     return is_pixel and is_pooled and len(readers) > 1 and (sizes is None or any(size != 1 for size in sizes[2:]))
 
 
-def _repeats_channel(node: Node, graph: Graph) -> bool:
-    """Says whether a single channel of an image is repeated, at which the engine is wrong if channels are last."""
-    shape, result = find_shape(node, graph), graph.type_of(node.outputs[0])
-    if shape is None or len(shape) < _LEAST_RANK or shape[1] != 1 or (node.op_type == "Concat" and len(set(node.inputs)) != 1):
-        return False
-    sizes = result.shape if isinstance(result, TensorType) else None
-    return sizes is None or sizes[1] != 1
-
-
-_DEQUANTIZING = frozenset({"Cast", "DequantizeLinear", "Div", "Mul", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})
-
-
-def _scales_sum(node: Node, graph: Graph) -> bool:
-    """Says whether a constant operand of a product is dequantized by scales along the summed axis."""
-    summed = -1 if node.attributes.get("transB", 0) else -2
-    return _has_inner_scales(node, graph, 0, None) or _has_inner_scales(node, graph, 1, summed)
-
-
-def _has_inner_scales(node: Node, graph: Graph, index: int, axis: int | None) -> bool:
-    """Says whether a constant input is dequantized, by more than a single scale and not by those beside this axis of two."""
-    producers = list(walk_producers(node.inputs[index], graph, lambda _: True))
-    kinds = {producer.op_type for producer in producers}
-    if not kinds <= _DEQUANTIZING or not ("DequantizeLinear" in kinds or ("Cast" in kinds and kinds & {"Div", "Mul"})):
-        return False
-    if not all(read in graph.initializers or graph.find_producer(read) is not None for each in producers for read in each.reads):
-        return False
-    shape, producer = find_shape(node, graph, index), graph.find_producer(node.inputs[index])
-    while shape is not None and producer is not None and producer.op_type == "Transpose":
-        axis = None if axis is None else producer.attributes.get("perm", range(len(shape))[::-1])[axis]
-        producer = graph.find_producer(producer.inputs[0])
-    if shape is None or producer is None or producer.op_type != "DequantizeLinear":
-        return True
-    if all(size == 1 for size in find_shape(producer, graph, 1) or (None,)):
-        return False
-    is_beside = axis is not None and (producer.attributes.get("block_size", 0) or (producer.attributes.get("axis", 1) - axis) % 2)
-    return len(shape) != 2 or not is_beside
-
-
 def _has_open_branches(node: Node, graph: Graph) -> bool:
     if node.inputs[0] in graph.initializers:
         return False
@@ -816,12 +765,6 @@ ROWS = (
     _row("unique_axis", "Unique",
          both(differs("axis", None), lambda node, graph: not _has_axis(find_shape(node, graph), node.attributes["axis"])),
          "OpenVINO may end the process on Unique of an axis that its input may not have", kind="ends the process"),
-    _row("repeated_channel", "Concat Expand Tile", _repeats_channel,
-         "OpenVINO's {node.op_type} of images of one channel is wrong if channels are last"),
-    _row("scales_of_sums", "Gemm MatMul", _scales_sum,
-         "OpenVINO applies scales along the summed axis of {node.op_type} to the columns"),
-    _row("scales_of_columns", "Gather", lambda node, graph: _has_inner_scales(node, graph, 0, -1),
-         "OpenVINO applies scales of the columns of a table to its rows"),
     _row("spread_pixel", "Concat Expand Tile", _spreads_pixel,
          "OpenVINO's {node.op_type} of images of one pixel that another node reads is wrong if channels are last"),
     _row("group_of_parts", "Concat", _groups_parts,
@@ -895,7 +838,7 @@ ROWS = (
     _row("unique_of_nothing", "Unique", may_be_empty(),
          "OpenVINO fails at Unique of no elements or ends the process, and there may be none", kind="ends the process"),
     _row("recurrent_of_nothing", " ".join(RECURRENT),
-         lambda node, graph: any(is_empty(i)(node, graph) for i in range(len(node.inputs))) or _may_have_no_steps(node, graph),
+         lambda node, graph: any(is_empty(index)(node, graph) for index in range(len(node.inputs))),
          "OpenVINO returns what it has not written from {node.op_type} of no elements, or ends the process",
          kind="ends the process"),
     _row("hardmax_of_open_sizes", "Hardmax", is_open(),

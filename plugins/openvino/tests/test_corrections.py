@@ -44,6 +44,21 @@ def test_reshape_behind_a_reduction_is_not_lost(core: Core, read: Read, operator
     assert describe_mismatch(run(core, network, x=x), expected) is None
 
 
+@pytest.mark.parametrize("repeat", ["Concat <axis = 1> (p, p, p, p)", "Tile (p, repeats)", "Expand (p, sizes)", "Expand (p, four)"])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_single_channel_is_repeated_if_channels_are_last(core: Core, read: Read, repeat: str, dtype: str) -> None:
+    x = draw(3, 1, 17, 17, dtype=HALF if dtype == "float16" else np.float32)
+    specs = f"{dtype}[3,1,17,17] x" + (", int64[4] four" if "four" in repeat else "")
+    constants = "<int64[4] repeats = {1, 4, 1, 1}, int64[3] sizes = {4, 1, 9}>"
+    results = f"{dtype}[3,4,17,9] y, {dtype}[3,1,17,9] r"
+    network = read(
+        f"g ({specs}) => ({results}) {constants} {{ p = MaxPool <kernel_shape = [1, 1], strides = [1, 2]> (x) y = {repeat} r = Relu (p) }}",
+        18,
+    )
+    inputs = {"x": x, "four": np.array([1, 4, 1, 1])} if "four" in repeat else {"x": x}
+    assert describe_mismatch(run(core, network, **inputs), np.repeat(x[..., ::2], 4, axis=1)) is None
+
+
 @pytest.mark.parametrize("operator", ["Sum", "Max", "L2"])
 @pytest.mark.parametrize(("place", "axis", "keeps"), [(2, -2, 0), (2, -2, 1), (2, 0, 1), (1, 0, 1), (2, 2, 1)])
 @pytest.mark.parametrize("before", ["Unsqueeze (x, place)", "Reshape (x, shape)"])
@@ -73,6 +88,7 @@ BODY = "If (c) <then_branch = t () => ({to} a) {{ {body} }}, else_branch = e () 
 @pytest.mark.parametrize(
     ("body", "source", "to", "compute"),
     [
+        ("a = Concat <axis = 1> (x, x)", (2, 1, 3, 3), "float[2,2,3,3]", lambda x: np.concatenate([x, x], 1)),
         ("v = ReduceSum <keepdims = 0> (x, one) a = Transpose <perm = [1, 0]> (v)", (1, 5, 2), "float[2,1]", lambda x: x.sum(1).T),
         ("v = Unsqueeze(x, one) a = ReduceSum (v, one)", (2, 3), "float[2,1,3]", lambda x: x[:, None]),
         (
