@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
-from time import perf_counter, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ def beats(challenger: Member, best: Member, pool: Pool, *, mix: Mix, repeats: bo
     began = perf_counter()
     while not _is_decided(samples.values(), perf_counter() - began):
         for member in members:
-            rounds[member].append(_time_mix(runs[member], pool))
+            rounds[member].append(_time_mix(member, runs[member], pool))
             # The least time of each class, the second one, and so on: other work disturbs one class at a time.
             samples[member] = list(map(sum, zip(*map(sorted, zip(*rounds[member], strict=True)), strict=True)))
     is_distant = _find_ratio(samples.values()) > _DISTANT
@@ -150,7 +150,7 @@ def beats(challenger: Member, best: Member, pool: Pool, *, mix: Mix, repeats: bo
     return challenger.least < _MARGIN * best.least
 
 
-def _time_mix(runs: Sequence[_Run], pool: Pool) -> list[float]:
+def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
     """Returns seconds of a request, each times its share; the sum is the mean of all requests. A run after a run of a different
     class takes longer (a token after a prompt by half and more): its data has left the caches, or the device plans for new shapes.
     """
@@ -159,18 +159,18 @@ def _time_mix(runs: Sequence[_Run], pool: Pool) -> list[float]:
         with pool.hold(_HOLD_SECONDS) if run.seconds < _SPARE_SECONDS else nullcontext():
             _wait_for_room(pool.is_busy)
             if len(runs) > 1:
-                times.append(run.share_of_changes * _time(run.infer, 1))
+                times.append(run.share_of_changes * _time(member, run.infer, 1))
             if run.share:
-                _settle(run)
+                _settle(member, run)
                 count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
-                times.append(run.share * _time(run.infer, count))
+                times.append(run.share * _time(member, run.infer, count))
     return times
 
 
-def _settle(run: _Run) -> None:
+def _settle(member: Member, run: _Run) -> None:
     latest = perf_counter() + _SETTLE_SECONDS
     while run.seconds < _SETTLE_SECONDS and perf_counter() < latest:
-        run.seconds = min(run.seconds, _time(run.infer, 1))
+        run.seconds = min(run.seconds, _time(member, run.infer, 1))
 
 
 def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
@@ -226,14 +226,17 @@ def _is_able(member: Member, run: Callable[[], object], title: str) -> bool:
 
 def _run_each(member: Member, runs: Sequence[_Run]) -> None:
     for run in runs:
-        run.seconds = _time(run.infer, 1)
+        run.seconds = _time(member, run.infer, 1)
         member.first = member.first or run.seconds
 
 
-def _time(run: Callable[[], object], count: int) -> float:
-    began = perf_counter()
-    for _ in range(count):
-        run()
+def _time(member: Member, run: Callable[[], object], count: int) -> float:
+    began, member.timed_since = perf_counter(), monotonic()
+    try:
+        for _ in range(count):
+            run()
+    finally:
+        member.timed_since = None
     return (perf_counter() - began) / count
 
 

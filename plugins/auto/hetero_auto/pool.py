@@ -42,10 +42,14 @@ class Member:
         self.suspicions = 0
         """Requests that have failed here and that another member is to try: until one has, no new request comes here."""
         self.is_closed = False
+        self.stays_open = False
+        """True while a member that has left may come back, or hangs in a run."""
         self.is_final = True
         """False if kernels were still being compiled when it was timed."""
         self.is_confirmed = True
         """False if other work disturbed the timed runs."""
+        self.timed_since: float | None = None
+        """The monotonic time at which a run began that is being timed."""
         self.first = self.least = 0.0
         """The seconds of the first run, and of the fastest timed run; 0 before."""
         self.seconds = 0.0
@@ -268,6 +272,7 @@ class Pool:
     def release(self, member: Member) -> None:
         """Closes a member that is not in the pool, now or after its runs."""
         with self._lock:
+            member.stays_open = False
             is_leaving = member not in self._members and self._leaves(member)
         if is_leaving:
             member.loaded.close()
@@ -330,6 +335,8 @@ class Pool:
         self.is_awaited.set()
         with self._lock:
             self.is_closed = True
+            for member in self._members:
+                member.stays_open = False
             members, self._members = self._members, ()
             dropped, self._waiting = list(self._waiting), deque()
             idle = [member for member in members if self._leaves(member)]
@@ -370,7 +377,7 @@ class Pool:
 
     def _leaves(self, member: Member) -> bool:
         """Says whether a member that gets nothing more is to be closed now; else its last run does that."""
-        if member.busy or member.is_closed:
+        if member.busy or member.is_closed or member.stays_open:
             return False
         member.is_closed = True
         return True

@@ -7,7 +7,9 @@ the choice is made ──> runs go to the chosen device's network without AUTO; 
 ```
 
 A thread of the Core loads and measures, and ends with that; it holds the source and the pool, not the executable. A request from
-before a take-over ends on the device that has it.
+before a take-over is answered by its device or by the next device, whichever is ready first: the two runs race. A request races if
+it may be computed twice: it has no states, preset outputs, profile or limits, and its network has standard operators only, without
+random numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
@@ -25,8 +27,10 @@ from itertools import chain, takewhile
 from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hetero_auto.candidates import Candidates
-from hetero_auto.executable import PoolExecutable
+from hetero_auto.executable import PoolExecutable, StartedTicket
 from hetero_auto.loading import MemberSource
 from hetero_auto.measuring import (
     Choice,
@@ -40,15 +44,16 @@ from hetero_auto.measuring import (
 )
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool, ends_request
 from hetero_core.composing.runs import is_ready
-from hetero_core.contract import Done, RunContext, is_candidate
+from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
+from hetero_core.devices.watch import OutOfTimeError
 from hetero_core.errors import (
     ClosedError,
     DeviceTimeoutError,
     HeteroError,
 )
-from hetero_core.network.graph import Node
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor, call_in_child
 from hetero_core.runtime.first_runs import FIRST_RUNS
@@ -57,6 +62,11 @@ from hetero_core.transforms.constants import RANDOM_OPERATORS
 Result = TypeVar("Result")
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+
+
+def may_repeat_network(network: Network) -> bool:
+    """Says whether a second run of a network has the same answer and no other effect."""
+    return not network.border.states and may_repeat_nodes(network.nodes)
 
 
 def may_repeat_nodes(nodes: Iterable[Node]) -> bool:
@@ -72,6 +82,111 @@ def may_repeat_nodes(nodes: Iterable[Node]) -> bool:
     return True
 
 
+def may_repeat_run(context: RunContext) -> bool:
+    """Says whether nothing of a run's context is changed by a second run beside it."""
+    presets = context.outputs is not None and any(array is not None for array in context.outputs)
+    return not (presets or context.tensors or context.profile is not None or context.limits is not None)
+
+
+class Races:
+    """The requests of a pool that race. Holds the pool, not the executable. Safe for threads."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._races: set[_Race] = set()
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """Starts a request on the quick device; `done` gets the first answer. Raises: ClosedError."""
+        race = _Race(self._pool, inputs, context, lambda *answer: self._end(race, done, *answer))
+        # In this order no race is missed: the set has it before the pool is read, and the pool changes before the set is read.
+        self._races.add(race)
+        race.start()
+        race.repeat()
+
+    def repeat_all(self) -> None:
+        """Starts each request that runs on a device which has left the pool again, on a device that is in it."""
+        for race in list(self._races):
+            race.repeat()
+
+    def _end(self, race: _Race, done: Done, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+        self._races.discard(race)
+        done(outputs, error)
+
+
+class _RunToken(CancelToken):
+    """Cancels a run of a race; it is cancelled with the request, too."""
+
+    def __init__(self, of_request: CancelToken) -> None:
+        self._of_request, self._is_set = of_request, False
+
+    @property
+    def is_set(self) -> bool:
+        return self._is_set or self._of_request.is_set
+
+    @is_set.setter
+    def is_set(self, value: bool) -> None:
+        self._is_set = value
+
+
+class _Race:
+    """A request and its runs, each with a working memory and a token of its own."""
+
+    def __init__(self, pool: Pool, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        self._pool, self._done = pool, done
+        # The caller may write over its inputs as soon as it has an answer, while the slower device still reads them.
+        self._inputs = tuple(each.copy() if isinstance(each, np.ndarray) else each for each in inputs)
+        self._context = context
+        self._lock = threading.Lock()
+        self._tickets: list[StartedTicket] = []
+        self._under_way = 0
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Starts the first run. Raises: ClosedError."""
+        self._pool.enter(self._open_ticket())
+
+    def repeat(self) -> None:
+        """Starts a further run if the latest run is on a device that has left the pool; another call does nothing."""
+        with self._lock:
+            # Before its first run is in the queue, a race is repeated by the thread that starts it.
+            if self._is_over or not self._tickets:
+                return
+            member = self._tickets[-1].member
+            if member is None or member in self._pool.members:
+                return
+            ticket = self._open_ticket()
+        try:
+            self._pool.enter(ticket)
+        except Exception as error:  # noqa: BLE001  # the requests behind this one are repeated, too
+            self._end(None, error)
+
+    def _open_ticket(self) -> StartedTicket:
+        # An answer of the caller's own arrays and tensors comes from the race, not from a run that may lose it.
+        own = {"token": _RunToken(self._context.token), "outputs": None, "tensors": None, "profile": None, "limits": None}
+        context = self._context.derive(MemberMemory(), **own)
+        ticket = StartedTicket(self._inputs, context, self._end, self._pool.leave)
+        self._tickets.append(ticket)
+        self._under_way += 1
+        return ticket
+
+    def _end(self, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+        with self._lock:
+            self._under_way -= 1
+            if self._is_over:
+                return
+            if error is not None:
+                self._error = self._error or error
+                if self._under_way:
+                    return
+            self._is_over = True
+            tickets = list(self._tickets)
+        for ticket in tickets:
+            # A device that looks ends the slower run; the pool does not give it to another device.
+            ticket.context.token.is_set = True
+        self._done(outputs, None if error is None else self._error)
+
+
 logger = logging.getLogger(__name__)
 
 MEASURE_KEY, RUNTIME_KEY = "AUTO_MEASURE", "ENABLE_RUNTIME_FALLBACK"
@@ -82,8 +197,10 @@ longer, as that takes longer.
 """
 _PAUSE_SECONDS = 0.5
 """Seconds after a first answer in which an application mostly makes its first result, which a measurement does not disturb."""
-_DEVICE_SECONDS = 300.0
-"""Seconds in which a further device must take, load and run the network, before the choice goes on without it."""
+_LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
+"""Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared on one size of
+requests, before the choice goes on without the device that hangs.
+"""
 _CLOSING_SECONDS = 10.0
 """Seconds that the end of a network or process waits at most for a load or run of the choice."""
 _TURN_SECONDS, _POLL_SECONDS = 30.0, 0.1
@@ -146,6 +263,7 @@ class AutoExecutable(PoolExecutable):
         # The choice may end while it is being started, on the same thread.
         self._lock, self._is_handed_over = threading.RLock(), False
         self._settled: Future[None] | None = None
+        self._races: Races | None = None
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
@@ -172,6 +290,9 @@ class AutoExecutable(PoolExecutable):
         if way.quick is None or loader.is_settled():
             executable.hand_over()
             return executable
+        if may_repeat_network(source.network):
+            executable._races = Races(pool)
+            loader.races = executable._races
         # The loader holds its executor: the Core waits for the threads of referenced executors.
         loader.executor = source.core.create_executor(source.owner, workers=1)
         reference = weakref.ref(executable)
@@ -189,14 +310,20 @@ class AutoExecutable(PoolExecutable):
         return executable
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs; waits for a free member and runs on this thread."""
+        """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
+        if self._races is not None and may_repeat_run(context):
+            return Executable.run(self, inputs, context)
         self._note_request(inputs, context)
         return super().run(inputs, context)
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or as soon as a member is free."""
         self._note_request(inputs, context)
-        super().start(inputs, context, done)
+        races = self._races
+        if races is not None and may_repeat_run(context):
+            races.start(inputs, context, done)
+        else:
+            super().start(inputs, context, done)
 
     def _note_request(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         """Begins the choice with the first request, and counts the request for measurements."""
@@ -241,7 +368,7 @@ class AutoExecutable(PoolExecutable):
             if self._is_handed_over:
                 return
             self._is_handed_over = True
-            self._begin, self.when_final = None, None
+            self._races, self._begin, self.when_final = None, None, None
             self.requests.forget()
             members = self.pool.members
             if len(members) == 1:
@@ -278,12 +405,17 @@ class AutoExecutable(PoolExecutable):
         super().close()
 
 
+def _discard(member: Member) -> None:
+    member.loaded.close()
+
+
 class _Loader:
     """Loads members of a network and chooses among them; a load that failed is not tried again."""
 
     pool: Pool
     requests: Requests
     executor: Executor | None = None
+    races: Races | None = None
 
     def __init__(self, source: MemberSource, candidates: Candidates, way: Way) -> None:
         self._source = source
@@ -294,10 +426,11 @@ class _Loader:
         self._lock = threading.RLock()
         self._used: set[str] = set()
         self._is_part = is_candidate.get()
+        self._abandoned: set[Member] = set()
+        self._is_late = False
 
-    def load_each(self, names: Iterable[str], *, may_hang: bool = True) -> Iterator[Member]:
-        """Yields a member on each of these devices that can load the network; failures are named in warnings. A device that hangs is
-        left if it may not.
+    def load_each(self, names: Iterable[str], seconds: float | None = None) -> Iterator[Member]:
+        """Yields a member on each of these devices that can load the network, within `seconds` each; failures are named in warnings.
 
         Raises: ClosedError; at the end the last error if no device could load the network.
         """
@@ -305,7 +438,7 @@ class _Loader:
         is_loaded = False
         for name in names:
             try:
-                member = self._load(name, may_hang=may_hang)
+                member = self._load(name, seconds)
             except ClosedError:
                 raise
             except HeteroError as error:
@@ -392,7 +525,7 @@ class _Loader:
             return
         serving = self.pool.members[0].name
         with suppress(HeteroError):
-            chosen = next(self.load_each(takewhile(lambda name: name != serving, self._candidates), may_hang=False), None)
+            chosen = next(self.load_each(takewhile(lambda name: name != serving, self._candidates), _LOAD_SECONDS), None)
             if chosen is not None:
                 self._take_over(chosen)
 
@@ -402,7 +535,7 @@ class _Loader:
             return False
         if self.pool.members[0].name != choice.device:
             try:
-                self._take_over(next(self.load_each([choice.device], may_hang=False)))
+                self._take_over(next(self.load_each([choice.device], _LOAD_SECONDS)))
             except ClosedError:
                 raise
             except HeteroError:
@@ -421,86 +554,90 @@ class _Loader:
             # A device that leaves may be the next one again.
             self._used -= {other.name for other in self.pool.members if other is not member}
             self.pool.set_members([member])
+        if self.races is not None:
+            self.races.repeat_all()
 
     def _settle_measured(self) -> None:
         """Has each device that can load the network take over if it is faster than the device that serves.
 
-        Devices that hold the interpreter's lock are only measured if the user has asked for it.
+        A challenger is timed with its final kernels. If the device that serves loses while its own are still being compiled, it stays
+        open and is a challenger at the end, once.
         """
-        best = first = self.pool.members[0]
+        best = self.pool.members[0]
         seconds: dict[str, float] = {}
+        again: list[Member] = []
+        challenger: Member | None = None
         is_sure = True
+        try:
+            for challenger in self._load_challengers(best, again):
+                is_faster = self._has_kernels(challenger) and self._beats(challenger, best)
+                for member in {challenger, best} - self._abandoned:
+                    seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
+                winner, loser = (challenger, best) if is_faster else (best, challenger)
+                is_early = loser is best and not best.is_final and best not in self._abandoned
+                if is_early:
+                    again.append(best)
+                elif not (challenger.is_final and challenger.is_confirmed and best.is_confirmed) or loser in self._abandoned:
+                    is_sure = False
+                loser.stays_open = is_early or loser in self._abandoned
+                if is_faster:
+                    self._take_over(challenger)
+                if not loser.stays_open:
+                    self.close_member(loser)
+                best = winner
+        finally:
+            for member in again if challenger is None else [*again, challenger]:
+                if member not in self._abandoned and member not in self.pool.members:
+                    self.close_member(member)
+        if len(self.pool.members) > 1:
+            # A failed run has brought a further device.
+            self._take_over(best)
+        if len(seconds) < 2:
+            self._warn_of_slow_nodes(best)
+        if self._way.entry and best.least and is_sure and not self._is_late:
+            write_choice(self._way.entry, self._source.core, best, seconds, self.requests.elements)
+
+    def _load_challengers(self, best: Member, again: Sequence[Member]) -> Iterator[Member]:
+        """Yields a member on each further device, in order, then those that are timed `again`; devices that hold the interpreter's lock
+        only if the user has asked for a measurement.
+        """
         for name in self._candidates.names:
-            if name == first.name or (name in self._used and self._find_present(name) is None):
+            member = self._find_present(name)
+            if name == best.name or (name in self._used and member is None):
                 continue
-            if self._way.entry and self._candidates.holds_lock(name):
+            if (self._way.entry and self._candidates.holds_lock(name)) or not self._takes_all(name):
                 continue
             if not self._has_room():
                 logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
                 break
             self._await_first_runs(_FIRST_SECONDS)
-            challenge = partial(self._challenge, name, best)
             try:
-                challenger, is_faster = self._call_within(
-                    challenge, name, lambda late: None if late[0] is None else late[0].loaded.close()
-                )
-            except DeviceTimeoutError as error:
-                logger.warning("%s goes on without %s: %s", self._source.owner, name, error)
-                is_sure = False
-                continue
-            if challenger is None:
-                continue
-            for member in (challenger, best):
-                seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
-                is_sure = is_sure and member.is_final and member.is_confirmed
-            if is_faster:
-                self._take_over(challenger)
-                best = challenger
-            else:
-                self.close_member(challenger)
-        if len(self.pool.members) > 1:
-            # A failed run has brought a further device.
-            self._take_over(best)
-        if not seconds:
-            self._warn_of_slow_nodes(best)
-        if self._way.entry and best.least and is_sure:
-            write_choice(self._way.entry, self._source.core, best, seconds, self.requests.elements)
-
-    def _challenge(self, name: str, best: Member) -> tuple[Member | None, bool]:
-        """Returns the member of a device, None if it cannot load the network, and whether it is faster than the best, on the requests so
-        far. Both are timed with their final kernels.
-        """
-        if not self._candidates.takes_all(name):
-            return None, False
-        member = self._find_present(name)
-        if member is None:
-            try:
-                member = next(self.load_each([name]))
+                yield member or next(self.load_each([name], _LOAD_SECONDS))
             except ClosedError:
                 raise
             except HeteroError:
-                return None, False
-        timing: dict[str, Any] = {"mix": self._make_mix(best), "repeats": self.requests.repeats, "title": self._source.owner}
-        try:
-            if not await_kernels(member, **timing):
-                return member, False
-            if not is_ready(best.loaded):
-                await_kernels(best, **timing)
-            return member, beats(member, best, self.pool, **timing)
-        except BaseException:
-            self.close_member(member)
-            raise
+                continue
+        yield from tuple(again)
 
     def _warn_of_slow_nodes(self, member: Member) -> None:
         """Warns if the only device that can be measured has slow nodes; waits for its kernels."""
         if not is_ready(member.loaded):
-            await_kernels(member, mix=self._make_mix(member), repeats=self.requests.repeats, title=self._source.owner)
+            self._has_kernels(member)
         slow = member.loaded.get_metric("SLOW_NODES")
         if slow:
             logger.warning(
                 "network '%s': %s has no fast kernel for %s (SLOW_NODES names all), and most of a run is spent there; %s has no other "
                 "device to compare", self._source.network.name, member.name, ", ".join(map(repr, slow[:3])), self._source.owner,
             )  # fmt: skip
+
+    def _takes_all(self, name: str) -> bool:
+        """As `Candidates.takes_all`; a device that hangs while it starts or is asked takes nothing, with a warning."""
+        try:
+            return self._call_within(_RUN_SECONDS, lambda: self._candidates.takes_all(name), f"hetero-{name} query")
+        except OutOfTimeError:
+            self._is_late = True
+            logger.warning("%s goes on without %s, which has not answered whether it takes the network", self._source.owner, name)
+            return False
 
     def _find_present(self, name: str) -> Member | None:
         """Returns the member of a device in the pool."""
@@ -512,9 +649,34 @@ class _Loader:
         nbytes = sum(constant.nbytes for constant in self._source.network.initializers.values())
         return memory is None or _MEMORY_SHARE * nbytes <= memory[1]
 
-    def _call_within(self, call: Callable[[], Result], name: str, late: Callable[[Result], None]) -> Result:
-        """Returns the result of a call about a device on a daemon thread, which gets less time once nothing needs the choice any more.
-        `late` gets a result that comes too late. Raises: DeviceTimeoutError; errors of the call.
+    def _beats(self, challenger: Member, best: Member) -> bool:
+        """As `beats`; a member that hangs in a run loses."""
+        return self._call(challenger, best, partial(beats, challenger, best, self.pool))
+
+    def _has_kernels(self, member: Member) -> bool:
+        """Waits for the final kernels of a member; False if it fails or hangs in a run."""
+        return self._call(member, member, partial(await_kernels, member))
+
+    def _call(self, challenger: Member, best: Member, measure: Callable[..., bool]) -> bool:
+        """Returns the result of a measurement on the requests so far. If it takes too long, the member whose run does not end, or else the
+        challenger, is left out and stays open; the result is then True if the best member was left out.
+        """
+        mix, owner = self._make_mix(best), self._source.owner
+        measure = partial(measure, mix=mix, repeats=self.requests.repeats, title=owner)
+        try:
+            return self._call_within(_RUN_SECONDS * len(mix), measure, f"hetero-{owner} measures {challenger.name}")
+        except OutOfTimeError:
+            since = monotonic() - _RUN_SECONDS / 2
+            hanging = best if best.timed_since is not None and best.timed_since < since else challenger
+            self._abandoned.add(hanging)
+            logger.warning("%s goes on without %s, whose measurement has not ended", owner, hanging.name)
+            return hanging is not challenger
+
+    def _call_within(
+        self, seconds: float, call: Callable[[], Result], thread: str, late: Callable[[Result], None] | None = None
+    ) -> Result:
+        """Returns the result of a call on a daemon thread, which gets less time once nothing needs the choice any more. `late` gets a
+        result that comes too late. Raises: OutOfTimeError; errors of the call.
         """
         answer: Future[Result] = Future()
 
@@ -524,14 +686,15 @@ class _Loader:
             except BaseException as error:  # noqa: BLE001  # raised on the thread that waits
                 answer.set_exception(error)
 
-        latest = monotonic() + _DEVICE_SECONDS
-        threading.Thread(target=copy_context().run, args=(work,), name=f"hetero-{name} challenge", daemon=True).start()
+        latest = monotonic() + seconds
+        threading.Thread(target=copy_context().run, args=(work,), name=thread, daemon=True).start()
         while wait([answer], _POLL_SECONDS).not_done:
             if self._is_over():
                 latest = min(latest, monotonic() + _CLOSING_SECONDS)
             if monotonic() >= latest:
-                answer.add_done_callback(lambda ended: None if ended.exception() else late(ended.result()))
-                raise DeviceTimeoutError(f"device {name} has not answered within {_DEVICE_SECONDS:g} s; its thread goes on")
+                if late is not None:
+                    answer.add_done_callback(lambda ended: None if ended.exception() else late(ended.result()))
+                raise OutOfTimeError(thread)
         return answer.result()
 
     def _make_mix(self, member: Member) -> Mix:
@@ -563,13 +726,16 @@ class _Loader:
             self.pool.set_members([*self.pool.members, member])
             return member
 
-    def _load(self, name: str, *, may_hang: bool) -> Member:
+    def _load(self, name: str, seconds: float | None) -> Member:
         self._used.add(name)
         began = perf_counter()
         token = is_candidate.set(self._way.measures and len(self._candidates.names) > 1)
         load = partial(self._source.load, name)
         try:
-            member = load() if may_hang else self._call_within(load, name, lambda late: late.loaded.close())
+            member = load() if seconds is None else self._call_within(seconds, load, f"hetero-{name} load", _discard)
+        except OutOfTimeError:
+            self._is_late = True
+            raise DeviceTimeoutError(f"device {name} has not loaded it within {seconds:g} s; its thread goes on") from None
         finally:
             is_candidate.reset(token)
         self._seconds[name] = perf_counter() - began

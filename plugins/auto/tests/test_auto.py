@@ -17,7 +17,7 @@ import pytest
 from hetero_auto.candidates import find_precision
 from hetero_auto.measuring import Requests, read_choice, write_choice
 from hetero_auto.pool import Member
-from hetero_auto.startup import may_repeat_nodes
+from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, ExecutableNetwork, Extension, Network, hookimpl
 from hetero_core.composing.runs import is_ready, warm_up
@@ -29,11 +29,12 @@ from hetero_core.errors import (
     InferenceError,
     InputNameError,
     LoadError,
+    RequestCancelledError,
     UnsupportedNodesError,
 )
 from hetero_core.network.graph import Node
 from hetero_core.runtime.queue import AsyncInferQueue
-from hetero_core.testing.plain_device import PlainDevice
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 LIMIT = 60
 Feed = Callable[[float], dict[str, Any]]
@@ -253,6 +254,73 @@ def test_quick_device_serves_until_the_chosen_device_is_loaded(core: Core, add_d
     assert sum(loaded.get_metric("REQUESTS_OF_DEVICES").values()) == 600
 
 
+def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **config: Any) -> tuple[Any, Any]:
+    """Returns the loaded network, and a request that still runs on the quick device, which is held, when the chosen device takes
+    over."""
+    chosen, quick = devices
+    chosen.load_gate.clear()
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK", config)
+    request = loaded.create_infer_request()
+    request.start_async(feed(4))
+    assert quick.entered.acquire(timeout=LIMIT)
+    chosen.load_gate.set()
+    loaded.executable.wait_until_settled()
+    return loaded, request
+
+
+def test_request_on_a_slow_device_is_answered_by_the_chosen_device(
+    core: Core, add_device: Any, network: Network, feed: Feed
+) -> None:
+    chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
+    loaded, request = take_over(core, devices, network, feed)
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [12]
+    assert request.infer(feed(2))["y"].tolist() == [6]
+    assert loaded.infer(feed(1))["y"].tolist() == [3]
+    assert (quick.closed, quick.runs, chosen.runs) == (0, [4], [4, 2, 1])
+    quick.gate.set()
+    core.close()
+    assert (quick.closed, chosen.closed) == (1, 1)
+
+
+def test_waiting_caller_is_answered_by_the_chosen_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    chosen.load_gate.clear()
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    answers: list[Any] = []
+    caller = threading.Thread(target=lambda: answers.append(loaded.infer(feed(4))["y"].tolist()))
+    caller.start()
+    assert quick.entered.acquire(timeout=LIMIT)
+    chosen.load_gate.set()
+    caller.join(LIMIT)
+    assert answers == [[12]]
+    quick.gate.set()
+
+
+def test_slower_device_reads_no_input_that_the_caller_has_changed(core: Core, add_device: Any, network: Network) -> None:
+    devices = add_device("CHOSEN"), add_device("QUICK")
+    x = np.array([4], np.float32)
+    seen: list[float] = []
+    read, run = threading.Event(), PlainExecutable.run
+
+    def look(executable: Any, inputs: Any, context: Any) -> Any:
+        seen.append(float(inputs[0][0]))
+        if len(seen) == 2:
+            read.set()
+        return run(executable, inputs, context)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlainExecutable, "run", look)
+        _, request = take_over(core, devices, network, lambda _: {"x": x})
+        assert request.wait(LIMIT)
+        x[:] = 99
+        devices[1].gate.set()
+        assert read.wait(LIMIT)
+    assert seen == [4, 4]
+
+
 IF = "y = If (c) <then_branch = t () => (float[n] a) {{ {} }}, else_branch = e () => (float[n] b) {{ b = Identity (x) }}>"
 
 
@@ -274,17 +342,22 @@ IF = "y = If (c) <then_branch = t () => (float[n] a) {{ {} }}, else_branch = e (
 def test_network_without_draws_and_user_code_may_be_repeated(core: Core, nodes: str, may_repeat: bool) -> None:
     opsets = '"": 17, "com.microsoft": 1, "own": 1'
     text = f"<ir_version: 8, opset_import: [{opsets}]> g (float[n] x, bool c) => (float[n] y) {{ {nodes} }}"
-    assert may_repeat_nodes(core.read_network(onnx.parser.parse_model(text)).nodes) is may_repeat
+    assert may_repeat_network(core.read_network(onnx.parser.parse_model(text))) is may_repeat
 
 
-def test_request_from_before_the_take_over_ends_on_the_quick_device(
-    core: Core, add_device: Any, network: Network, feed: Feed
+@pytest.mark.parametrize(
+    ("config", "outputs"), [({"PERF_COUNT": True}, {}), ({"MEMORY_LIMIT": 1 << 30}, {}), ({}, {"y": np.zeros(1, np.float32)})]
+)
+def test_run_that_may_not_be_repeated_ends_on_the_quick_device(
+    core: Core, add_device: Any, network: Network, feed: Feed, config: Any, outputs: Any
 ) -> None:
     chosen, quick = add_device("CHOSEN"), add_device("QUICK")
     chosen.load_gate.clear()
     quick.gate.clear()
-    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK", config)
     request = loaded.create_infer_request()
+    for name, array in outputs.items():
+        request.set_tensor(name, array)
     request.start_async(feed(4))
     assert quick.entered.acquire(timeout=LIMIT)
     chosen.load_gate.set()
@@ -297,10 +370,48 @@ def test_request_from_before_the_take_over_ends_on_the_quick_device(
     assert (quick.closed, quick.runs, chosen.runs) == (1, [4], [1])
 
 
+def test_error_of_the_chosen_device_leaves_the_quick_answer(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
+    chosen.poison = 4.0
+    _, request = take_over(core, devices, network, feed, ENABLE_RUNTIME_FALLBACK=False)
+    assert chosen.entered.acquire(timeout=LIMIT)
+    quick.gate.set()
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [12]
+
+
+def test_first_error_is_raised_if_both_devices_fail(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
+    chosen.poison = quick.poison = 4.0
+    _, request = take_over(core, devices, network, feed, ENABLE_RUNTIME_FALLBACK=False)
+    assert chosen.entered.acquire(timeout=LIMIT)
+    quick.gate.set()
+    with pytest.raises(InferenceError, match="the driver fell over"):
+        request.wait(LIMIT)
+
+
+def test_cancelled_request_is_not_repeated_after_its_end(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    chosen.load_gate.clear()
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    request = loaded.create_infer_request()
+    request.start_async(feed(4))
+    assert quick.entered.acquire(timeout=LIMIT)
+    request.cancel()
+    quick.gate.set()
+    with pytest.raises(RequestCancelledError):
+        request.wait(LIMIT)
+    assert request.infer(feed(1))["y"].tolist() == [3]
+    chosen.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert chosen.runs == []
+
+
 def test_no_take_over_is_lost_in_any_order_of_threads(
     core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request, from before, during or after the change, is answered."""
+    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
     # Not the times of the rounds before: they are nearly equal.
@@ -316,11 +427,11 @@ def test_no_take_over_is_lost_in_any_order_of_threads(
             requests = [loaded.create_infer_request() for _ in range(8)]
             for number, request in enumerate(requests):
                 request.start_async(feed(number))
-            quick.gate.set()
             assert loaded.infer(feed(8))["y"].tolist() == [24]
             for number, request in enumerate(requests):
                 assert request.wait(LIMIT), "a request was lost"
                 assert request.get_tensor("y").tolist() == [3 * number]
+            quick.gate.set()
             loaded.close()
     finally:
         sys.setswitchinterval(interval)
@@ -756,7 +867,7 @@ def test_no_take_over_is_lost_by_a_fault_of_a_device(
     assert serving == "C" or (error is not None and name == "third" and serving == "B")
 
 
-@pytest.mark.parametrize("step", ["query of B", "load of B", "run of B"])
+@pytest.mark.parametrize("step", ["query of B", "load of B", "run of B", "run of A"])
 def test_device_that_hangs_costs_no_take_over(
     core: Core,
     add_device: Any,
@@ -766,8 +877,9 @@ def test_device_that_hangs_costs_no_take_over(
     caplog: pytest.LogCaptureFixture,
     step: str,
 ) -> None:
-    """A serves at first, and C is the fastest."""
-    monkeypatch.setattr("hetero_auto.startup._DEVICE_SECONDS", 4.0)
+    """A serves at first, and C is the fastest. A hangs in the first run that is measured, after it has answered a request."""
+    monkeypatch.setattr("hetero_auto.startup._LOAD_SECONDS", 0.5)
+    monkeypatch.setattr("hetero_auto.startup._RUN_SECONDS", 4.0)
     fastest, second, first = add_device("C"), add_device("B"), add_device("A")
     pause, end = threading.Event(), threading.Event()
     second.work = lambda: pause.wait(0.01)
@@ -777,7 +889,8 @@ def test_device_that_hangs_costs_no_take_over(
     elif step == "load of B":
         second.before_load = lambda: end.wait(LIMIT)
     else:
-        second.work = lambda: end.wait(LIMIT)
+        device = first if step == "run of A" else second
+        device.work = lambda: end.wait(LIMIT) if len(device.runs) > (device is first) else None
     loaded = core.load_network(network, "AUTO:C,B,A", {"AUTO_MEASURE": True})
     assert loaded.infer(feed(2))["y"].tolist() == [6]
     try:
@@ -788,7 +901,13 @@ def test_device_that_hangs_costs_no_take_over(
         assert fastest.closed == 1
     finally:
         end.set()
-    assert "goes on without B: device B has not answered within 4 s" in caplog.text
+    hanging = step[-1]
+    reason = {
+        "query": "which has not answered whether it takes the network",
+        "load": f"which failed to load the network: device {hanging} has not loaded it within 0.5 s",
+        "run": "whose measurement has not ended",
+    }[step.split()[0]]
+    assert f"goes on without {hanging}, {reason}" in caplog.text
 
 
 def test_hanging_load_does_not_hold_the_end_of_the_core(
