@@ -14,13 +14,13 @@ other seven have reached theirs. Weights are summed in float64, in the order of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, Variable, begin_kernel
+from hetero_cpu.machine.code import ELEMENTS, FLOAT_BYTES, Code, Variable, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.recipe import Recipe, Site
@@ -92,13 +92,14 @@ def plan_trees(site: Site) -> Recipe | None:
     weights, base, labels = map(np.ascontiguousarray, (weights, base, labels))
     divisor = np.full(1, float(trees) if prepared.aggregate == "AVERAGE" else 1.0)
     kernel = _make_kernel((prepared.post_transform, has_label), has_missing, targets == 1)
+    rounds = [_make_rounding(x.dtype.name, rounding)] if rounding else []
     sums_bytes, chunks = measure_sums(targets, site.workers), -(-rows // ROWS_OF_CHUNK)
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
-        x = scratch[sums_bytes:].view(np.float32)[: rows * features].reshape(rows, features) if rounding else reads[0]
-        calls = [partial(_round, reads[0], x, rounding)] if rounding else []
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        own = address_of(scratch) + sums_bytes if rounding else address_of(reads[0])
+        calls = [NativeCall(each, (address_of(reads[0]), own, features, rows), chunks, (reads[0], scratch)) for each in rounds]
         numbers = {
-            "x": address_of(x), "x_row": features * 4, "nodes": address_of(nodes), "weights": address_of(weights),
+            "x": own, "x_row": features * 4, "nodes": address_of(nodes), "weights": address_of(weights),
             "roots": address_of(roots), "trees": trees, "divisor": address_of(divisor),
             **list_scores(writes, labels, base, rows, scratch),
         }  # fmt: skip
@@ -106,7 +107,7 @@ def plan_trees(site: Site) -> Recipe | None:
         return [*calls, NativeCall(kernel, tuple(numbers[name] for name in _PARAMETERS), chunks, keep)]
 
     rounded_bytes = rows * features * FLOAT_BYTES if rounding else 0
-    return Recipe((value,), bind, sums_bytes + rounded_bytes, kernels=(kernel,), calls_functions=bool(rounding))
+    return Recipe((value,), bind, sums_bytes + rounded_bytes, kernels=(*rounds, kernel))
 
 
 def choose_rounding(forest: Any) -> str | None:
@@ -118,13 +119,27 @@ def choose_rounding(forest: Any) -> str | None:
     return None if not is_exact.all() else "up" if modes <= {_LEQ, _GT} else "down" if modes <= {_LT, _GTE} else None
 
 
-def _round(x: Array, y: Array, rounding: str) -> None:
-    """Writes x into y, which is float32: rounded "up" or "down", or to the "nearest" number."""
-    with np.errstate(over="ignore"):
-        np.copyto(y, x, casting="unsafe")
-    if rounding != "nearest":
-        is_behind = y < x if rounding == "up" else y > x
-        np.nextafter(y, np.float32(np.inf if rounding == "up" else -np.inf), out=y, where=is_behind)
+@cache
+def _make_rounding(dtype: str, direction: str) -> Kernel:
+    nbytes, way = ELEMENTS[dtype][1], 1 if direction == "up" else -1
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "features", "rows"))
+        begin = chunk * ROWS_OF_CHUNK
+        end = (begin + ROWS_OF_CHUNK).at_most(p["rows"])
+        with code.loop(begin * p["features"], end * p["features"]) as element:
+            x: Any = code.load_element(p["x"] + element * nbytes, dtype)
+            y = p["y"] + element * FLOAT_BYTES
+            code.store_element(y, code.convert_element(x, "float32"), "float32")
+            if direction != "nearest":
+                nearest, bits = code.widen(code.load_scalar(y)), code.load_short(y)
+                # The next float32 away from zero has the next bits.
+                step = (bits >= 0).choose(code.number(way), code.number(-way))
+                is_behind = nearest < x if direction == "up" else nearest > x
+                code.store_element(y, bits + is_behind.choose(step, code.number(0)), "int32")
+        return code.finish()
+
+    return Kernel(f"round_{dtype}_{direction}", emit)
 
 
 def lay_trees(forest: Any, targets: int) -> tuple[Array, Array, bool] | None:
