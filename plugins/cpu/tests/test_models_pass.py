@@ -79,6 +79,8 @@ def test_scan_of_other_sums_stays(sums: str) -> None:
     check_scan(model, 4, 7, lambda x, known: (x, sign * (x - known[:, None]).sum(-1)))
 
 
+
+
 @pytest.mark.parametrize(
     ("categories", "zeros", "is_written"), [([0, 1, 5], 1, True), ([0, 1, 0], 1, False), ([-2, -1, 0, 1, 2, 3, 4], 0, False)]
 )
@@ -109,6 +111,12 @@ def test_scan_of_something_else_stays(changes: dict[str, str], expect: Any) -> N
     model = make_scan(**changes)
     assert "CDist" not in rewrite_models(Core().read_network(model)).op_types
     check_scan(model, 4, 7, expect)
+
+
+
+
+
+
 
 
 def check_rewritten(text: str, x: Any, expected: Any, *, absent: str, tolerance: float = 0.0) -> None:
@@ -145,3 +153,15 @@ def test_scaler_behind_an_imputer_is_arithmetic() -> None:
     """
     x = np.array([[np.nan, 3.0], [5.0, np.nan]], np.float32)
     check_rewritten(text, x, np.array([[0, 6], [2, 4]], np.float32), absent="Scaler")
+
+
+
+
+
+
+
+
+
+
+
+

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf, isinf, log, nan, pi, sqrt
+from math import factorial, inf, isinf, log, nan, pi, sqrt
 
 from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.terms import Floats
@@ -52,6 +52,20 @@ def emit_exponential(code: Code, x: Floats) -> Floats:
     power = is_low.choose(code.constant(0.0, x.width), power)
     power = (x > high).choose(code.constant(inf, x.width), power)
     return x.is_nan().choose(x, power)
+
+
+_LN2_OF_DOUBLE = (0.6931471803691238, 1.9082149292705877e-10)
+_SERIES_OF_EXPONENTIAL = tuple(1 / factorial(power) for power in range(13, -1, -1))
+
+
+def emit_double_exponential(code: Code, x: Floats) -> Floats:
+    """Returns e**x of float64 by its series: 0 below -745.13, infinity above 709.78; error 1, also if it is subnormal. NaN stays NaN."""
+    inside = x.at_least(-746.0).at_most(710.0)
+    n = code.call_intrinsic("rint", inside * (1 / log(2)))
+    r = inside
+    for part in _LN2_OF_DOUBLE:
+        r = code.multiply_add(n, x.constant(-part), r)
+    return code.scale_by_power(emit_polynomial(code, r, _SERIES_OF_EXPONENTIAL), n)
 
 
 def emit_exponential_of_negative(code: Code, x: Floats) -> Floats:

@@ -1,5 +1,5 @@
 """Operators over small arrays of plain types by machine code, one element after another: comparisons, choices, casts, whole numbers,
-and the positions of extremes. Models of ai.onnx.ml end in such nodes.
+tables of keys, and the extremes and sums of rows. Models of ai.onnx.ml end in such nodes.
 
 Whole numbers and truth values are computed as int64, and cut to their type when they are stored. Half precision is cast from and to
 float32, rounded to nearest, ties to even.
@@ -8,6 +8,7 @@ float32, rounded to nearest, ties to even.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, reduce
 from math import prod
 from operator import add
@@ -16,19 +17,24 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
+from hetero_cpu.machine.arithmetic import emit_double_exponential
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, cut_rows, find_kinds
+from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import is_open, least
+from hetero_cpu.symbols.sizes import is_open
 
 Element = Number | Floats
 _WHOLE = ("int32", "int64")
+_SUMMED = ("float32", "float64")
 _LONGEST_ROW = 64
-"""Elements of a row up to which its extremes are computed here: NumPy compares vectors."""
+"""Elements of a row up to which its sum and extremes are computed here."""
+_MOST_CLASSES = 8
+"""Elements of a row up to which a Softmax of float32 is computed here."""
 _LANES = 4
 """Elements that are computed together: rows are often as short as a model has features."""
 
@@ -39,6 +45,7 @@ _FUNCTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Element]]] = {
     "And": (("bool",), lambda code, a, b: a.at_most(b)),
     "Div": (("float64",), lambda code, a, b: a / b),
     "Equal": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a.equals(b))),
+    "Exp": (("float64",), lambda code, a: emit_double_exponential(code, a)),
     "Greater": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a > b)),
     "GreaterOrEqual": (tuple(ELEMENTS), lambda code, a, b: code.number_of(a >= b)),
     "IsNaN": (("float32", "float64"), lambda code, a: code.number_of(a.is_nan())),
@@ -50,6 +57,7 @@ _FUNCTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Element]]] = {
     "Or": (("bool",), lambda code, a, b: a.at_least(b)),
     "Reciprocal": (("float64",), lambda code, a: 1.0 / a),
     "Relu": (("float64",), lambda code, a: a.at_least(0.0)),
+    "Sigmoid": (("float64",), lambda code, a: 1.0 / (1.0 + emit_double_exponential(code, -a))),
     "Sqrt": (("float64",), lambda code, a: code.call_intrinsic("sqrt", a)),
     "Sub": ((*_WHOLE, "float64"), lambda code, a, b: a - b),
     "Sum": (("float64",), lambda code, *terms: reduce(add, terms)),
@@ -72,6 +80,36 @@ def plan_elements(site: Site) -> Recipe | None:
     return _plan_walk(site, f"{operator.lower()}_{'_'.join(names)}_{target}", function)
 
 
+def plan_lookup(site: Site) -> Recipe | None:
+    """Returns the recipe of a LabelEncoder from numbers to numbers, by bisection of its sorted keys. Source: ONNX-ML LabelEncoder-4."""
+    lookup, x = prepare_model(site), site.prototypes[site.node.inputs[0]]
+    kind = "float64" if x.dtype.kind == "f" else "int64"
+    if lookup.dtype.name not in ELEMENTS or x.dtype.name not in ELEMENTS or not lookup.value_of_key:
+        return None
+    keys = np.array(list(lookup.value_of_key))
+    if keys.dtype.kind not in "if" or (keys.dtype.kind == "f") != (kind == "float64") or np.isnan(keys).any():
+        return None
+    order = np.argsort(keys)
+    # A number beyond all keys is compared with the last key.
+    keys = np.append(keys[order], keys.max()).astype(kind)
+    values = np.append(np.array(list(lookup.value_of_key.values()), lookup.dtype)[order], np.array(lookup.default, lookup.dtype))
+
+    def find(code: Code, x: Any, keys: Number, values: Number, count: Number) -> Element:
+        key, low, high = code.convert_element(x, kind), code.variable(code.number(0)), code.variable(count)
+        with code.repeat() as leave_if:
+            leave_if(low.get() >= high.get())
+            middle = (low.get() + high.get()) // 2
+            is_before: Any = code.load_element(keys + middle * 8, kind) < key  # type: ignore[operator]  # of one kind
+            low.set(is_before.choose(middle + 1, low.get()))
+            high.set(is_before.choose(high.get(), middle))
+        place = low.get()
+        is_key: Any = code.load_element(keys + place * 8, kind).equals(key)  # type: ignore[arg-type]  # as above
+        return code.load_element(values + is_key.choose(place, count) * values_bytes, values_type)
+
+    values_type, values_bytes = lookup.dtype.name, lookup.dtype.itemsize
+    return _plan_walk(site, f"lookup_{x.dtype.name}_{values_type}", find, keys, values, count=len(values) - 1)
+
+
 def _find_target(site: Site) -> str:
     return np.dtype(numpy_dtype(site.types[site.group.outputs[0]].dtype or "")).name
 
@@ -91,10 +129,11 @@ def _plan_walk(
     site: Site,
     name: str,
     function: Callable[..., Element],
-    *,
+    *tables: Array,
+    count: int = 0,
     turn: Callable[[Array], Array] | None = None,
 ) -> Recipe | None:
-    """Returns the recipe of a function of elements.
+    """Returns the recipe of a function of elements; it also gets the addresses of tables and their count, if there are any.
 
     The result of a single operand has its order in memory, unless it is turned before. The shape that an Expand reads is no operand.
     """
@@ -117,6 +156,7 @@ def _plan_walk(
     def emit(name: str, width: int) -> Code:
         code = Code(name, 3, width)
         walk = RowWalk(code, len(arrays) + 1)
+        own = [walk.own_number(position) for position in range(len(tables) + 1)] if tables else []
         moving = [0, *(index + 1 for index, kind in enumerate(kinds) if kind != "s")]
         with walk.visit(moving) as (addresses, length):
 
@@ -128,12 +168,13 @@ def _plan_walk(
                     term = code.load_element(place, dtype, lanes if kind == "v" else 1)
                     elements.append(term if kind == "v" else code.repeat_element(term, lanes))
                 y = addresses[0] + element * sizes[target]  # called inside the walk
-                code.store_element(y, function(code, *elements), target)
+                code.store_element(y, function(code, *elements, *own), target)
 
             together = width if is_half else _LANES
-            full = length - length % together
-            with code.loop(0, full, together) as element:
-                compute(element, together)
+            full = code.number(0) if tables else length - length % together
+            if not tables:
+                with code.loop(0, full, together) as element:
+                    compute(element, together)
             with code.loop(full, length) as element:
                 compute(element, 1)
         return code.finish()
@@ -144,66 +185,202 @@ def _plan_walk(
         operands = reads if turn is None else [turn(array) for array in reads]
         rows = cut_rows(writes[0], operands)
         assert rows is not None
-        return [call_rows(kernel, rows, [writes[0], *operands], workers=site.workers)]
+        own = [*map(address_of, tables), count] if tables else []
+        call = call_rows(kernel, rows, [writes[0], *operands], own, workers=site.workers)
+        return [replace(call, keep=(*call.keep, *tables))]
 
     return Recipe(values, bind, is_channels_last=is_last, kernels=(kernel,))
 
 
-_COLUMNS = 512
-"""Columns of a unit."""
+_ROW_PARAMETERS = ("x", "length", "y", "rows")
 
 
-def plan_extremes(site: Site) -> Recipe | None:
-    """Returns the recipe of the positions of extremes along an axis; the first NaN is the extreme, as in NumPy.
+_SUMS = ("ReduceSum", "ReduceSumSquare")
 
-    Sources: ONNX ArgMax-13, ArgMin-13.
+
+def plan_rows(site: Site) -> Recipe | None:
+    """Returns the recipe of extremes along an axis, and of short sums and short Softmaxes along the last axis.
+
+    The first NaN is the extreme, as in NumPy; sums are rounded once. Sources: ONNX ArgMax-13, ArgMin-13, ReduceSum-13,
+    ReduceSumSquare-18, Softmax-13.
     """
     node, value = site.node, site.node.inputs[0]
-    x, axis = site.prototypes[value], int(node.attributes.get("axis", 0))
+    operator, x = node.op_type, site.prototypes[value]
+    if operator.startswith("Reduce"):
+        axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
+    else:
+        axes = node.attributes.get("axis", 0 if operator.startswith("Arg") else -1 if node.since_version >= 13 else 1)
     name, is_last = x.dtype.name, bool(node.attributes.get("select_last_index", 0))
-    if name not in ELEMENTS or name == "bool" or 0 in x.shape or site.group.epilogue or not -x.ndim <= axis < x.ndim:
+    if axes is None or np.size(axes) != 1 or name not in ELEMENTS or name == "bool" or 0 in x.shape or site.group.epilogue:
+        return None
+    axis = int(np.reshape(axes, -1)[0])
+    if not -x.ndim <= axis < x.ndim:
         return None
     axis %= x.ndim
-    if site.is_channels_last(value) and axis == 1:
+    if operator.startswith("Arg") and site.is_channels_last(value) and axis == 1:
         x, axis = x.transpose(order_axes(x.ndim, is_channels_last=True)), x.ndim - 1
     if not x.flags.c_contiguous:
         return None
-    outer, length, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
-    if axis == x.ndim - 1 and (is_open(length) or length > _LONGEST_ROW):
+    if axis < x.ndim - 1:
+        return _plan_columns(site, axis, name, is_last) if operator.startswith("Arg") else None
+    length, rows = x.shape[-1], prod(x.shape[:-1])
+    if is_open(length) or length > _LONGEST_ROW or (not operator.startswith("Arg") and name in _WHOLE):
         return None
-    kernel, blocks = _make_extremes(node.op_type, name, is_last), -(-inner // _COLUMNS)
-    units = outer * blocks
-    units_of_chunk = choose_rows_of_chunk(units, length * least(inner, _COLUMNS), site.workers)
+    # Longer rows of float32 have vectors.
+    if operator == "Softmax" and name == "float32" and length > _MOST_CLASSES:
+        return None
+    kernel = _make_rows(operator, name, is_last)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), length, address_of(writes[0]), inner, blocks, units, units_of_chunk)
-        return [NativeCall(kernel, numbers, -(-units // units_of_chunk), (reads[0], writes[0]))]
+        numbers = (address_of(reads[0]), length, address_of(writes[0]), rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (reads[0], writes[0]))]
 
     return Recipe((value,), bind, kernels=(kernel,))
 
 
 @cache
-def _make_extremes(operator: str, dtype: str, is_last: bool) -> Kernel:
-    """Returns the kernel of rows of `inner` elements that are compared with each other: a unit is a block of their columns."""
+def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
     nbytes = ELEMENTS[dtype][1]
 
     def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "inner", "blocks", "units", "units_of_chunk"))
-        step = p["inner"] * nbytes
-        with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-            outer, first = unit // p["blocks"], unit % p["blocks"] * _COLUMNS
-            x, y = p["x"] + outer * p["length"] * step, p["y"] + outer * p["inner"] * 8
-            end = (first + _COLUMNS).at_most(p["inner"])
-            full = end - (end - first) % width
-            for begin, limit, lanes in ((first, full, width), (full, end, 1)):
-                with code.loop(begin, limit, lanes) as column:
-                    extreme = _find_extreme(
-                        code, x + column * nbytes, p["length"], dtype, operator, is_last, step=step, lanes=lanes
-                    )
-                    code.store_element(y + column * 8, extreme, "int64")
+        code, p, chunk, _ = begin_kernel(name, width, _ROW_PARAMETERS)
+        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
+            line = p["x"] + row * (p["length"] * nbytes)
+
+            def load(column: Number | int) -> Any:
+                return code.convert_element(code.load_element(line + column * nbytes, dtype), "float64")  # called inside the loop
+
+            def store(place: Number, result: Element) -> None:
+                code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
+
+            if operator.startswith("Arg"):
+                code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last, step=nbytes))
+            elif operator in _SUMS:
+                total = code.variable(load(0).constant(0.0))
+                with code.loop(0, p["length"]) as column:
+                    x = load(column)
+                    total.set(total.get() + (x if operator == "ReduceSum" else x * x))
+                store(row, total.get())
+            else:
+                parts = row * p["length"]
+                # A NaN is ignored here; the sum becomes NaN.
+                peak = code.variable(load(0))
+                with code.loop(1, p["length"]) as column:
+                    peak.set(load(column).at_least(peak.get()))
+                edge, total = peak.get(), code.variable(load(0).constant(0.0))
+                with code.loop(0, p["length"]) as column:
+                    part = emit_double_exponential(code, load(column) - edge)
+                    total.set(total.get() + part)
+                    store(parts + column, part)
+                whole = total.get()
+                with code.loop(0, p["length"]) as column:
+                    share: Any = code.load_element(p["y"] + (parts + column) * nbytes, dtype)
+                    store(parts + column, code.convert_element(share, "float64") / whole)
         return code.finish()
 
-    return Kernel(f"extremes_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+    return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+
+
+def _plan_columns(site: Site, axis: int, dtype: str, is_last: bool) -> Recipe:
+    """Returns the recipe of extremes along an axis that is not the last: vectors of rows that lie side by side."""
+    operator, shape = site.node.op_type, site.shape(site.node.inputs[0])
+    outer, length, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    kernel = _make_columns(operator, dtype, is_last)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        blocks = -(-inner // _COLUMNS)
+        numbers = (address_of(reads[0]), length, address_of(writes[0]), inner, blocks)
+        return [NativeCall(kernel, numbers, outer * blocks, (reads[0], writes[0]))]
+
+    return Recipe((site.node.inputs[0],), bind, kernels=(kernel,))
+
+
+_COLUMNS = 512
+"""Columns of a chunk."""
+
+
+@cache
+def _make_columns(operator: str, dtype: str, is_last: bool) -> Kernel:
+    nbytes = ELEMENTS[dtype][1]
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "inner", "blocks"))
+        outer, first = chunk // p["blocks"], chunk % p["blocks"] * _COLUMNS
+        x, y, step = p["x"] + outer * p["length"] * p["inner"] * nbytes, p["y"] + outer * p["inner"] * 8, p["inner"] * nbytes
+        end = (first + _COLUMNS).at_most(p["inner"])
+        full = end - (end - first) % width
+        for begin, limit, lanes in ((first, full, width), (full, end, 1)):
+            with code.loop(begin, limit, lanes) as column:
+                extreme = _find_extreme(code, x + column * nbytes, p["length"], dtype, operator, is_last, step=step, lanes=lanes)
+                code.store_element(y + column * 8, extreme, "int64")
+        return code.finish()
+
+    return Kernel(f"columns_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+
+
+_RUNS = 4
+"""Rows whose sums run beside each other, since each sum waits for the one before."""
+
+
+def plan_running_sum(site: Site) -> Recipe | None:
+    """Returns the recipe of running sums along an axis, added in order. Source: ONNX CumSum-14."""
+    node, value = site.node, site.node.inputs[0]
+    x, constant = site.prototypes[value], site.constant(1)
+    name = x.dtype.name
+    if constant is None or name not in (*_WHOLE, *_SUMMED) or 0 in x.shape or x.ndim == 0 or site.group.epilogue:
+        return None
+    axis = int(np.reshape(constant, -1)[0])
+    if not -x.ndim <= axis < x.ndim or not x.flags.c_contiguous:
+        return None
+    axis %= x.ndim
+    outer, length, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
+    has_rows = not is_open(inner) and inner == 1
+    kernel = _make_running_sum(name, has_rows, bool(node.attributes.get("exclusive", 0)), bool(node.attributes.get("reverse", 0)))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        size = choose_rows_of_chunk(outer, length, site.workers) if has_rows else -(-inner // _COLUMNS)
+        numbers = (address_of(reads[0]), length, address_of(writes[0]), outer if has_rows else inner, size)
+        return [NativeCall(kernel, numbers, -(-outer // size) if has_rows else outer * size, (reads[0], writes[0]))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_running_sum(dtype: str, has_rows: bool, is_exclusive: bool, is_reverse: bool) -> Kernel:
+    """Returns the kernel of sums along the last axis, several rows at once, or along another axis, a vector of columns at once."""
+    nbytes = ELEMENTS[dtype][1]
+
+    def run(code: Code, first: Number, p: Mapping[str, Number], lanes: int, step: Number | int, rows: int) -> None:
+        """Emits the sums of `rows` rows behind each other, from the byte `first` on; elements of a row are `step` bytes apart."""
+        offsets = [first + p["length"] * (row * nbytes) for row in range(rows)]
+        # Only -0.0 added to any number is that number.
+        start = code.load_element(p["x"] + first, dtype, lanes).constant(0.0 if is_exclusive else -0.0)
+        totals = [code.variable(start) for _ in offsets]
+        with code.loop(0, p["length"]) as count:
+            place = (p["length"] - 1 - count if is_reverse else count) * step
+            for offset, total in zip(offsets, totals, strict=True):
+                before = total.get()
+                total.set(before + code.load_element(p["x"] + offset + place, dtype, lanes))
+                code.store_element(p["y"] + offset + place, before if is_exclusive else total.get(), dtype)
+
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "count", "size"))
+        step: Number | int = nbytes
+        if has_rows:
+            first = chunk * p["size"]
+            groups = ((_RUNS, 1), (1, 1))
+            end, base = (first + p["size"]).at_most(p["count"]), code.number(0)
+        else:
+            first, step = chunk % p["size"] * _COLUMNS, p["count"] * nbytes
+            groups = ((1, width), (1, 1))
+            end, base = (first + _COLUMNS).at_most(p["count"]), chunk // p["size"] * p["length"] * step
+        full = end - (end - first) % (_RUNS if has_rows else width)
+        for (rows, lanes), begin, limit in zip(groups, (first, full), (full, end), strict=True):
+            with code.loop(begin, limit, rows * lanes) as unit:
+                run(code, base + unit * (p["length"] * nbytes if has_rows else nbytes), p, lanes, step, rows)
+        return code.finish()
+
+    return Kernel(f"running_{dtype}" + "_rows" * has_rows + "_exclusive" * is_exclusive + "_reverse" * is_reverse, emit)
 
 
 def _find_extreme(
@@ -214,8 +391,8 @@ def _find_extreme(
     operator: str,
     is_last: bool,
     *,
-    step: Number,
-    lanes: int,
+    step: Number | int,
+    lanes: int = 1,
 ) -> Number:
     """Returns the position of the first or last extreme of elements `step` bytes apart; of neighbours a vector."""
 

@@ -1,4 +1,4 @@
-"""Gather and GatherElements by machine code: rows of a table by their numbers, which are checked before."""
+"""Gather by machine code: rows of a table by their numbers, which are checked before."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.symbols.sizes import is_open, largest, least
 
-_PARAMETERS = ("x", "x_outer", "size", "length", "indices", "indices_outer", "count", "y", "rows", "rows_of_chunk")
-"""x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y. The
-indices of the next table are `indices_outer` bytes further."""
+_PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
+"""x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y."""
 _CHUNK = 1 << 15
 
 
 def plan_native_gather(site: Site) -> Recipe | None:
-    """Returns the recipe of slices along one axis, or of elements along the last one; `layout` makes a view for a single constant index.
+    """Returns the recipe of slices along one axis; a single constant index of Gather is a view, which `layout` makes.
 
-    The run raises IndexError if an index is out of range. Sources: ONNX Gather-13, GatherElements-13, ONNX-ML ArrayFeatureExtractor-1.
+    The run raises IndexError if an index is out of range. Sources: ONNX Gather-13, ONNX-ML ArrayFeatureExtractor-1.
     """
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]
-    is_gather, has_own_indices = site.node.op_type == "Gather", site.node.op_type == "GatherElements"
+    is_gather = site.node.op_type == "Gather"
     if x.ndim == 0 or x.dtype == object or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES):
         return None
     if indices.dtype != np.int64 or site.group.epilogue:
@@ -38,10 +37,8 @@ def plan_native_gather(site: Site) -> Recipe | None:
         return None
     if is_gather and name in site.constants and indices.size == 1:
         return None
-    axis = int(site.node.attributes.get("axis", 0)) % x.ndim if is_gather or has_own_indices else x.ndim - 1
+    axis = int(site.node.attributes.get("axis", 0)) % x.ndim if is_gather else x.ndim - 1
     shape = x.shape
-    if has_own_indices and (axis < x.ndim - 1 or indices.shape[:-1] != shape[:-1]):
-        return None
     outer, size, length = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
     if x.dtype.itemsize == HALF_BYTES:
         if is_open(length) or length % 2:
@@ -50,8 +47,7 @@ def plan_native_gather(site: Site) -> Recipe | None:
         length //= 2
     elif x.dtype.itemsize > FLOAT_BYTES:
         length *= 2
-    count = indices.shape[-1] if has_own_indices else indices.size
-    rows = outer * count
+    rows = outer * indices.size
     if rows * length == 0:
         return None
     constant = site.constants.get(name)
@@ -63,8 +59,8 @@ def plan_native_gather(site: Site) -> Recipe | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         table, indices = reads
         numbers = (
-            address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), count * 8 * has_own_indices, count,
-            address_of(writes[0]), rows, rows_of_chunk,
+            address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
+            rows, rows_of_chunk,
         )  # fmt: skip
         call = NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))
         return [call] if is_checked else [partial(_check_indices, table, indices, axis), call]
@@ -85,11 +81,11 @@ def _make_gather(is_single: bool, may_be_negative: bool) -> Kernel:
         code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
         row_bytes, begin = p["length"] * FLOAT_BYTES, chunk * p["rows_of_chunk"]
         end = (begin + p["rows_of_chunk"]).at_most(p["rows"])
-        outer, first, here = begin // p["count"], code.variable(begin % p["count"]), code.variable(begin)
-        table, numbers = (code.variable(p[key] + outer * p[f"{key}_outer"]) for key in ("x", "indices"))
+        table, first = code.variable(p["x"] + begin // p["count"] * p["x_outer"]), code.variable(begin % p["count"])
+        here = code.variable(begin)
         with code.repeat() as leave_if:
             leave_if(here.get() >= end)
-            x, indices, y = table.get(), numbers.get() + first.get() * 8, p["y"] + here.get() * row_bytes
+            x, indices, y = table.get(), p["indices"] + first.get() * 8, p["y"] + here.get() * row_bytes
             count = (p["count"] - first.get()).at_most(end - here.get())
 
             with code.loop(0, count) as position:
@@ -102,7 +98,6 @@ def _make_gather(is_single: bool, may_be_negative: bool) -> Kernel:
                 else:
                     emit_copy(code, y + position * row_bytes, x + index * row_bytes, row_bytes)
             table.set(x + p["x_outer"])
-            numbers.set(numbers.get() + p["indices_outer"])
             first.set(code.number(0))
             here.set(here.get() + count)
         return code.finish()

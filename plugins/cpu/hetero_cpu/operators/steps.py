@@ -28,11 +28,15 @@ NATIVE_STEPS = (
     (
         "elements",
         "plan_elements",
-        "Abs Add And Cast Div Equal Greater GreaterOrEqual IsNaN Less LessOrEqual Mul Neg Not Or Reciprocal Relu Sqrt Sub Sum Where Xor",
+        "Abs Add And Cast Div Equal Exp Greater GreaterOrEqual IsNaN Less LessOrEqual Mul Neg Not Or Reciprocal Relu Sigmoid Sqrt Sub "
+        "Sum Where Xor",
     ),
-    ("elements", "plan_extremes", "ArgMax ArgMin"),
-    ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather GatherElements"),
-    ("indexing", "plan_scatter", "Scatter ScatterElements ScatterND"),
+    ("elements", "plan_lookup", "LabelEncoder"),
+    ("elements", "plan_running_sum", "CumSum"),
+    ("elements", "plan_rows", "ArgMax ArgMin ReduceSum ReduceSumSquare Softmax"),
+    ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
+    ("indexing", "plan_indexed_read", "GatherElements GatherND"),
+    ("indexing", "plan_indexed_write", "Scatter ScatterElements ScatterND"),
     # Asked before the copies of layout.
     ("shuffle", "plan_turned_groups", "Transpose"),
     ("shuffle", "plan_shuffle", "Reshape"),
@@ -63,6 +67,7 @@ NATIVE_STEPS = (
     ),
     ("resize", "plan_resize", "Resize Upsample"),
     ("sampling", "plan_grid_sample", "GridSample com.microsoft:GridSample"),
+    ("search", "plan_top", "TopK"),
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),

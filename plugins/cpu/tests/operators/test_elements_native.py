@@ -1,4 +1,4 @@
-"""Comparisons, choices, casts, whole numbers and extremes by machine code against NumPy, for all plain types."""
+"""Comparisons, choices, casts, whole numbers, tables of keys and extremes of rows by machine code against NumPy, for all plain types."""
 
 from __future__ import annotations
 
@@ -155,6 +155,52 @@ def test_extremes_along_other_axes_equal_numpy(dtype: str) -> None:
     check(model, lambda rng, rows: {"x": rng.choice(np.array(NUMBERS[dtype], dtype), (rows, 3, 5, 37))}, compute)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+def test_running_sums_are_added_in_order(dtype: str) -> None:
+    """Along rows and along columns, from either end, with and without the own element."""
+    drawn = [(axis, exclusive, reverse) for axis in (0, 1, -2, 3) for exclusive in (0, 1) for reverse in (0, 1)]
+    nodes = [
+        helper.make_node("CumSum", ["x", f"axis{axis}"], [f"y{k}"], exclusive=exclusive, reverse=reverse)
+        for k, (axis, exclusive, reverse) in enumerate(drawn)
+    ]
+    constants = [numpy_helper.from_array(np.array(axis), f"axis{axis}") for axis in (0, 1, -2, 3)]
+
+    def compute(x: Any) -> Any:
+        results = {}
+        for k, (axis, exclusive, reverse) in enumerate(drawn):
+            turned = np.flip(x, axis) if reverse else x
+            total = np.zeros_like(np.take(x, 0, axis)) if x.size else None
+            expected = np.empty_like(x)
+            for place in range(x.shape[axis] if x.size else 0):
+                index = (slice(None),) * (axis % 4) + (place,)
+                before, total = total, total + turned[index]
+                expected[index] = before if exclusive else total
+            results[f"y{k}"] = np.flip(expected, axis) if reverse else expected
+        return results
+
+    model = make_model(nodes, {"x": (dtype, ["n", 3, 5, 37])}, {f"y{k}": TYPES[dtype] for k in range(len(drawn))}, constants)
+    check(model, lambda rng, rows: {"x": rng.choice(np.array(NUMBERS[dtype], dtype), (rows, 3, 5, 37))}, compute)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+@pytest.mark.parametrize(("dtype", "kind"), [("int64", "int64s"), ("float32", "floats")])
+def test_table_of_keys_equals_a_dict(dtype: str, kind: str, count: int) -> None:
+    rng = np.random.default_rng(count)
+    numbers = np.arange(-2 * count, 2 * count).astype(dtype)
+    keys = rng.choice(numbers, count, replace=False)
+    values = rng.standard_normal(count).astype(np.float32)
+    attributes = {f"keys_{kind}": keys.tolist(), "values_floats": values.tolist(), "default_float": 7.5}
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    value_of_key = dict(zip(keys.tolist(), values, strict=True))
+    extremes = [np.nan, np.inf, -np.inf] if dtype == "float32" else [2**63 - 1, -(2**63)]
+    pool = np.append(numbers, np.array(extremes, dtype))
+
+    def compute(x: Any) -> Any:
+        return {"y": np.array([value_of_key.get(key, 7.5) for key in x.reshape(-1).tolist()], np.float32).reshape(x.shape)}
+
+    check(make_model([node], {"x": (dtype, ["n", 2])}, {"y": 1}), lambda rng, rows: {"x": rng.choice(pool, (rows, 2))}, compute)
+
+
 def test_labels_are_picked_and_rows_summed() -> None:
     labels, columns = np.array([5, -3, 9], np.int64), np.array([2, -1, 0])
     nodes = [
@@ -192,6 +238,33 @@ def test_sum_of_three_doubles_is_added_in_order() -> None:
     inputs = {name: ("float64", ["n", 3]) for name in "abc"}
     model = make_model([helper.make_node("Sum", list("abc"), ["y"])], inputs, {"y": 11})
     check(model, lambda rng, rows: {name: rng.standard_normal((rows, 3)) for name in "abc"}, lambda a, b, c: {"y": a + b + c})
+
+
+@pytest.mark.parametrize("operator", ["Exp", "Sigmoid"])
+def test_exponential_of_doubles_is_right_to_a_bit(operator: str) -> None:
+    special = [np.inf, -np.inf, np.nan, 0.0, 709.78, 709.79, -708.3, -745.13, -746.0, 1e-300]
+    x = np.concatenate([np.random.default_rng(0).uniform(-700, 700, 2000), np.linspace(-1, 1, 101), special])
+    model = make_model([helper.make_node(operator, ["x"], ["y"])], {"x": ("float64", ["n"])}, {"y": 11})
+    (y,) = Core().load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).infer({"x": x}).values()
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.longdouble)
+        expected = (np.exp(wide) if operator == "Exp" else 1 / (1 + np.exp(-wide))).astype(np.float64)
+    # A Sigmoid below -709 is 0.
+    np.testing.assert_allclose(y, expected, rtol=4.5e-16, atol=5e-324 if operator == "Exp" else 1e-307)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-7), ("float64", 1e-14)])
+@pytest.mark.parametrize("columns", [1, 3, 8])
+def test_softmax_of_short_rows_equals_the_formula(dtype: str, columns: int, tolerance: float) -> None:
+    x = (10 * np.random.default_rng(columns).standard_normal((70, columns))).astype(dtype)
+    x[1, 0], x[2, -1], x[3], x[4, 0] = -800, np.nan, -np.inf, np.inf
+    model = make_model([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {"x": (dtype, ["n", columns])}, {"y": TYPES[dtype]})
+    network = Core().load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    (y,) = network.infer({"x": x}).values()
+    assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+    with np.errstate(all="ignore"):
+        wide = np.exp(x.astype(np.longdouble) - x.max(axis=1, keepdims=True))
+        np.testing.assert_allclose(y, (wide / wide.sum(axis=1, keepdims=True)).astype(np.float64), rtol=tolerance, atol=1e-300)
 
 
 def test_squares_and_norms_of_rows() -> None:

@@ -1,4 +1,4 @@
-"""Writes at indices, pads and moves of elements are steps, and give the results of NumPy or the reference evaluator."""
+"""Reads and writes at indices, pads and moves of elements are steps, and give the results of NumPy or the reference evaluator."""
 
 from __future__ import annotations
 
@@ -61,10 +61,14 @@ REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"
 )  # fmt: skip
 CASES: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
-    ("GatherElements", [draw(2, 3, 5), draw_indices(5, 2, 3, 7)], {"axis": 2}),
+    ("GatherElements", [draw(2, 5, 3), draw_indices(5, 2, 7, 3)], {"axis": 1}),
     ("GatherElements", [draw(4, 6), draw_indices(6, 4, 2)], {"axis": 1}),
+    ("GatherElements", [draw(4, 6).astype(np.float64), draw_indices(4, 9, 6)], {}),
     ("GatherElements", [draw_indices(90, 4, 6), draw_indices(6, 4, 2)], {"axis": 1}),
-    ("GatherElements", [draw(9), draw_indices(9, 40)], {}),
+    ("GatherND", [draw(3, 4, 5), draw_indices(3, 6, 1)], {}),
+    ("GatherND", [draw(3, 4, 40), draw_indices(3, 2, 3, 2)], {}),
+    ("GatherND", [draw(3, 4, 5), draw_indices(3, 3, 2, 1)], {"batch_dims": 1}),
+    ("GatherND", [draw_indices(9, 3, 4), draw_indices(3, 7, 2)], {}),
     ("ScatterElements", [draw(4, 6), draw_indices(6, 4, 2), draw(4, 2)], {"axis": 1}),
     ("ScatterElements", [draw(4, 6), draw_indices(4, 9, 6), draw(9, 6)], {"reduction": "add"}),
     ("ScatterND", [draw(5, 3), draw_indices(5, 9, 1), draw(9, 3)], {"reduction": "add"}),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from hetero_core import Core
 
@@ -195,6 +196,18 @@ def test_linear_regressor_reads_any_number_of_features(targets: int, features: i
     np.testing.assert_array_equal(actual["y"], (x.astype(np.float32).astype(np.float64) @ coefficients.T + 0.5).astype(np.float32))
 
 
+
+
+
+
+
+
+
+
+
+
+
+
 def test_equality_of_a_forest_is_the_toolkits() -> None:
     rng = np.random.default_rng(0)
     forest = draw_forest(rng, trees=3, depth=3, targets=1, modes=("BRANCH_EQ", "BRANCH_LEQ"), missing=True)
@@ -223,6 +236,8 @@ def test_linear_classifier_equals_float64(name: str, scores: int, rows: int) -> 
     actual = run(make_model("LinearClassifier", list_outputs(len(labels), label=TensorProto.INT64), attributes), x)
     np.testing.assert_array_equal(actual["label"], labels[sums.argmax(axis=1)])
     np.testing.assert_allclose(actual["y"], transform(sums, name), rtol=3e-6, atol=1e-7)
+
+
 
 
 @pytest.mark.parametrize("features", [3, 12, 19])

@@ -1,0 +1,154 @@
+"""TopK by machine code: a heap of the best elements of a row, which lies where their positions will be.
+
+```text
+element, position ── one int64: its order above, its position below ──> heap of k, the worst on top ── sorted ──> positions, elements
+```
+
+The order is the toolkit's: NaN is the largest element, both zeros are equal, and the lower position comes first among equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel, name_fields
+from hetero_cpu.machine.terms import Number
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import choose_rows_of_chunk
+from hetero_cpu.symbols.sizes import is_open
+
+_PARAMETERS = (
+    "x", "x_outer", "x_step", "x_inner", "values", "positions", "inner", "length", "count", "rows", "rows_of_chunk",
+)  # fmt: skip
+"""Addresses, strides of x in bytes, and sizes: `count` of the `length` elements of each row; `inner` rows lie side by side."""
+_FEWEST_SORTED = 256
+"""Elements from which NumPy, which sorts vectors, takes less time than a heap if they are an eighth of a row."""
+_HALF = 1 << 32
+_INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
+"""The bits of an infinite float32, and the order of a NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The facts that are compiled in."""
+
+    dtype: str
+    is_largest: bool
+
+
+def plan_top(site: Site) -> Recipe | None:
+    """Returns the recipe of the k largest or smallest elements along an axis, in order, and their positions. Source: ONNX TopK-24."""
+    node, value = site.node, site.node.inputs[0]
+    x, k = site.prototypes[value], site.constant(1) if site.has_input(1) else node.attributes.get("k")
+    if k is None or x.dtype.name not in ("float32", "int32") or x.ndim == 0 or 0 in x.shape:
+        return None
+    axis, count = int(node.attributes.get("axis", -1)), int(np.reshape(k, -1)[0])
+    if not -x.ndim <= axis < x.ndim:
+        return None
+    axis %= x.ndim
+    shape = (prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
+    if len(site.group.outputs) != 2 or not all(site.group.outputs) or site.group.epilogue or count < 1:
+        return None
+    if not np.may_share_memory(x.reshape(shape), x) or count > shape[1]:
+        return None
+    if not is_open(shape[1]) and count >= _FEWEST_SORTED and count * 8 >= shape[1]:
+        return None
+    search = _Search(x.dtype.name, bool(node.attributes.get("largest", 1)))
+    kernel = Kernel(f"top_{name_fields(search)}", partial(_emit, search=search))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x = reads[0].reshape(shape)
+        rows = shape[0] * shape[2]
+        rows_of_chunk = choose_rows_of_chunk(rows, shape[1], site.workers)
+        numbers = (address_of(x), *x.strides, *map(address_of, writes), shape[2], shape[1], count, rows, rows_of_chunk)
+        return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (x, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+def _emit(name: str, width: int, *, search: _Search) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
+    sift, nbytes = _emit_sift(code, f"{name}_sift"), ELEMENTS[search.dtype][1]
+    count, step = p["count"], p["inner"] * 8
+    with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
+        outer, inner = row // p["inner"], row % p["inner"]
+        x, first = p["x"] + outer * p["x_outer"] + inner * p["x_inner"], outer * count * p["inner"] + inner
+        heap, values = p["positions"] + first * 8, p["values"] + first * nbytes
+
+        def read(position: Number) -> Number:
+            order = _find_order(code.load_short(x + position * p["x_step"]), search)  # called inside the loop
+            return order * _HALF + ((_HALF - 1) - position)
+
+        with code.loop(0, count) as position:
+            code.store_number(heap + position * step, read(position))
+        with code.loop(0, count // 2) as done:
+            node = count // 2 - 1 - done
+            code.call(sift, heap, step, node, count, code.load_number(heap + node * step))
+
+        def find_edge() -> Any:
+            worst = (_HALF - 1) - code.load_number(heap) % _HALF  # called inside the loop
+            return code.load_element(x + worst * p["x_step"], search.dtype)  # called inside the loop
+
+        edge = code.variable(find_edge())
+        with code.loop(count, p["length"]) as position:
+            element: Any = code.load_element(x + position * p["x_step"], search.dtype)
+            is_beyond = element <= edge.get() if search.is_largest else element >= edge.get()
+            with code.either(is_beyond) as (beyond, other):
+                with beyond:
+                    pass
+                # A NaN is compared by its order.
+                with other:
+                    rival = read(position)
+                    with code.when(rival > code.load_number(heap)):
+                        code.call(sift, heap, step, 0, count, rival)
+                        edge.set(find_edge())
+        with code.loop(1, count) as done:
+            # The worst of those that are left goes behind them.
+            end = heap + (count - done) * step
+            last = code.load_number(end)
+            code.store_number(end, code.load_number(heap))
+            code.call(sift, heap, step, 0, count - done, last)
+        with code.loop(0, count) as place:
+            position = (_HALF - 1) - code.load_number(heap + place * step) % _HALF
+            code.store_number(heap + place * step, position)
+            chosen = code.load_element(x + position * p["x_step"], search.dtype)
+            code.store_element(values + place * (p["inner"] * nbytes), chosen, search.dtype)
+    return code.finish()
+
+
+def _find_order(bits: Number, search: _Search) -> Number:
+    """Returns a whole number of 32 bits that is the larger the better an element is, by its bits."""
+    order = bits
+    if search.dtype == "float32":
+        magnitude = (bits < 0).choose(bits + (1 << 31), bits)
+        order = (bits < 0).choose(0 - magnitude, magnitude)
+        order = (magnitude > _INFINITY).choose(bits.constant(_LARGEST), order)
+    return order if search.is_largest else -1 - order
+
+
+def _emit_sift(code: Code, name: str) -> Code:
+    """Emits the function that puts a number at a place of a heap or below it: (heap, bytes from place to place, place, count, number)."""
+    inner = code.inner(name, 5)
+    heap, step, place, count, number = inner.parameters
+    hole = inner.variable(place)
+    with inner.repeat() as leave_if:
+        child = hole.get() * 2 + 1
+        leave_if(child >= count)
+        # Without a right child the left one stands for it.
+        right = (child + 1).at_most(count - 1)
+        low, high = inner.load_number(heap + child * step), inner.load_number(heap + right * step)
+        is_right = high < low
+        least = is_right.choose(high, low)
+        leave_if(least >= number)
+        inner.store_number(heap + hole.get() * step, least)
+        hole.set(is_right.choose(right, child))
+    inner.store_number(heap + hole.get() * step, number)
+    return inner.finish()
