@@ -1109,6 +1109,7 @@ OPERATORS: Mapping[str, Operator] = {
     "FeatureVectorizer": define(
         1, lambda node: [(node.shape()[0] if len(node.shape()) > 1 else 1, sum(node.get("inputdimensions")))], "float32"
     ),
+    "CouplePairs": define(0, lambda node: [(node.shape()[0], node.get("classes"))], 0),
     "OneHotEncoder": define(
         1, lambda node: [(*node.shape(), len(node.get("cats_int64s", ()) or node.get("cats_strings", ())))], "float32"
     ),

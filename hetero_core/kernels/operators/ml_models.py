@@ -18,7 +18,7 @@ import numpy as np
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, widen
-from hetero_core.kernels.registry import Dtypes, ml_kernel
+from hetero_core.kernels.registry import FLOAT32, Dtypes, kernel, ml_kernel
 from hetero_core.network.types import ValueType
 
 NUMERIC: Dtypes = frozenset({"float32", "float64", "int32", "int64"})
@@ -327,6 +327,12 @@ def svm_classifier(xp: Namespace, x: Array, *, prepared: Machine) -> tuple[Array
         scores = np.concatenate([-decisions, decisions], axis=1)
     transformed = transform_scores(xp, scores, prepared.post_transform)
     return prepared.labels[votes.argmax(axis=1)], transformed.astype(np.float32)
+
+
+@kernel("CouplePairs", since=(0,), dtypes=FLOAT32)
+def couple_pairs(xp: Namespace, exponents: Array, *, classes: int) -> Array:
+    """Returns the probabilities of the classes as SVMClassifier does; no operator of ONNX, but a node that a pass makes."""
+    return _couple_pairs(exponents.astype(np.float64), classes).astype(np.float32)
 
 
 def _couple_pairs(exponents: Array, classes: int) -> Array:

@@ -79,6 +79,17 @@ def test_scan_of_other_sums_stays(sums: str) -> None:
     check_scan(model, 4, 7, lambda x, known: (x, sign * (x - known[:, None]).sum(-1)))
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3)])
+@pytest.mark.parametrize(("zeros", "is_written"), [(1, True), (0, False)])
+def test_categories_of_texts_are_numbered(zeros: int, is_written: bool, shape: tuple[int, ...]) -> None:
+    x = np.array(["dd", "\u00fc", "other"][: 2 + zeros] + ["dd"] * (1 - zeros), object).reshape(shape)
+    sizes = "n" if len(shape) == 1 else f"n, {shape[1]}"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18, "ai.onnx.ml": 3]> g (string[{sizes}] x)
+        => (float[{sizes}, 2] y)
+        {{ y = ai.onnx.ml.OneHotEncoder <cats_strings = ["\u00fc", "dd"], zeros = {zeros}> (x) }}""").SerializeToString()
+    assert ("OneHotEncoder" not in rewrite_models(Core().read_network(model)).op_types) is is_written
+    y = Core().load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).infer({"x": x})["y"]
+    np.testing.assert_array_equal(y, (x[..., None] == np.array(["\u00fc", "dd"], object)).astype(np.float32), strict=True)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +124,66 @@ def test_scan_of_something_else_stays(changes: dict[str, str], expect: Any) -> N
     check_scan(model, 4, 7, expect)
 
 
+@pytest.mark.parametrize(("places", "is_gather"), [([0, 4, 2, 2], True), ([3], True), ([[1, 2]], False)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_feature_extractor_with_constant_places(places: list[Any], is_gather: bool, dtype: type) -> None:
+    helper, element = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [helper.make_node("ArrayFeatureExtractor", ["x", "places"], ["y"], domain="ai.onnx.ml")],
+        "columns",
+        [helper.make_tensor_value_info("x", element, ["n", 5])],
+        [helper.make_tensor_value_info("y", element, ["n", None])],
+        [onnx.numpy_helper.from_array(np.array(places), "places")],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    assert ("Gather" in rewrite_models(Core().read_network(model)).op_types) is is_gather
+    x = np.arange(35).reshape((7, 5)).astype(dtype)
+    (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
+    np.testing.assert_array_equal(y, x[:, np.reshape(places, -1)])
 
 
+@pytest.mark.parametrize("rows", [0, 1, 9, 33])
+@pytest.mark.parametrize("columns", [1, 2, 4, 5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_product_of_few_columns_is_written_out(columns: int, rows: int, dtype: type) -> None:
+    element = "float" if dtype is np.float32 else "double"
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph ({element}[n, {columns}] x) => ({element}[n, 1] y) <int64[1] axes = {{1}}> {{ y = ReduceProd (x, axes) }}
+    """
+    model = onnx.parser.parse_model(text).SerializeToString()
+    operators = rewrite_models(Core().read_network(model)).op_types
+    assert ("ReduceProd" in operators) is (columns > 4)
+    x = np.random.default_rng(columns).choice([-np.inf, -1.5, 0.0, 0.1, 3.0, np.inf, np.nan], (rows, columns)).astype(dtype)
+    (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
+    with np.errstate(invalid="ignore"):
+        expected = np.prod(x.astype(np.float64), axis=1, keepdims=True)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 9, 33])
+def test_products_of_a_degree_are_joined(rows: int) -> None:
+    terms = [(0,), (2,), (0, 1), (1, 1), (2, 0), (1,), (2, 2, 2)]
+    columns = [f"c{i} = ai.onnx.ml.ArrayFeatureExtractor (x, p{i}) p{i}_ = ReduceProd (c{i}, axes)" for i in range(len(terms))]
+    places = ", ".join(f"int64[{len(term)}] p{i} = {{{', '.join(map(str, term))}}}" for i, term in enumerate(terms))
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 1]>
+        agraph (float[n, 3] x) => (float[n, 7] y) <int64[1] axes = {{1}}, {places}>
+        {{ {" ".join(columns)} y = Concat <axis = 1> ({", ".join(f"p{i}_" for i in range(len(terms)))}) }}
+    """
+    model = onnx.parser.parse_model(text).SerializeToString()
+    rewritten = rewrite_models(Core().read_network(model))
+    concat = rewritten.find_producer("y")
+    assert concat is not None
+    assert len(concat.inputs) == 4
+    read = {"y", *(value for node in rewritten.nodes for value in node.reads)}
+    assert all(value in read for node in rewritten.nodes for value in node.writes)
+    x = np.random.default_rng(rows).choice([-np.inf, -1.5, 0.0, 0.1, 3.0, np.nan], (rows, 3)).astype(np.float32)
+    (y,) = Core().load_network(model, "CPU").infer({"x": x}).values()
+    with np.errstate(invalid="ignore"):
+        expected = np.stack([np.prod(x[:, term].astype(np.float64), axis=1) for term in terms], axis=1)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
 
 
 def check_rewritten(text: str, x: Any, expected: Any, *, absent: str, tolerance: float = 0.0) -> None:
@@ -155,13 +222,95 @@ def test_scaler_behind_an_imputer_is_arithmetic() -> None:
     check_rewritten(text, x, np.array([[0, 6], [2, 4]], np.float32), absent="Scaler")
 
 
+@pytest.mark.parametrize("element", ["float", "double"])
+def test_binarizer_is_a_comparison(element: str) -> None:
+    x = np.array([[0.5, 0.25, -1.0, np.nan, np.inf]], np.float32 if element == "float" else np.float64)
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+        agraph ({element}[n, 5] x) => ({element}[n, 5] y) {{ y = ai.onnx.ml.Binarizer <threshold = 0.25> (x) }}
+    """
+    check_rewritten(text, x, (x > 0.25).astype(x.dtype), absent="Binarizer")
 
 
+def test_logarithm_of_a_sum_and_exponential_are_a_softmax() -> None:
+    x = 30 * np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[n, 3] x) => (float[n, 3] y) <int64[1] axis = {1}, int64[2] column = {-1, 1}> {
+            sum = ReduceLogSumExp <keepdims = 0> (x, axis)
+            turned = Reshape (sum, column)
+            logarithm = Sub (x, turned)
+            y = Exp (logarithm)
+        }
+    """
+    parts = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    expected = (parts / parts.sum(axis=1, keepdims=True)).astype(np.float32)
+    check_rewritten(text, x, expected, absent="ReduceLogSumExp", tolerance=1e-6)
 
 
+def test_logarithm_of_another_sum_stays() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[3, 3] x) => (float[3, 3] y) <int64[1] axis = {0}> {
+            sum = ReduceLogSumExp (x, axis)
+            logarithm = Sub (x, sum)
+            y = Exp (logarithm)
+        }
+    """
+    assert "Softmax" not in rewrite_models(Core().read_network(onnx.parser.parse_model(text).SerializeToString())).op_types
 
 
+def test_computed_summand_of_a_gemm_is_added_apart() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[n, 3] x) => (float[n, 2] y) <float[2, 3] w = {1, 2, 3, -1, 0, 4}, int64[1] axis = {1}> {
+            squares = ReduceSumSquare (x, axis)
+            y = Gemm <alpha = -2.0, transB = 1> (x, w, squares)
+        }
+    """
+    w = np.array([[1, 2, 3], [-1, 0, 4]], np.float32)
+    model = onnx.parser.parse_model(text).SerializeToString()
+    assert "Add" in rewrite_models(Core().read_network(model)).op_types
+    check_rewritten(text, x, -2 * x @ w.T + (x**2).sum(axis=1, keepdims=True), absent="Sub")
 
 
+def test_factor_of_a_gemm_goes_into_its_weights() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[n, 3] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, -1, 0, 4}, float[2] c = {8, -4}> {
+            y = Gemm <alpha = -2.0, beta = 0.5> (x, w, c)
+        }
+    """
+    w, c = np.array([[1, 2], [3, -1], [0, 4]], np.float32), np.array([8, -4], np.float32)
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": "JIT"})
+        np.testing.assert_array_equal(network.infer({"x": x})["y"], -2 * x @ w + c / 2)
+        assert network.get_metric("CPU_FOREIGN_STEPS") == 0
 
 
+@pytest.mark.parametrize("points", [1, 16, 75])
+@pytest.mark.parametrize("metric", ["cityblock", "euclidean", "sqeuclidean"])
+def test_distances_to_constant_points_are_machine_code(metric: str, points: int) -> None:
+    rng = np.random.default_rng(points)
+    x, b = rng.standard_normal((70, 5)).astype(np.float32), rng.standard_normal((points, 5)).astype(np.float32)
+    x[1], x[2, 1], x[3, 2] = b[0], np.nan, np.inf
+    b[-1] = b[0]
+    node = onnx.helper.make_node("CDist", ["x", "b"], ["y"], domain="com.microsoft", metric=metric)
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 5])
+    graph = onnx.helper.make_graph([node], "g", [value], [onnx.ValueInfoProto(name="y")], [onnx.numpy_helper.from_array(b, "b")])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    differences = x[:, None].astype(np.float64) - b
+    sums = (np.abs(differences) if metric == "cityblock" else differences**2).sum(axis=2)
+    with Core() as core:
+        network = core.load_network(
+            onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), "CPU", {"CPU_KERNELS": "JIT"}
+        )
+        for rows in (70, 1):
+            (y,) = network.infer({"x": x[:rows]}).values()
+            np.testing.assert_allclose(y, (np.sqrt(sums) if metric == "euclidean" else sums)[:rows], rtol=1e-5)
+            # Equal points are equally far.
+            np.testing.assert_array_equal(y[:, 0], y[:, -1])
+        assert network.get_metric("CPU_FOREIGN_STEPS") == 0
+        assert network.infer({"x": x[:0]})["y"].shape == (0, points)

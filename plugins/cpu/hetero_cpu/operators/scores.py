@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
-from hetero_cpu.machine.arithmetic import EMITTERS, emit_exponential_of_negative
+from hetero_cpu.machine.arithmetic import EMITTERS, emit_double_exponential, emit_exponential_of_negative
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -71,7 +71,7 @@ def find_sums(p: dict[str, Number], worker: Number) -> Number:
     return p["sums"] + worker * (p["targets"] * (ROWS_OF_CHUNK * DOUBLE_BYTES))
 
 
-def _list_rows_at_once(first: Number, end: Number) -> list[Number]:
+def list_rows_at_once(first: Number, end: Number) -> list[Number]:
     """Returns rows whose sums are computed at once, as a single sum would wait for itself; beyond the last row this row again."""
     return [(first + lane).at_most(end - 1) for lane in range(ROWS_AT_ONCE)]
 
@@ -88,7 +88,7 @@ def emit_scores(code: Code, p: dict[str, Number], ending: Ending, scores: Number
             code.store_element(first + element * FLOAT_BYTES, code.convert_element(score, "float32"), "float32")
     if has_label:
         with code.loop(begin, end, ROWS_AT_ONCE) as row:
-            rows = _list_rows_at_once(row, end)
+            rows = list_rows_at_once(row, end)
             lines = [scores + (each - begin) * (columns * DOUBLE_BYTES) for each in rows]
             for each, position in zip(rows, _find_greatest(code, lines, columns), strict=True):
                 code.store_number(p["label"] + each * 8, code.load_number(p["labels"] + position * 8))
@@ -203,7 +203,7 @@ def _emit_products(
     """Computes x @ coefficients.T of rows `begin` to `end` - 1 in float64, and calls `store(row, target, product)` for each."""
     nbytes, features = ELEMENTS[dtype][1], p["features"]
     with code.loop(begin, end, ROWS_AT_ONCE) as first, code.loop(0, p["targets"], at_once) as target:
-        rows, targets = _list_rows_at_once(first, end), [target + each for each in range(at_once)]
+        rows, targets = list_rows_at_once(first, end), [target + each for each in range(at_once)]
         lines = [p["x"] + row * (features * nbytes) for row in rows]
         columns = [p["coefficients"] + each * (features * DOUBLE_BYTES) for each in targets]
 
@@ -228,6 +228,44 @@ def _emit_products(
             lanes, here = lanes // 2, following
         for position, total in enumerate(totals):
             store(rows[position // at_once], targets[position % at_once], total)
+
+
+_MOST_COLUMNS = 8  # of a product of float64; BLAS computes more of them in less time
+
+
+def plan_double_product(site: Site) -> Recipe | None:
+    """Returns the recipe of rows of float64 by a constant matrix of few columns, as linear models of float64 have it. Source: MatMul-13."""
+    value, matrix = site.node.inputs[0], site.constant(1)
+    x = site.prototypes[value]
+    if matrix is None or matrix.ndim != 2 or matrix.dtype != np.float64 or site.weights.is_shared or site.group.epilogue:
+        return None
+    if x.dtype != np.float64 or x.ndim != 2 or not x.flags.c_contiguous or is_open(x.shape[1]):
+        return None
+    features, targets = matrix.shape
+    if x.shape[1] != features or not 0 < targets <= _MOST_COLUMNS or not 0 < matrix.size <= _MOST_COEFFICIENTS:
+        return None
+    coefficients, rows, kernel = np.ascontiguousarray(matrix.T), x.shape[0], _make_double_product(_count_at_once(targets))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), features, address_of(coefficients), address_of(writes[0]), targets, rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (coefficients, *reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_double_product(at_once: int) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "features", "coefficients", "y", "targets", "rows"))
+        begin = chunk * ROWS_OF_CHUNK
+
+        def store(row: Number, target: Number, total: Any) -> None:
+            code.store_double(p["y"] + (row * p["targets"] + target) * DOUBLE_BYTES, total)
+
+        _emit_products(code, p, "float64", at_once, begin, (begin + ROWS_OF_CHUNK).at_most(p["rows"]), store)
+        return code.finish()
+
+    return Kernel(f"double_product_{at_once}", emit)
 
 
 _NORM_PARAMETERS = ("x", "features", "y", "rows")
@@ -287,3 +325,89 @@ def _make_normalizer(norm: str) -> Kernel:
         return code.finish()
 
     return Kernel(f"normalize_rows_{norm.lower()}", emit)
+
+
+_MOST_CLASSES = 32
+"""Of coupled pairs: their matrix lies on the stack."""
+
+
+def plan_coupling(site: Site) -> Recipe | None:
+    """Returns the recipe of a support vector machine's probabilities. Source: Wu, Lin & Weng 2004, algorithm 2, as in libsvm."""
+    value, classes = site.node.inputs[0], int(site.node.attributes["classes"])
+    x = site.prototypes[value]
+    if classes > _MOST_CLASSES or not x.flags.c_contiguous or site.group.epilogue:
+        return None
+    kernel, rows = _make_coupling(classes), x.shape[0]
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), address_of(writes[0]), rows)
+        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_coupling(classes: int) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "rows"))
+        q, shares, products = (code.reserve(count) for count in (classes * classes, classes, classes))
+        zero = code.widen(code.constant(0.0, 1))
+        pairs, diagonal = classes * (classes - 1) // 2, (classes + 1) * DOUBLE_BYTES
+
+        def sum_up(left: Number, right: Number) -> Any:
+            total = code.variable(zero)
+            with code.loop(0, classes) as place:
+                total.set(total.get() + code.load_double(left + place * 8) * code.load_double(right + place * 8))
+            return total.get()
+
+        def add(place: Number, number: Any) -> None:
+            code.store_double(place, code.load_double(place) + number)
+
+        def fill(row: Number) -> None:
+            with code.loop(0, classes) as first:
+                code.store_double(q + first * diagonal, zero)
+                code.store_double(shares + first * 8, zero.constant(1 / classes))
+            pair = code.variable(p["x"] + row * (pairs * FLOAT_BYTES))
+            with code.loop(0, classes) as first, code.loop(first + 1, classes) as second:
+                odds = 1.0 / (1.0 + emit_double_exponential(code, code.widen(code.load_scalar(pair.get()))))
+                odds = odds.at_least(1e-7).at_most(1 - 1e-7)
+                others = 1.0 - odds
+                for place in (first * classes + second, second * classes + first):
+                    code.store_double(q + place * 8, -odds * others)
+                add(q + first * diagonal, others * others)
+                add(q + second * diagonal, odds * odds)
+                pair.set(pair.get() + FLOAT_BYTES)
+
+        def improve(index: Number, total: Any) -> None:
+            share, line = shares + index * 8, q + index * (classes * 8)
+            step = (total.get() - code.load_double(products + index * 8)) / code.load_double(q + index * diagonal)
+            scale = 1.0 / (1.0 + step)
+            add(share, step)
+            with code.loop(0, classes) as place:
+                own, product = shares + place * 8, products + place * 8
+                code.store_double(own, code.load_double(own) * scale)
+                code.store_double(product, (code.load_double(product) + step * code.load_double(line + place * 8)) * scale)
+            total.set(sum_up(shares, products))
+
+        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
+            fill(row)
+            trips, total, error = code.variable(code.number(0)), code.variable(zero), code.variable(zero)
+            with code.repeat() as leave_if:
+                with code.loop(0, classes) as index:
+                    code.store_double(products + index * 8, sum_up(q + index * (classes * 8), shares))
+                total.set(sum_up(shares, products))
+                error.set(zero)
+                with code.loop(0, classes) as index:
+                    gap = code.call_intrinsic("fabs", code.load_double(products + index * 8) - total.get())
+                    error.set(error.get().at_least(gap))
+                leave_if(code.number_of(error.get() >= 0.005 / classes).equals(0))
+                leave_if(trips.get() >= max(100, classes))
+                trips.set(trips.get() + 1)
+                with code.loop(0, classes) as index:
+                    improve(index, total)
+            with code.loop(0, classes) as index:
+                place = p["y"] + (row * classes + index) * FLOAT_BYTES
+                code.store(place, code.narrow(code.load_double(shares + index * 8)))
+        return code.finish()
+
+    return Kernel(f"couple_pairs_{classes}", emit)

@@ -71,7 +71,10 @@ NATIVE_STEPS = (
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
+    ("scores", "plan_double_product", "MatMul"),
     ("scores", "plan_normalizer", "LpNormalization Normalizer"),
+    ("scores", "plan_coupling", "CouplePairs"),
+    ("distances", "plan_distances", "com.microsoft:CDist"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
 those of another domain are written `domain:operator`, and a product with an expression behind it `chained:operator`.

@@ -32,10 +32,11 @@ from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _VERSIONS = {
-    "Add": 14, "And": 7, "Attention": 23, "Cast": 19, "Concat": 13, "Conv": 11, "DequantizeLinear": 13, "Equal": 19, "Expand": 13,
-    "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20, "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13,
-    "MatMulIntegerToFloat": 0, "Mul": 14, "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21,
-    "Slice": 13, "Split": 18, "Sub": 14, "Swish": 24, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
+    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "Cast": 19, "Concat": 13, "Conv": 11, "CouplePairs": 0, "DequantizeLinear": 13,
+    "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20,
+    "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13, "Mul": 14, "Neg": 13,
+    "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13, "Softmax": 13, "Split": 18,
+    "Sub": 14, "Swish": 24, "Tanh": 13, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
 }  # fmt: skip
 _BY_HEADS = (0, 2, 1, 3)
 """From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""

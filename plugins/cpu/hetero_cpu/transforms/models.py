@@ -1,18 +1,38 @@
-"""Models of ai.onnx.ml in a form that has machine code: scalers as arithmetic, labels that are numbers.
+"""Models of ai.onnx.ml in a form that has machine code: scalers and support vector machines as arithmetic, labels that are numbers.
 
 ```text
 Scaler                           ──> Sub ── Mul
+Binarizer                        ──> Greater ── Cast
 Imputer                          ──> IsNaN or Equal ── Where
 classifier, labels that are text ──> classifier, labels 0, 1, ... ── Gather from the texts
+SVM, linear                      ──> MatMul ── Add ──> decisions
+SVM, polynomial or sigmoid       ──> MatMul ── Add ──> products or Tanh ── MatMul ── Add ──> decisions
+SVM, radial                      ──> Sub ── MatMul ── Sub ── Exp ── MatMul ── Add ──> decisions
+decisions of pairs of classes    ──> votes ── MatMul ── ArgMax ── Gather ──> label
+                                 └─> Mul ── Add ── CouplePairs ──> probabilities
+ArrayFeatureExtractor            ──> Gather
 OneHotEncoder of int64           ──> Unsqueeze ── Equal ── Cast
+OneHotEncoder of texts           ──> LabelEncoder, categories 0, 1, ... ── Unsqueeze ── Equal ── Cast
+ReduceProd of few columns        ──> Gather of each ── Mul
+Concat of such products          ──> Gather of all first columns, of all second ... ── Mul
+Gemm with a factor               ──> Gemm
+Gemm with a computed summand     ──> Gemm ── Add
+ReduceLogSumExp ── Sub ── Exp    ──> Softmax
 Scan of rows: Sub, sum of squares or magnitudes ──> CDist
 ```
+
+The squared distance of the radial kernel is |x|^2 - 2 x v + |v|^2. Rows and vectors are centered before, so that the terms are not much
+larger than a distance that counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
+from itertools import groupby
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +42,12 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import read_numbers
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
+from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cpu.transforms.microsoft import NodeWriter
 
 _LABELS = {"LinearClassifier": "classlabels_ints", "TreeEnsembleClassifier": "classlabels_int64s"}
+_CODES = {"float32": 1, "float64": 11}
 _SCALER = (("offset", 0.0), ("scale", 1.0))
 
 
@@ -34,12 +56,20 @@ def rewrite_models(network: Network) -> Network:
     names, types = FreshNames(network), dict[str, ValueType]()
 
     def rewrite(node: Node) -> Replacement | None:
+        if node.op_type == "ReduceProd":
+            return _multiply_columns(network, names, types, node)
+        if node.op_type == "Concat":
+            return _join_products(network, names, types, node)
+        if node.op_type == "Exp":
+            return _share_probability(network, names, types, node)
+        if node.op_type == "Gemm":
+            return _scale_weights(network, names, types, node)
         if node.op_type == "Scan":
             return _measure_distances(network, names, types, node)
         if node.domain != "ai.onnx.ml":
             return None
         writer, texts = NodeWriter(network, names, types, node.name), node.attributes.get("classlabels_strings")
-        if node.op_type == "Scaler" and _is_scaler(types.get(node.inputs[0]) or network.type_of(node.inputs[0]), node):
+        if node.op_type == "Scaler" and _is_plain(network, types, node):
             offset, scale = (np.array(node.attributes.get(name, (default,)), np.float32) for name, default in _SCALER)
             centered = writer.add("Sub", node.inputs[0], writer.add_constant(offset))
             writer.add("Mul", centered, writer.add_constant(scale), output=node.outputs[0])
@@ -50,41 +80,60 @@ def rewrite_models(network: Network) -> Network:
             attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
             writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
             writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
+        elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
+            writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
+        elif node.op_type == "Binarizer" and (dtype := _read_dtype(network, node)) in _CODES:
+            threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
+            above = writer.add("Greater", node.inputs[0], threshold)
+            writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
         elif node.op_type == "OneHotEncoder" and (categories := _find_categories(network, node)):
-            column = writer.add("Unsqueeze", node.inputs[0], writer.add_integers(-1))
+            x: str = node.inputs[0]
+            if isinstance(categories[0], str):
+                place = names.value(f"{node.outputs[0]}/place")
+                types[place] = TensorType("int64", getattr(network.type_of(x), "shape", None))
+                attributes = {"keys_strings": categories, "values_int64s": tuple(range(len(categories)))}
+                encoder = Node(names.node(f"{node.name}/places"), "LabelEncoder", (x,), (place,), node.domain, 2, 2)
+                writer.nodes.append(replace(encoder, attributes=MappingProxyType(attributes)))
+                x, categories = place, attributes["values_int64s"]
+            column = writer.add("Unsqueeze", x, writer.add_integers(-1))
             is_category = writer.add("Equal", column, writer.add_integers(*categories))
-            writer.add("Cast", is_category, to=1, output=node.outputs[0])
+            writer.add("Cast", is_category, to=_CODES["float32"], output=node.outputs[0])
         elif node.op_type == "Imputer":
             _replace_missing(writer, node, network)
+        elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, types, node):
+            _write_machine(writer, node, network)
         else:
             return None
         return writer.finish() if writer.nodes else None
 
-    return replace_nodes(network, rewrite)
+    # Nothing reads the single products any more that a Concat has joined.
+    return drop_unread(replace_nodes(network, rewrite))
 
 
-def _is_scaler(x: ValueType | None, node: Node) -> bool:
-    """Says whether a Scaler reads float32, and has a number for each feature, or one for all."""
-    if not isinstance(x, TensorType) or x.dtype != "float32" or not x.shape:
-        return False
-    return all(len(node.attributes.get(name, (default,))) in (1, x.shape[-1]) for name, default in _SCALER)
-
-
-def _find_categories(network: Network, node: Node) -> tuple[int, ...]:
-    """Returns the distinct categories of a OneHotEncoder of int64 that gives zeros for others; nothing for any other."""
-    x, categories = network.type_of(node.inputs[0]), tuple(node.attributes.get("cats_int64s", ()))
-    if not isinstance(x, TensorType) or x.dtype != "int64" or not x.shape or not node.attributes.get("zeros", 1):
+def _find_categories(network: Network, node: Node) -> tuple[Any, ...]:
+    """Returns the distinct categories of a OneHotEncoder of int64 or texts that gives zeros for others; nothing for any other."""
+    x = network.type_of(node.inputs[0])
+    if not isinstance(x, TensorType) or not x.shape or not node.attributes.get("zeros", 1):
         return ()
-    return categories if not node.attributes.get("cats_strings") and len(set(categories)) == len(categories) else ()
+    categories = tuple(node.attributes.get({"int64": "cats_int64s", "string": "cats_strings"}.get(x.dtype or "", ""), ()))
+    has_others = {"cats_int64s", "cats_strings"} <= {name for name, values in node.attributes.items() if values}
+    return categories if not has_others and len(set(categories)) == len(categories) else ()
+
+
+def _prepare(node: Node, network: Network) -> Any:
+    """Returns a node's attributes as the toolkit's kernel prepares them. Raises: ValueError for those that the kernel refuses."""
+    record = TOOLKIT.find(node)
+    assert record is not None
+    return prepare_node(node, record, (network.type_of(node.inputs[0]),))
 
 
 def _replace_missing(writer: NodeWriter, node: Node, network: Network) -> None:
     """Adds the nodes of an Imputer; none for values that do not fit its input, which the toolkit's kernel refuses."""
-    x, record = network.type_of(node.inputs[0]), TOOLKIT.find(node)
-    if not isinstance(x, TensorType) or not x.dtype or not x.shape or record is None:
+    x = network.type_of(node.inputs[0])
+    if not isinstance(x, TensorType) or not x.dtype or not x.shape:
         return
     try:
-        values, missing = prepare_node(node, record, (x,))
+        values, missing = _prepare(node, network)
     except ValueError:
         return
     if len(values) not in (1, x.shape[-1]):
@@ -92,6 +141,128 @@ def _replace_missing(writer: NodeWriter, node: Node, network: Network) -> None:
     imputed, replaced = (writer.add_constant(np.array(numbers, x.dtype)) for numbers in (values, missing))
     is_missing = writer.add("IsNaN", node.inputs[0]) if np.isnan(missing) else writer.add("Equal", node.inputs[0], replaced)
     writer.add("Where", is_missing, imputed, node.inputs[0], output=node.outputs[0])
+
+
+_MOST_FACTORS = 4
+"""Columns whose product is written out: features of polynomials have a column for each factor."""
+
+
+def _multiply_columns(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns the products of a few columns of a matrix of floats in the order of the columns."""
+    count = _count_factors(network, node)
+    if not count:
+        return None
+    writer = NodeWriter(network, names, types, node.name)
+    _write_product(writer, node.inputs[0], np.arange(count)[:, None], output=node.outputs[0])
+    return writer.finish()
+
+
+def _write_product(writer: NodeWriter, x: str, places: Any, output: str = "") -> str:
+    """Adds the product of columns of x, and returns it: `places` (factors, columns) are positions in x."""
+    factors = [writer.add("Gather", x, writer.add_constant(positions), axis=1) for positions in places]
+    product = factors[0]
+    for factor in factors[1:]:
+        product = writer.add("Mul", product, factor)
+    return writer.add("Identity", product, output=output) if output else product
+
+
+def _join_products(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns a Concat of features of a polynomial with all neighbours of the same degree computed together."""
+    if node.attributes.get("axis") not in (1, -1):
+        return None
+    writer, inputs = NodeWriter(network, names, types, node.name), list[str]()
+    factors = {value: _find_factors(network, value) for value in node.inputs}
+    for source, group in groupby(node.inputs, lambda value: factors[value] and (factors[value][0], len(factors[value][1]))):
+        values = tuple(group)
+        if source is None or len(values) == 1:
+            inputs += values
+        else:
+            inputs.append(_write_product(writer, source[0], np.array([factors[value][1] for value in values]).T))
+    if not writer.nodes:
+        return None
+    writer.add("Concat", *inputs, axis=1, output=node.outputs[0])
+    return writer.finish()
+
+
+def _share_probability(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns a Softmax for the exponentials of rows less the logarithm of their sum, as naive Bayes is exported."""
+    difference = network.find_producer(node.inputs[0])
+    if difference is None or difference.op_type != "Sub":
+        return None
+    x, logarithm = difference.inputs
+    producer, x_type = network.find_producer(logarithm), network.type_of(x)
+    if producer is not None and producer.op_type == "Reshape":
+        if tuple(read_numbers(network.initializers, producer.inputs[1]) or ()) != (-1, 1):
+            return None
+        producer = network.find_producer(producer.inputs[0])
+    elif producer is not None and not producer.attributes.get("keepdims", 1):
+        return None
+    if producer is None or producer.op_type != "ReduceLogSumExp" or producer.inputs[0] != x:
+        return None
+    axes = read_numbers(network.initializers, producer.inputs[1]) if len(producer.inputs) > 1 else producer.attributes.get("axes")
+    if not isinstance(x_type, TensorType) or len(x_type.shape or ()) != 2 or tuple(axes or ()) not in ((1,), (-1,)):
+        return None
+    writer = NodeWriter(network, names, types, node.name)
+    writer.add("Softmax", x, axis=1, output=node.outputs[0])
+    return writer.finish()
+
+
+_SMALL_WEIGHTS = 1 << 16
+"""Bytes up to which weights are multiplied when a network is loaded."""
+
+
+def _scale_weights(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+    """Returns a Gemm of few weights without factor, and with an Add if its summand is computed; None if it has neither."""
+    summand, weights = node.inputs[2] if len(node.inputs) > 2 else "", network.initializers.get(node.inputs[1])
+    is_computed, alpha = bool(summand) and summand not in network.initializers, node.attributes.get("alpha", 1.0)
+    if not (is_computed or alpha != 1.0) or weights is None or weights.nbytes > _SMALL_WEIGHTS:
+        return None
+    if node.since_version < 7 or weights.dtype != "float32" or (is_computed and node.attributes.get("beta", 1.0) != 1.0):
+        return None
+    writer = NodeWriter(network, names, types, node.name)
+    scaled = writer.add_constant(weights.array * np.float32(alpha))
+    attributes = MappingProxyType({name: value for name, value in node.attributes.items() if name != "alpha"})
+    if not is_computed:
+        writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled, *node.inputs[2:]), attributes=attributes))
+        return writer.finish()
+    product = names.value(f"{node.outputs[0]}/product")
+    types[product] = network.types[node.outputs[0]]
+    writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled), outputs=(product,), attributes=attributes))
+    writer.add("Add", product, summand, output=node.outputs[0])
+    return writer.finish()
+
+
+def _find_factors(network: Network, value: str) -> Any:
+    """Returns the matrix and the columns of which a value is the product; None if it is no product of columns."""
+    product = network.find_producer(value)
+    if product is None or product.op_type != "ReduceProd" or not _count_factors(network, product):
+        return None
+    columns = network.find_producer(product.inputs[0])
+    if columns is None or columns.op_type != "ArrayFeatureExtractor" or not _has_columns(network, columns):
+        return None
+    return columns.inputs[0], network.initializers[columns.inputs[1]].array.tolist()
+
+
+def _count_factors(network: Network, node: Node) -> int:
+    """Returns the number of columns that a ReduceProd multiplies if it is written out, otherwise 0."""
+    x = network.type_of(node.inputs[0])
+    axes = read_numbers(network.initializers, node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("axes")
+    if not isinstance(x, TensorType) or x.dtype not in ("float32", "float64") or not x.shape or len(x.shape) != 2:
+        return 0
+    count = x.shape[1]
+    if not isinstance(count, int) or not 1 <= count <= _MOST_FACTORS:
+        return 0
+    if tuple(axes or ()) not in ((1,), (-1,)) or not node.attributes.get("keepdims", 1):
+        return 0
+    return count
+
+
+def _has_columns(network: Network, node: Node) -> bool:
+    """Says whether an ArrayFeatureExtractor reads a matrix of numbers at constant places, a list of them, that it has."""
+    x, places = network.type_of(node.inputs[0]), network.initializers.get(node.inputs[1])
+    if not isinstance(x, TensorType) or x.dtype == "string" or not x.shape or len(x.shape) != 2 or places is None:
+        return False
+    return len(places.shape) == 1 and type(x.shape[1]) is int and bool(((places.array >= 0) & (places.array < x.shape[1])).all())
 
 
 def _measure_distances(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
@@ -134,6 +305,119 @@ def _measure_distances(network: Network, names: FreshNames, types: dict[str, Val
     writer = NodeWriter(network, names, types, node.name)
     if node.outputs[0]:
         writer.add("Identity", node.inputs[0], output=node.outputs[0])
-    attributes, name = MappingProxyType({"metric": metric}), names.node(f"{node.name}/CDist")
-    writer.nodes.append(Node(name, "CDist", node.inputs[::-1], node.outputs[1:], MICROSOFT, 1, 0, attributes))
+    attributes = MappingProxyType({"metric": metric})
+    # Machine code takes constants on the right; those that are not folded yet have rows of a known number.
+    is_turned = node.inputs[1] in network.initializers or (isinstance(row.shape[0], int) and not isinstance(state.shape[0], int))
+    distances = names.value(f"{node.outputs[1]}/turned") if is_turned else node.outputs[1]
+    inputs = node.inputs if is_turned else node.inputs[::-1]
+    writer.nodes.append(Node(names.node(f"{node.name}/CDist"), "CDist", inputs, (distances,), MICROSOFT, 1, 0, attributes))
+    if is_turned:
+        types[distances] = TensorType(state.dtype, (state.shape[0], row.shape[0]))
+        writer.add("Transpose", distances, perm=(1, 0), output=node.outputs[1])
     return writer.finish()
+
+
+_LARGEST_VALUE = 256.0
+"""Of the exponent of the radial kernel for a vector and the center, of the argument of Tanh and of a power for a vector and itself:
+float32 has its rounding as 1e-5.
+"""
+_LARGEST_DEGREE = 8
+
+
+def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
+    """Adds the nodes of a support vector machine; none for degrees that are no small number, and for vectors that need float64.
+
+    Source: ONNX-ML SVMClassifier-1, SVMRegressor-1, libsvm.
+    """
+    try:
+        machine = _prepare(node, network)
+    except ValueError:  # which the toolkit's kernel raises, too
+        return
+    is_classifier = node.op_type == "SVMClassifier"
+    weights = machine.pair_weights if is_classifier else machine.weights
+    if is_classifier and machine.post_transform != "NONE":
+        return
+    x, similarity, add_floats = node.inputs[0], machine.similarity, partial(_add_floats, writer, _read_dtype(network, node))
+    if similarity is None or similarity.kernel_type == "LINEAR":
+        compared, weights = x, weights if similarity is None else similarity.vectors @ weights
+    elif similarity.kernel_type == "RBF":
+        center = similarity.vectors.mean(axis=1)
+        vectors = similarity.vectors - center[:, None]
+        gamma, squares = similarity.gamma, (vectors**2).sum(axis=0)
+        if not 0 <= gamma * squares.max() <= _LARGEST_VALUE:
+            return
+        rows = writer.add("Sub", x, add_floats(center))
+        products = writer.add("MatMul", rows, add_floats(2 * gamma * vectors))
+        own = writer.add("MatMul", writer.add("Mul", rows, rows), add_floats(np.full((len(center), 1), gamma)))
+        exponent = writer.add("Sub", writer.add("Sub", products, own), add_floats(gamma * squares))
+        # Rounded, the distance of float32 from itself may be negative.
+        is_short = _read_dtype(network, node) == "float32"
+        compared = writer.add("Exp", writer.add("Min", exponent, add_floats(np.zeros(1))) if is_short else exponent)
+    else:
+        degree = int(similarity.degree) if similarity.kernel_type == "POLY" else 1
+        largest = abs(similarity.gamma) * similarity.squares.max() + abs(similarity.coef0)
+        if not 1 <= degree <= _LARGEST_DEGREE or not largest**degree <= _LARGEST_VALUE:
+            return
+        products = writer.add("MatMul", x, add_floats(similarity.gamma * similarity.vectors))
+        affine = writer.add("Add", products, add_floats(np.array([similarity.coef0])))
+        if similarity.kernel_type == "SIGMOID":
+            compared = writer.add("Tanh", affine)
+        else:
+            compared = reduce(lambda power, _: writer.add("Mul", power, affine), range(degree - 1), affine)
+    products = writer.add("MatMul", compared, add_floats(weights))
+    decisions = writer.add("Add", products, add_floats(np.reshape(machine.rho, -1)))
+    if is_classifier:
+        _write_votes(writer, node, decisions, machine, add_floats)
+    elif machine.is_one_class:
+        zero, one, other = (add_floats(np.array([number])) for number in (0, 1, -1))
+        decisions = writer.add("Where", writer.add("Greater", decisions, zero), one, other)
+    if not is_classifier:
+        writer.add("Cast", decisions, to=1, output=node.outputs[0])
+
+
+def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any, add_floats: Callable[[Any], str]) -> None:
+    """Adds the label with most votes of the pairs, and the scores or probabilities."""
+    label, scores = (*node.outputs, "")[:2]
+    if label:
+        sides = np.zeros((2, len(machine.pairs), len(machine.labels)), np.float32)
+        for index, pair in enumerate(machine.pairs):
+            sides[(0, 1), index, pair] = 1
+        zero = add_floats(np.zeros(1))
+        votes = [
+            writer.add("MatMul", writer.add("Cast", writer.add(sign, decisions, zero), to=1), writer.add_constant(side))
+            for sign, side in zip(("Greater", "LessOrEqual"), sides, strict=True)
+        ]
+        place = writer.add("ArgMax", writer.add("Add", *votes), axis=1, keepdims=0)
+        writer.add("Gather", writer.add_constant(machine.labels), place, output=label)
+    if not scores:
+        return
+    if len(machine.prob_a):
+        exponents = writer.add("Add", writer.add("Mul", decisions, add_floats(machine.prob_a)), add_floats(machine.prob_b))
+        rounded = writer.add("Cast", exponents, to=1)
+        writer.add("CouplePairs", rounded, output=scores, classes=len(machine.labels))
+        return
+    both = writer.add("Concat", writer.add("Neg", decisions), decisions, axis=1) if len(machine.labels) == 2 else decisions
+    writer.add("Cast", both, to=1, output=scores)
+
+
+def _add_floats(writer: NodeWriter, dtype: str, array: Any) -> str:
+    """Adds a constant of float32 or float64."""
+    return writer.add_constant(np.ascontiguousarray(array, dtype))
+
+
+def _read_dtype(network: Network, node: Node) -> str:
+    x = network.type_of(node.inputs[0])
+    return x.dtype or "" if isinstance(x, TensorType) else ""
+
+
+def _is_plain(network: Network, types: dict[str, ValueType], node: Node) -> bool:
+    """Says whether a machine reads rows of floats, or a Scaler float32 with a number for each feature, or one for all."""
+    # The type of a node that was rewritten has a shape.
+    value_type, dtype = types.get(node.inputs[0]) or network.type_of(node.inputs[0]), _read_dtype(network, node)
+    if not isinstance(value_type, TensorType) or dtype not in _CODES or not value_type.shape:
+        return False
+    if node.op_type != "Scaler":
+        return len(value_type.shape) == 2
+    if dtype != "float32":
+        return False
+    return all(len(node.attributes.get(name, (default,))) in (1, value_type.shape[-1]) for name, default in _SCALER)

@@ -196,16 +196,127 @@ def test_linear_regressor_reads_any_number_of_features(targets: int, features: i
     np.testing.assert_array_equal(actual["y"], (x.astype(np.float32).astype(np.float64) @ coefficients.T + 0.5).astype(np.float32))
 
 
+OF_FLOATS = pytest.mark.parametrize(
+    ("dtype", "number"), [("float32", TensorProto.FLOAT), ("float64", TensorProto.DOUBLE)], ids=["float32", "float64"]
+)
 
 
+@OF_FLOATS
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("is_one_class", [0, 1])
+@pytest.mark.parametrize("rows", [2, 9, 65])
+def test_vector_regressor_equals_float64(kernel: str, is_one_class: int, rows: int, dtype: str, number: int) -> None:
+    rng = np.random.default_rng(rows)
+    vectors, weights = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, FEATURES), (20,)))
+    # The center of the vectors lies far from zero, unless powers of products would lose their digits there.
+    center = 40 if kernel in ("LINEAR", "RBF") else 0
+    vectors += center
+    x = (rng.standard_normal((rows, FEATURES)) + center).astype(dtype)
+    attributes = {
+        "coefficients": weights, "kernel_type": kernel, "kernel_params": [0.3, 0.5, 3.0], "n_supports": 20, "one_class": is_one_class,
+        "rho": [0.25], "support_vectors": vectors.reshape(-1),
+    }  # fmt: skip
+    y = compare(x, vectors, kernel) @ weights.astype(np.float64) + 0.25
+    actual = run(make_model("SVMRegressor", list_outputs(1), attributes, dtype=number), x)
+    tolerance = 2e-5 if dtype == "float32" else 1e-7
+    largest = np.abs(compare(x, vectors, kernel)).max() if kernel == "POLY" else 1
+    expected = np.where(y > 0, 1, -1) if is_one_class else y
+    np.testing.assert_allclose(actual["y"][:, 0], expected, rtol=tolerance, atol=tolerance * largest)
 
 
+@pytest.mark.parametrize("kernel", ["POLY", "SIGMOID"])
+def test_vectors_far_from_zero_are_the_toolkits(kernel: str) -> None:
+    rng = np.random.default_rng(0)
+    vectors, weights = rng.standard_normal((20, FEATURES)).astype(np.float32) + 40, rng.standard_normal(20).astype(np.float32)
+    x = (rng.standard_normal((9, FEATURES)) + 40).astype(np.float32)
+    attributes = {
+        "coefficients": weights, "kernel_type": kernel, "kernel_params": [0.3, 0.5, 3.0], "n_supports": 20,
+        "rho": [0.25], "support_vectors": vectors.reshape(-1),
+    }  # fmt: skip
+    actual = run(make_model("SVMRegressor", list_outputs(1), attributes), x, is_native=False)
+    expected = compare(x, vectors, kernel) @ weights.astype(np.float64) + 0.25
+    np.testing.assert_allclose(actual["y"][:, 0], expected, rtol=1e-6)
 
 
+def compare(x: Any, vectors: Any, kernel: str) -> Any:
+    x, vectors = x.astype(np.float64), vectors.astype(np.float64)
+    affine = np.float64(np.float32(0.3)) * x @ vectors.T + 0.5
+    return {
+        "LINEAR": x @ vectors.T,
+        "POLY": affine**3,
+        "RBF": np.exp(-0.3 * ((x[:, None] - vectors) ** 2).sum(axis=2)),
+        "SIGMOID": np.tanh(affine),
+    }[kernel]
 
 
+@OF_FLOATS
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("has_texts", [False, True])
+def test_vector_classifier_counts_votes_of_pairs(kernel: str, classes: int, has_texts: bool, dtype: str, number: int) -> None:
+    rng = np.random.default_rng(classes)
+    vectors, weights = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((4 * classes, FEATURES), (classes - 1, 4 * classes))
+    )
+    x = rng.standard_normal((65, FEATURES)).astype(dtype)
+    labels = np.array(["a", "b", "c"][:classes], object) if has_texts else np.array([7, -2, 4][:classes])
+    attributes = {
+        "classlabels_strings" if has_texts else "classlabels_ints": labels.tolist(), "coefficients": weights.reshape(-1),
+        "kernel_type": kernel, "kernel_params": [0.3, 0.5, 3.0], "rho": [0.1, -0.2, 0.05][: classes * (classes - 1) // 2],
+        "support_vectors": vectors.reshape(-1), "vectors_per_class": [4] * classes,
+    }  # fmt: skip
+    compared, votes, scores = compare(x, vectors, kernel), np.zeros((65, classes)), []
+    parts = [slice(4 * index, 4 * index + 4) for index in range(classes)]
+    for first, second in [(0, 1), (0, 2), (1, 2)][: len(attributes["rho"])]:
+        score = (
+            compared[:, parts[first]] @ weights[second - 1, parts[first]]
+            + compared[:, parts[second]] @ weights[first, parts[second]]
+        )
+        scores.append(score + attributes["rho"][len(scores)])
+        votes[:, first] += scores[-1] > 0
+        votes[:, second] += scores[-1] <= 0
+    scores = [-scores[0], scores[0]] if classes == 2 else scores
+    outputs = list_outputs(len(scores), label=TensorProto.STRING if has_texts else TensorProto.INT64)
+    actual = run(make_model("SVMClassifier", outputs, attributes, dtype=number), x)
+    np.testing.assert_array_equal(actual["label"], labels[votes.argmax(axis=1)])
+    tolerance = 1e-5 if dtype == "float32" else 1e-7
+    largest = np.abs(compared).max() if kernel == "POLY" else 1
+    np.testing.assert_allclose(actual["y"], np.stack(scores, axis=1), rtol=tolerance, atol=tolerance * largest)
 
 
+@OF_FLOATS
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("rows", [2, 65])
+def test_probabilities_of_pairs_are_coupled(classes: int, rows: int, dtype: str, number: int) -> None:
+    rng = np.random.default_rng([classes, rows])
+    pairs = list(itertools.combinations(range(classes), 2))
+    vectors, weights = rng.standard_normal((classes, FEATURES)), rng.standard_normal((classes - 1, classes))
+    a, b, rho = -4 * rng.random(len(pairs)), rng.standard_normal(len(pairs)), rng.standard_normal(len(pairs))
+    # A row far from all vectors, and pairs that are certain.
+    x = np.concatenate([rng.standard_normal((rows - 1, FEATURES)), np.full((1, FEATURES), 30.0)]).astype(dtype)
+    b[-1] = 40
+    attributes = {
+        "classlabels_ints": list(range(classes)), "coefficients": weights.reshape(-1), "kernel_type": "RBF",
+        "kernel_params": [0.3, 0.0, 3.0], "rho": rho, "support_vectors": vectors.reshape(-1), "vectors_per_class": [1] * classes,
+        "prob_a": a, "prob_b": b,
+    }  # fmt: skip
+    compared = compare(x, vectors, "RBF")
+    odds = np.zeros((rows, classes, classes))
+    for index, (first, second) in enumerate(pairs):
+        score = compared[:, first] * weights[second - 1, first] + compared[:, second] * weights[first, second] + rho[index]
+        odds[:, first, second] = np.clip(1 / (1 + np.exp(score * a[index] + b[index])), 1e-7, 1 - 1e-7)
+        odds[:, second, first] = 1 - odds[:, first, second]
+    outputs = list_outputs(classes, label=TensorProto.INT64)
+    actual = run(make_model("SVMClassifier", outputs, attributes, dtype=number), x)["y"]
+    np.testing.assert_allclose(actual.sum(axis=1), 1, atol=1e-6)
+    for probabilities, r in zip(actual, odds, strict=True):
+        # The least of sum (r_ji p_i - r_ij p_j)**2 with sum p = 1, which libsvm approaches up to 0.005 / classes.
+        q = np.diag((r**2).sum(axis=0)) - r * r.T
+        p = np.linalg.solve(
+            np.block([[q, np.ones((classes, 1))], [np.ones((1, classes)), np.zeros((1, 1))]]), np.eye(classes + 1)[-1]
+        )
+        np.testing.assert_allclose(q @ probabilities - probabilities @ q @ probabilities, 0, atol=0.005 / classes)
+        np.testing.assert_allclose(probabilities, p[:classes], atol=1e-6 if classes == 2 else 0.05)
 
 
 def test_equality_of_a_forest_is_the_toolkits() -> None:
@@ -238,6 +349,19 @@ def test_linear_classifier_equals_float64(name: str, scores: int, rows: int) -> 
     np.testing.assert_allclose(actual["y"], transform(sums, name), rtol=3e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("features", [1, 5, 8, 31])
+@pytest.mark.parametrize("columns", [1, 2, 3, 8])
+def test_few_columns_of_float64_are_multiplied(columns: int, features: int) -> None:
+    matrix = np.arange(1.0, features * columns + 1).reshape(features, columns)
+    node = helper.make_node("MatMul", ["x", "matrix"], ["y"])
+    x, y = (helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["rows", size]) for n, size in (("x", features), ("y", columns)))
+    graph = helper.make_graph([node], "model", [x], [y], [numpy_helper.from_array(matrix, "matrix")])
+    rows = np.random.default_rng(0).integers(-(2**40), 2**40, (67, features)).astype(np.float64)
+    rows[1, -1], rows[66, 0] = np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        expected = (rows[:, :, None] * matrix).sum(axis=1)
+    actual = run(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), rows)
+    np.testing.assert_array_equal(actual["y"], expected, strict=True)
 
 
 @pytest.mark.parametrize("features", [3, 12, 19])
