@@ -8,7 +8,7 @@ way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Protocol
@@ -97,6 +97,9 @@ class Team(Protocol):
     def multiply(self, a: Array, b: Array, out: Array | None = None) -> Array:
         """Returns `numpy.matmul(a, b, out)`."""
 
+    def compute_all(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Calls all functions, in any order."""
+
 
 class _ThreadTeam(threading.local):
     """The team of a thread, None if it works alone."""
@@ -109,7 +112,7 @@ _of_thread = _ThreadTeam()
 
 @contextmanager
 def share_with(team: Team | None) -> Iterator[None]:
-    """Has a team share the products of the present thread meanwhile; None ends an outer sharing."""
+    """Has a team share the products and the parts of convolutions of the present thread meanwhile; None ends an outer sharing."""
     before = _of_thread.team
     _of_thread.team = team
     try:
@@ -127,3 +130,13 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
 def multiply(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns `xp.matmul(a, b)`, with NumPy as the present thread computes it."""
     return matmul(a, b) if xp is np else xp.matmul(a, b)
+
+
+def compute_all(xp: Namespace, calls: Sequence[Callable[[], object]]) -> None:
+    """Calls functions that write different elements of an array; with NumPy the team of the present thread shares them."""
+    team = _of_thread.team if xp is np and len(calls) > 1 else None
+    if team is not None:
+        team.compute_all(calls)
+        return
+    for call in calls:
+        call()

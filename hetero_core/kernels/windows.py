@@ -61,6 +61,13 @@ class Windows:
                 ),
             )
 
+    def shifts(self) -> Iterator[tuple[int, ...]]:
+        """Yields for each position in the kernel how far behind a window's own place, without strides, its element lies."""
+        for position in product(*(range(size) for size in self.kernel)):
+            yield tuple(
+                index * dilation - begin for index, dilation, (begin, _) in zip(position, self.dilations, self.pads, strict=True)
+            )
+
     def pad(self, xp: Namespace, x: Array, value: float) -> Array:
         """Returns x (batch, channels, *sizes) with its border filled, so that every slice fits; x itself if it needs no border."""
         widths = [(0, 0), (0, 0)]

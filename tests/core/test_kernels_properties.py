@@ -95,6 +95,17 @@ def test_erf_keeps_infinities_zero_and_nan() -> None:
     assert np.isnan(result[4])
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_blocks_of_a_long_formula_cover_the_array(order: Any) -> None:
+    x = np.linspace(-7, 7, 3 * elementwise._BLOCK + 3, dtype=np.float32).reshape(3, -1).astype(np.float32, order=order)
+    expected = np.vectorize(math.erf)(x.astype(np.float64))
+    np.testing.assert_allclose(elementwise.erf(np, x), expected, rtol=4e-7)
+    halves = elementwise.gelu(np, x.astype(np.float16))
+    wide = x.astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(halves, wide * (1 + np.vectorize(math.erf)(wide / math.sqrt(2))) / 2, rtol=1e-3, atol=1e-4)
+    assert halves.dtype == np.float16
+
+
 EXTREMES = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-45, 2.5, -2.5, 3e38, -3e38]
 
 

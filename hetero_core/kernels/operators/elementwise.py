@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
 from hetero_core.kernels.arrays import reuse
-from hetero_core.kernels.precision import Array, Namespace, is_float, narrow, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Namespace, compute_all, is_float, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
     ANY,
     BOOL,
@@ -75,7 +75,27 @@ def reciprocal(xp: Namespace, x: Array) -> Array:
 @kernel("Erf", since=(9, 13), dtypes=NUMBERS)
 def erf(xp: Namespace, x: Array) -> Array:
     """Returns the error function of each element; that of an integer is truncated."""
-    return narrow(erf_of(xp, x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)), x.dtype)
+    return _in_blocks(xp, x, lambda x: narrow(erf_of(xp, x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)), x.dtype))
+
+
+_BLOCK = 1 << 15
+"""Elements of a block whose intermediate arrays fit into a cache."""
+
+
+def _in_blocks(xp: Namespace, x: Array, compute: Callable[[Array], Array]) -> Array:
+    """Returns a function of each element, in x's type. NumPy computes a large array in blocks, which threads share: a long formula reads
+    and writes its intermediate arrays in the cache.
+    """
+    if xp is not np or x.size <= _BLOCK:
+        return compute(x)
+    elements, results = x.reshape(-1), np.empty(x.size, x.dtype)
+
+    def compute_block(begin: int) -> None:
+        own = slice(begin, begin + _BLOCK)
+        results[own] = compute(elements[own])
+
+    compute_all(xp, [partial(compute_block, begin) for begin in range(0, x.size, _BLOCK)])
+    return results.reshape(x.shape)
 
 
 # Polynomials of erf(x) / x in 2 x^2 - 1 for |x| <= 1, and of erfcx(x) in t = 2 / (2 + x), scaled from [1/4, 2/3] to [-1, 1], for
@@ -201,6 +221,8 @@ def relu(xp: Namespace, x: Array) -> Array:
 def leaky_relu(xp: Namespace, x: Array, *, alpha: float = 0.01) -> Array:
     """Returns x, negative elements times alpha."""
     wide = widen(x)
+    if 0 < alpha <= 1:  # a choice of each element takes ten times as long, as its branches are mispredicted
+        return narrow(xp.maximum(wide, wide * alpha), x.dtype)
     return narrow(xp.where(wide < 0, wide * alpha, wide), x.dtype)
 
 
@@ -220,7 +242,12 @@ def prelu_by_channel(xp: Namespace, x: Array, slope: Array) -> Array:
 def thresholded_relu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
     """Returns x if it is above alpha, else 0."""
     wide = widen(x)
-    return narrow(xp.where(wide > alpha, wide, wide.dtype.type(0)), x.dtype)
+    zero = wide.dtype.type(0)
+    if xp is np and alpha == 0:  # as LeakyRelu; the sum makes -0 positive
+        limited = np.fmax(wide, zero)
+        limited += zero
+        return narrow(limited, x.dtype)
+    return narrow(xp.where(wide > alpha, wide, zero), x.dtype)
 
 
 @kernel("Elu", since=(1, 6, 22), dtypes=FLOATS)
@@ -257,7 +284,7 @@ def selu_first(xp: Namespace, x: Array, *, alpha: float = 1.6732, gamma: float =
 @kernel("Sigmoid", since=(1, 6, 13), dtypes=FLOATS)
 def sigmoid(xp: Namespace, x: Array) -> Array:
     """Returns 1 / (1 + exp(-x))."""
-    return narrow(sigmoid_of(xp, widen(x)), x.dtype)
+    return _in_blocks(xp, x, lambda x: narrow(sigmoid_of(xp, widen(x)), x.dtype))
 
 
 def sigmoid_of(xp: Namespace, x: Array) -> Array:
@@ -275,14 +302,23 @@ def hard_sigmoid(xp: Namespace, x: Array, *, alpha: float = 0.2, beta: float = 0
 def hard_swish(xp: Namespace, x: Array) -> Array:
     """Returns x * clip(x / 6 + 0.5, 0, 1)."""
     wide = widen(x)
-    return narrow(wide * xp.clip(wide / 6 + 0.5, 0, 1), x.dtype)
+    # In place: memory for each step takes longer than the arithmetic of large images.
+    y = wide / 6
+    y += 0.5
+    y = xp.clip(y, 0, 1, **reuse(y))
+    y *= wide
+    return narrow(y, x.dtype)
 
 
 @kernel("Swish", since=(24,), dtypes=FLOATS)
 def swish(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
     """Returns x * sigmoid(alpha * x)."""
-    wide = widen(x)
-    return narrow(wide * sigmoid_of(xp, alpha * wide), x.dtype)
+
+    def compute(x: Array) -> Array:
+        wide = widen(x)
+        return narrow(wide * sigmoid_of(xp, alpha * wide), x.dtype)
+
+    return _in_blocks(xp, x, compute)
 
 
 @kernel("Softplus", since=(1, 22), dtypes=FLOATS)
@@ -338,12 +374,16 @@ def mish(xp: Namespace, x: Array) -> Array:
 @kernel("Gelu", since=(20,), dtypes=FLOATS, choices={"approximate": ("none", "tanh")})
 def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     """Returns x * (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh."""
-    wide = widen(x)
-    if approximate == "tanh":
-        bounded = xp.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * _cube(wide)))
-    else:
-        bounded = erf_of(xp, wide * math.sqrt(0.5))
-    return narrow(0.5 * wide * (1 + bounded), x.dtype)
+
+    def compute(x: Array) -> Array:
+        wide = widen(x)
+        if approximate == "tanh":
+            bounded = xp.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * _cube(wide)))
+        else:
+            bounded = erf_of(xp, wide * math.sqrt(0.5))
+        return narrow(0.5 * wide * (1 + bounded), x.dtype)
+
+    return _in_blocks(xp, x, compute)
 
 
 def _cube(x: Array) -> Array:

@@ -10,7 +10,7 @@ from math import ceil, prod
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
-from hetero_core.kernels.operators.layout import pad, range_
+from hetero_core.kernels.operators.layout import pad_all, range_
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
     ANY,
@@ -85,13 +85,20 @@ def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> 
     return None
 
 
-@kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY), without=("reduction",))
-@kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY), without=("reduction",))
+@kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY))
+@kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY))
+def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
+    """Returns x with the updates written at the positions that the indices name."""
+    return assign(x.copy(), grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim)), updates)
+
+
 @kernel(
     "ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction
 )
-def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
-    """Returns x with the updates written at the positions that the indices name, or combined with the elements there."""
+def scatter_reduced_elements(
+    xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
+) -> Array:
+    """Returns x with the updates written, or combined with the elements there."""
     grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
     return _write(xp, x, grid, updates, reduction)
 
@@ -100,12 +107,15 @@ def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *,
 @kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
 def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """Returns x with the addressed slices replaced, or combined with the elements there."""
-    places = tuple(_wrap(xp, indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
-    return _write(xp, x, places, updates, reduction)
+    return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
 
 
 def _wrap(xp: Namespace, indices: Array, size: int) -> Array:
     return xp.where(require_within(indices, size) < 0, indices + size, indices)
+
+
+def _coordinates(xp: Namespace, x: Array, indices: Array) -> tuple[Array, ...]:
+    return tuple(_wrap(xp, indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
 
 
 def _write(xp: Namespace, x: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
@@ -155,9 +165,10 @@ def arg_min(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select
 
 def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: int, last: int) -> Array:
     wide = widen(x)
-    positions = search(xp.flip(wide, axis=axis) if last else wide, axis=axis)
-    positions = xp.asarray(x.shape[axis] - 1 - positions if last else positions, dtype=np.int64)
-    return xp.expand_dims(positions, axis) if keepdims else positions
+    resolved = normalize_axis(axis, x.ndim)
+    positions = search(xp.flip(wide, axis=resolved) if last else wide, axis=resolved)
+    positions = xp.asarray(x.shape[resolved] - 1 - positions if last else positions, dtype=np.int64)
+    return xp.expand_dims(positions, resolved) if keepdims else positions
 
 
 @kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))
@@ -175,22 +186,59 @@ def top_k(
 
     Without `sorted` any order is allowed; the result is sorted, too.
     """
-    resolved = normalize_axis(axis, x.ndim)
-    wide = widen(x)
-    if largest:
-        # A stable sort of the reversed axis, read backwards, keeps the lower position first among equals.
-        reversed_order = xp.argsort(xp.flip(wide, axis=resolved), axis=resolved, stable=True)
-        order = x.shape[resolved] - 1 - xp.flip(reversed_order, axis=resolved)
-    else:
-        order = xp.argsort(wide, axis=resolved, stable=True)
-    first = xp.asarray(order[(*(slice(None),) * resolved, slice(0, integers_of(k)[0]))], dtype=np.int64)
-    return xp.take_along_axis(x, first, axis=resolved), first
+    return _sort_top(xp, x, integers_of(k)[0], axis, largest)
 
 
 @kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2)
 def top_k_by_attribute(xp: Namespace, x: Array, *, axis: int = -1, k: int) -> tuple[Array, Array]:
     """Returns the k largest elements along the axis, and their positions."""
-    return top_k(xp, x, k, axis=axis)
+    return _sort_top(xp, x, k, axis, 1)
+
+
+def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple[Array, Array]:
+    resolved = normalize_axis(axis, x.ndim)
+    wide = widen(x)
+    if xp is np and 0 < 8 * k <= x.shape[resolved] and x.size >= 2000:  # below, a sort costs less than the calls
+        order = np.moveaxis(_select_top(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
+    else:
+        order = xp.asarray(_order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
+    return xp.take_along_axis(x, order, axis=resolved), order
+
+
+def _order_stably(xp: Namespace, x: Array, axis: int, largest: int) -> Array:
+    """Returns the positions along the axis in the order of their elements; the lower position comes first among equals."""
+    if xp is np and x.dtype in (np.float32, np.int32) and x.size >= 500 and x.shape[axis] < 2**32:
+        # Sorts whole numbers, which NumPy does by vectors: the order above, NaN the largest and -0.0 as 0.0, and the position below.
+        order = (x + x.dtype.type(0)).view(np.int32).astype(np.int64)
+        if x.dtype == np.float32:
+            order = np.where(np.isnan(x), 0x7FFFFFFF, np.where(order < 0, -(order & 0x7FFFFFFF), order))
+        positions = np.arange(x.shape[axis]).reshape((-1, *(1,) * (x.ndim - axis - 1)))
+        return np.sort((-1 - order if largest else order) * 2**32 + positions, axis=axis) & (2**32 - 1)
+    if not largest:
+        return xp.argsort(x, axis=axis, stable=True)
+    # A stable sort of the reversed axis, read backwards, keeps the lower position first among equals.
+    order = xp.argsort(xp.flip(x, axis=axis), axis=axis, stable=True)
+    return x.shape[axis] - 1 - xp.flip(order, axis=axis)
+
+
+def _select_top(x: Array, k: int, largest: int) -> Array:
+    """Returns the positions of the k largest (or smallest) elements of the last axis in order, like `_order_stably`.
+
+    Only the k selected elements of a row are sorted. A row is sorted whole if more than k elements reach its k-th one: a tie at the limit,
+    or a limit that is NaN. NaN is the largest element of all.
+    """
+    size = x.shape[-1]
+    rows = x.reshape(-1, size)
+    place = size - k if largest else k - 1
+    limits = np.partition(rows, place, axis=1)[:, place : place + 1]
+    selected = ~(rows < limits) if largest else rows <= limits
+    tied = np.count_nonzero(selected, axis=1) != k
+    selected[tied] = np.arange(size) < k  # any k elements: the order of these rows is replaced below
+    positions = (np.flatnonzero(selected) % size).reshape(-1, k)
+    order = np.take_along_axis(positions, _order_stably(np, np.take_along_axis(rows, positions, axis=1), 1, largest), axis=1)
+    if np.any(tied):
+        order[tied] = _order_stably(np, rows[tied], 1, largest)[:, :k]
+    return order.astype(np.int64, copy=False).reshape(*x.shape[:-1], k)
 
 
 @kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL | COMPLEX)
@@ -215,16 +263,16 @@ def unique(
 
     In ascending order, or in order of first appearance if sorted is 0.
     """
-    first, inverse, counts = _find_unique(widen(x), axis, by_value=bool(sorted))
+    wide = widen(x)
+    _, first, inverse, counts = np.unique(wide, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    inverse = inverse.reshape(-1)
+    if not sorted:
+        order = np.argsort(first, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        first, inverse, counts = first[order], rank[inverse], counts[order]
     values = np.take(x.reshape(-1) if axis is None else x, first, axis=0 if axis is None else axis)
-    return values, first, inverse, counts
-
-
-def _find_unique(x: Array, axis: int | None, *, by_value: bool) -> tuple[Array, ...]:
-    """Returns for the distinct slices, by value or by first appearance: first positions, inverse positions, and counts."""
-    _, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
-    order = np.arange(len(first)) if by_value else np.argsort(first, kind="stable")
-    return tuple(np.asarray(part, np.int64) for part in (first[order], np.argsort(order)[inverse.reshape(-1)], counts[order]))
+    return (values, *(np.asarray(part, dtype=np.int64) for part in (first, inverse, counts)))
 
 
 @microsoft_kernel("ExpandDims", dtypes=(ANY, INT32), host=(1,))
@@ -299,14 +347,17 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
     """Returns x with a border."""
     filler = None if value is None else value.reshape(())
-    return pad(xp, x, pads, filler, mode=mode)
+    return pad_all(xp, x, pads.reshape(-1), filler, mode=mode)
 
 
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns the values in order of first appearance, the index of each element's value, and the count of each value."""
-    first, inverse, counts = _find_unique(x, None, by_value=False)
-    return x.reshape(-1)[first], inverse.reshape(x.shape), counts
+    values, first, places, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    return values[order], ranks[places.reshape(x.shape)].astype(np.int64), counts[order].astype(np.int64)
 
 
 @microsoft_kernel("DynamicTimeWarping", dtypes=FLOAT32, runs_on_host=True)
@@ -375,6 +426,16 @@ def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, 
     if lower > height or outer > width or lower <= top or outer <= left:
         raise ValueError(f"a crop to rows {top} to {lower} and columns {left} to {outer} leaves an image of {height} x {width}")
     return x[:, :, top:lower, left:outer]
+
+
+@kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3))
+def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
+    """Returns a slice; bounds beyond an axis are taken to its end."""
+    picked = [slice(None)] * x.ndim
+    places = range(len(starts)) if axes is None else integers_of(axes)
+    for axis, start, end in zip(places, integers_of(starts), integers_of(ends), strict=True):
+        picked[normalize_axis(axis, x.ndim)] = slice(start, end)
+    return x[tuple(picked)]
 
 
 @kernel("MemcpyFromHost", since=(0,), dtypes=ANY)

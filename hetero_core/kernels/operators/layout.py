@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -28,23 +27,26 @@ def identity(xp: Namespace, x: Array) -> Array:
 @kernel("Reshape", since=(5, 13, 14, 19, *_NEW), dtypes=(ANY, INT64), host=(1,), choices={"allowzero": (0, 1)})
 def reshape(xp: Namespace, x: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """Returns x in a shape in which 0 keeps a size unless allowzero, and -1 takes the rest."""
-    target = integers_of(shape)
-    copied = [axis for axis, size in enumerate(target) if size == 0 and not allowzero]
-    sizes = [x.shape[axis] if axis in copied else size for axis, size in enumerate(target)]
-    if -1 in sizes and 0 in sizes:
-        if allowzero:
-            raise ValueError(f"shape {list(target)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
-        # NumPy cannot infer a size beside an empty axis. An axis that is copied leaves the others' elements, so that a batch of 0 has the
-        # sizes of any other batch.
-        rest = prod(size for axis, size in enumerate(x.shape) if axis not in copied)
-        sizes[sizes.index(-1)] = rest // prod(size for axis, size in enumerate(target) if axis not in copied and size != -1)
-    return x.reshape(tuple(sizes))
+    return _reshape(x, integers_of(shape), keeps_zero=bool(allowzero))
 
 
 @kernel("Reshape", since=(1,), dtypes=ANY)
 def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Sizes) -> Array:
     """Returns x in the shape of the attribute."""
-    return reshape(xp, x, shape)
+    return _reshape(x, shape, keeps_zero=False)
+
+
+def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
+    copied = [axis for axis, size in enumerate(shape) if size == 0 and not keeps_zero]
+    sizes = [x.shape[axis] if axis in copied else size for axis, size in enumerate(shape)]
+    if -1 in sizes and 0 in sizes:
+        if keeps_zero:
+            raise ValueError(f"shape {list(shape)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
+        # NumPy cannot infer a size beside an empty axis. An axis that is copied leaves the others' elements, so that a batch of 0 has the
+        # sizes of any other batch.
+        rest = prod(size for axis, size in enumerate(x.shape) if axis not in copied)
+        sizes[sizes.index(-1)] = rest // prod(size for axis, size in enumerate(shape) if axis not in copied and size != -1)
+    return x.reshape(tuple(sizes))
 
 
 @kernel("Flatten", since=(1, 9, 11, 13, *_NEW), dtypes=ANY)
@@ -63,35 +65,38 @@ def transpose(xp: Namespace, x: Array, *, perm: Sizes | None = None) -> Array:
 @kernel("Squeeze", since=(13, *_NEW), dtypes=(ANY, INT64), host=(1,))
 def squeeze(xp: Namespace, x: Array, axes: Array | None = None) -> Array:
     """Returns x without the axes, or without every axis of size 1."""
-    ones = {axis for axis, size in enumerate(x.shape) if size == 1}
-    dropped = ones if axes is None else set(normalize_axes(integers_of(axes), x.ndim))
-    for axis in sorted(dropped - ones):
-        raise ValueError(f"axis {axis} has size {x.shape[axis]}, which cannot be squeezed")
-    return x.reshape(tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
+    return _squeeze(x, None if axes is None else integers_of(axes))
 
 
 @kernel("Squeeze", since=(1, 11), dtypes=ANY)
 def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes | None = None) -> Array:
     """Returns x without the axes, or without every axis of size 1."""
-    return squeeze(xp, x, axes)
+    return _squeeze(x, axes)
+
+
+def _squeeze(x: Array, axes: Sizes | None) -> Array:
+    dropped = {axis for axis, size in enumerate(x.shape) if size == 1} if axes is None else set(normalize_axes(axes, x.ndim))
+    wrong = [axis for axis in sorted(dropped) if x.shape[axis] != 1]
+    if wrong:
+        raise ValueError(f"axis {wrong[0]} has size {x.shape[wrong[0]]}, which cannot be squeezed")
+    return x.reshape(tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
 
 
 @kernel("Unsqueeze", since=(13, *_NEW), dtypes=(ANY, INT64), host=(1,))
 def unsqueeze(xp: Namespace, x: Array, axes: Array) -> Array:
     """Returns x with new axes of size 1, which the axes name in the result."""
-    added = integers_of(axes)
-    rank = x.ndim + len(added)
-    places = set(normalize_axes(added, rank))
-    if len(places) != len(added):
-        raise ValueError(f"axes {added} name one axis twice")
-    sizes = iter(x.shape)
-    return x.reshape(tuple(1 if axis in places else next(sizes) for axis in range(rank)))
+    return unsqueeze_by_attribute(xp, x, axes=integers_of(axes))
 
 
 @kernel("Unsqueeze", since=(1, 11), dtypes=ANY)
 def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
     """Returns x with new axes of size 1, which the axes name in the result."""
-    return unsqueeze(xp, x, axes)
+    rank = x.ndim + len(axes)
+    added = normalize_axes(axes, rank)
+    if len(set(added)) != len(added):
+        raise ValueError(f"axes {axes} name one axis twice")
+    sizes = iter(x.shape)
+    return x.reshape(tuple(1 if axis in added else next(sizes) for axis in range(rank)))
 
 
 @kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,))
@@ -123,24 +128,41 @@ def concat(xp: Namespace, *inputs: Array, axis: int) -> Array:
 @kernel("Concat", since=(1,), dtypes=ANY)
 def concat_first(xp: Namespace, *inputs: Array, axis: int = 1) -> Array:
     """Returns the result of Concat; the axis has a default."""
-    return concat(xp, *inputs, axis=axis)
+    return xp.concatenate(inputs, axis=axis)
 
 
 @kernel("Split", since=(18,), dtypes=(ANY, INT64), host=(1,), outputs=None)
-def split_axis(
+def split(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or num_outputs parts of which the last may be smaller."""
-    ahead = (slice(None),) * normalize_axis(axis, x.ndim)
-    length = x.shape[len(ahead)]
-    parts = integers_of(sizes)
-    if sizes is None:
-        count = output_count if num_outputs is None else num_outputs
-        part = -(-length // count)
-        parts = tuple(max(min(part, length - part * index), 0) for index in range(count))
-    if sum(parts) != length:
-        raise ValueError(f"parts of {parts} do not make up an axis of {length}")
-    return tuple(x[(*ahead, slice(end - size, end))] for size, end in zip(parts, accumulate(parts), strict=True))
+    if sizes is not None:
+        return _split(x, integers_of(sizes), axis)
+    count = output_count if num_outputs is None else num_outputs
+    length = x.shape[normalize_axis(axis, x.ndim)]
+    part = -(-length // count)
+    return _split(x, tuple(max(min(part, length - part * index), 0) for index in range(count)), axis)
+
+
+@kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None)
+def split_equally(
+    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
+) -> tuple[Array, ...]:
+    """Returns parts of the given sizes, or equal parts for all outputs."""
+    return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
+
+
+@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
+def split_by_attribute(
+    xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
+) -> tuple[Array, ...]:
+    """Returns parts of the given sizes, or equal parts for all outputs."""
+    if split:
+        return _split(x, split, axis)
+    length = x.shape[normalize_axis(axis, x.ndim)]
+    if length % output_count:
+        raise ValueError(f"an axis of {length} cannot be split into {output_count} equal parts")
+    return _split(x, (length // output_count,) * output_count, axis)
 
 
 def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
@@ -151,15 +173,22 @@ def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) ->
 
 
 @kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, refuse=_refuse_two_splits)
-@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
-@kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None, without=("split",))
-def split_equally(
+def split_by_either(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the sizes, of the attribute or the input, or equal parts for all outputs; axis is 0 by default in version 1, too."""
-    length = x.shape[normalize_axis(axis, x.ndim)]
-    parts = split or integers_of(sizes) or (length // output_count,) * output_count
-    return split_axis(xp, x, parts, axis=axis)
+    """Returns parts of the sizes, of the attribute or the input, or equal parts for all outputs; axis is 0 by default, as in version 2."""
+    return split_by_attribute(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
+
+
+def _split(x: Array, sizes: Sizes, axis: int) -> tuple[Array, ...]:
+    ahead = (slice(None),) * normalize_axis(axis, x.ndim)
+    if sum(sizes) != x.shape[len(ahead)]:
+        raise ValueError(f"parts of {sizes} do not make up an axis of {x.shape[len(ahead)]}")
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(x[(*ahead, slice(begin, begin + size))])
+        begin += size
+    return tuple(parts)
 
 
 @kernel("DepthToSpace", since=(1, 11, 13, 28), dtypes=ANY, choices={"mode": ("DCR", "CRD")})
@@ -224,28 +253,41 @@ def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
 
 
-@kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX), host=(1, 2, 3))
 @kernel("Slice", since=(10, 11, 13), dtypes=(ANY, INDEX), host=(1, 2, 3, 4))
 def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
     """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back."""
     begins, stops = integers_of(starts), integers_of(ends)
-    named = range(len(begins)) if axes is None else integers_of(axes)
+    resolved = tuple(range(len(begins))) if axes is None else integers_of(axes)
     strides = (1,) * len(begins) if steps is None else integers_of(steps)
-    picked = [slice(None)] * x.ndim
-    for begin, stop, axis, stride in zip(begins, stops, named, strides, strict=True):
-        picked[normalize_axis(axis, x.ndim)] = clamp(begin, stop, stride, x.shape[axis])
-    return x[tuple(picked)]
+    return _slice(x, begins, stops, resolved, strides)
 
 
 @kernel("Slice", since=(1,), dtypes=ANY)
-def slice_by_attributes(xp: Namespace, x: Array, *, axes: Sizes | None = None, ends: Sizes, starts: Sizes) -> Array:
+def slice_by_attributes(
+    xp: Namespace, x: Array, *, axes: tuple[int, ...] | None = None, ends: tuple[int, ...], starts: tuple[int, ...]
+) -> Array:
     """Returns x[start:end] along the axes."""
-    return slice_(xp, x, starts, ends, axes)
+    return _slice(x, starts, ends, tuple(range(len(starts))) if axes is None else axes, (1,) * len(starts))
+
+
+def _slice(x: Array, begins: tuple[int, ...], stops: tuple[int, ...], axes: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    picked = [slice(None)] * x.ndim
+    for begin, stop, axis, stride in zip(begins, stops, axes, strides, strict=True):
+        resolved = normalize_axis(axis, x.ndim)
+        picked[resolved] = clamp(begin, stop, stride, x.shape[resolved])
+    return x[tuple(picked)]
 
 
 def clamp(begin: int, stop: int, stride: int, size: int) -> slice:
-    """Returns Python's slice of ONNX's bounds; walking back, a begin before the axis is its first element."""
-    return slice(max(begin, -size) if stride < 0 else begin, stop, stride)
+    """Returns Python's slice of ONNX's bounds: negative bounds count from the end once, then both are clamped to the axis."""
+    if stride == 0:
+        raise ValueError("a step of a slice is 0")
+    begin, stop = (bound + size if bound < 0 else bound for bound in (begin, stop))
+    if stride > 0:
+        return slice(min(max(begin, 0), size), min(max(stop, 0), size), stride)
+    begin, stop = min(max(begin, 0), size - 1), min(max(stop, -1), size - 1)
+    # Python would read a stop of -1 as the last element.
+    return slice(begin, None if stop < 0 else stop, stride)
 
 
 @kernel("Compress", since=(9, 11, 28), dtypes=(ANY, BOOL), host=(1,))
@@ -266,6 +308,8 @@ def reverse_sequence(xp: Namespace, x: Array, sequence_lens: Array, *, batch_axi
     return y
 
 
+_TRIANGLE_ROWS = 64
+"""Rows of a triangle that are copied together."""
 _TRIANGLES = BOOL | INT64 | {"float32", "float64"}
 
 
@@ -273,74 +317,106 @@ _TRIANGLES = BOOL | INT64 | {"float32", "float64"}
 @kernel("Trilu", since=(14,), dtypes=(ANY, INT64), host=(1,), choices={"upper": (0, 1)})
 def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     """Returns the upper or lower triangle of the last two axes, k diagonals off; the rest is 0."""
-    return (xp.triu if upper else xp.tril)(x, 0 if k is None else integers_of(k)[0])
+    offset = 0 if k is None else integers_of(k)[0]
+    rows, columns = x.shape[-2:]
+    y = xp.zeros_like(x)
+    for first in range(0, rows, _TRIANGLE_ROWS):
+        last = min(first + _TRIANGLE_ROWS, rows)
+        # The columns of which some rows of the block keep elements and some do not; all rows keep those on the other side.
+        begin, end = (min(max(edge + offset, 0), columns) for edge in ((first, last - 1) if upper else (first + 1, last)))
+        block, band = (..., slice(first, last)), (..., slice(first, last), slice(begin, end))
+        whole = (*block, slice(end, columns) if upper else slice(0, begin))
+        distance = xp.arange(begin, end).reshape((1, -1)) - xp.arange(first, last).reshape((-1, 1))
+        mask = distance >= offset if upper else distance <= offset
+        y = assign(assign(y, whole, x[whole]), band, xp.where(mask, x[band], y[band]))
+    return y
 
 
 @kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_sum(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
     """Returns running sums along the axis; exclusive sums leave their own element out."""
-    return _accumulate(xp, xp.cumsum, x, integers_of(axis)[0], exclusive, reverse, 0)
+    wide = widen(x)
+    return _accumulate(xp, xp.cumsum, x, wide, integers_of(axis)[0], exclusive, reverse, 0)
 
 
 @kernel("CumProd", since=(26,), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_product(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
     """Returns running products along the axis; exclusive sums leave their own element out."""
-    return _accumulate(xp, xp.cumprod, x, integers_of(axis)[0], exclusive, reverse, 1)
+    wide = widen(x)
+    return _accumulate(xp, xp.cumprod, x, wide, integers_of(axis)[0], exclusive, reverse, 1)
 
 
-def _accumulate(xp: Namespace, function: Array, x: Array, axis: int, exclusive: int, reverse: int, neutral: int) -> Array:
-    wide = xp.flip(widen(x), axis=axis) if reverse else widen(x)
-    totals = function(wide, axis=axis, dtype=wide.dtype)
+def _accumulate(
+    xp: Namespace, accumulate: Array, x: Array, wide: Array, axis: int, exclusive: int, reverse: int, neutral: int
+) -> Array:
+    ahead = (slice(None),) * normalize_axis(axis, x.ndim)
+    backward = (*ahead, slice(None, None, -1))
+    totals = wide[backward] if reverse else wide
+    totals = accumulate(totals, axis=axis, dtype=wide.dtype)
     if exclusive:
-        ahead = (slice(None),) * normalize_axis(axis, x.ndim)
         first = xp.full_like(totals[(*ahead, slice(0, 1))], neutral)
         totals = xp.concatenate([first, totals[(*ahead, slice(0, -1))]], axis=axis)
-    return narrow(xp.flip(totals, axis=axis) if reverse else totals, x.dtype)
+    return narrow(totals[backward] if reverse else totals, x.dtype)
 
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 """ONNX has `wrap` since version 19; PyTorch exports it in version 18, and ONNX Runtime runs it in every version."""
+Pads = tuple[int, ...]
 
 
-@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES})
 @kernel("Pad", since=(18, 19, 21, 23, 24, 25), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
 def pad(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
     """Returns x with a border on the axes; negative pads cut."""
-    flat = integers_of(pads)
-    named = tuple(range(x.ndim)) if axes is None else normalize_axes(integers_of(axes), x.ndim)
-    if len(flat) != 2 * len(named):
-        raise ValueError(f"{len(flat)} pads are given for {len(named)} axes")
-    pad_of_axis = dict(zip(named, zip(flat[: len(named)], flat[len(named) :], strict=True), strict=True))
-    cuts, grown = [], []
-    for axis, size in enumerate(x.shape):
-        begin, end = pad_of_axis.get(axis, (0, 0))
-        if size + begin + end < 0:
-            raise ValueError(f"pads {list(flat)} take away more than there is of a tensor of shape {tuple(x.shape)}")
-        # Cutting comes first: removed elements are not mirrored or repeated. A cut beyond the elements goes on in the other border.
-        cuts.append(slice(max(-begin, 0), max(size + min(end, 0), 0)))
-        grown.append((max(begin + min(size + end, 0), 0), max(end + min(size + begin, 0), 0)))
-    y = x[tuple(cuts)]
+    return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
+
+
+@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES})
+def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, *, mode: str = "constant") -> Array:
+    """Returns x with a border on every axis; negative pads cut."""
+    return _pad(xp, x, _spread_pads(integers_of(pads), None, x.ndim), constant_value, mode)
+
+
+@kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
+def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Pads, value: float = 0.0) -> Array:
+    """Returns x with a border on every axis; negative pads cut."""
+    return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
+
+
+@kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
+def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
+    """Returns the result of Pad-2; the attribute is named `paddings`."""
+    return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
+
+
+def _spread_pads(pads: Pads, axes: Array | None, rank: int) -> list[tuple[int, int]]:
+    """Returns (begin, end) for every axis."""
+    named = tuple(range(rank)) if axes is None else normalize_axes(integers_of(axes), rank)
+    if len(pads) != 2 * len(named):
+        raise ValueError(f"{len(pads)} pads are given for {len(named)} axes")
+    spread = [(0, 0)] * rank
+    for index, axis in enumerate(named):
+        spread[axis] = (pads[index], pads[index + len(named)])
+    return spread
+
+
+def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None, mode: str) -> Array:
+    if any(size + begin + end < 0 for size, (begin, end) in zip(x.shape, pads, strict=True)):
+        raise ValueError(f"pads {pads} take away more than there is of a tensor of shape {tuple(x.shape)}")
+    # Cutting comes first: removed elements are not mirrored or repeated. A cut beyond the elements goes on in the other border.
+    y = x[tuple(slice(max(-begin, 0), max(size + min(end, 0), 0)) for size, (begin, end) in zip(x.shape, pads, strict=True))]
+    grown = [
+        (max(begin + min(size + end, 0), 0), max(end + min(size + begin, 0), 0))
+        for size, (begin, end) in zip(x.shape, pads, strict=True)
+    ]
     if mode == "constant":
-        return _surround(xp, y, grown, constant_value)
+        return _surround(xp, y, grown, value)
     for axis, (begin, end) in enumerate(grown):
         if begin or end:
             sources = find_sources(y.shape[axis], begin, end, mode)
             y = xp.take(y, xp.asarray(sources, dtype=np.int64), axis=axis)
     return y
-
-
-@kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Sizes, value: float = 0.0) -> Array:
-    """Returns x with a border on every axis; negative pads cut."""
-    return pad(xp, x, pads, xp.full((), value, dtype=x.dtype), mode=mode)
-
-
-@kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Sizes, value: float = 0.0) -> Array:
-    """Returns the result of Pad-2; the attribute is named `paddings`."""
-    return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
 
 
 def _surround(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None) -> Array:
@@ -370,12 +446,14 @@ def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
 @kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
 def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> Array:
     """Returns the center of x in the wanted sizes, cut or surrounded by zeros."""
-    named = tuple(range(x.ndim)) if axes is None else axes
-    missing = [size - x.shape[axis] for axis, size in zip(named, integers_of(shape), strict=True)]
-    # Both halves of a crop and of a pad begin with the smaller half.
-    begins = [count // 2 if count >= 0 else -(-count // 2) for count in missing]
-    ends = [count - begin for count, begin in zip(missing, begins, strict=True)]
-    return pad(xp, x, (*begins, *ends), None, named)
+    named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
+    pads = [(0, 0)] * x.ndim
+    for axis, size in zip(named, integers_of(shape), strict=True):
+        missing = size - x.shape[axis]
+        # Both halves of a crop and of a pad begin with the smaller half.
+        begin = missing // 2 if missing >= 0 else -((-missing) // 2)
+        pads[axis] = (begin, missing - begin)
+    return _pad(xp, x, pads, None, "constant")
 
 
 _NUMBERS_OF_RANGE = frozenset({"float32", "float64", "int16", "int32", "int64"})
@@ -499,7 +577,11 @@ def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, ax
         sizes = [min(size, length - begin) for begin in range(0, length, size)]
     else:
         sizes = list(integers_of(split))
-    return list(split_axis(xp, x, sizes, axis=axis))
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(x[(*ahead, slice(begin, begin + size))])
+        begin += size
+    return parts
 
 
 @kernel("Optional", since=(15, 28), dtypes=ANY)

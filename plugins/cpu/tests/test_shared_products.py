@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from hetero_cpu.run.blas import ProductTeam
 
 from hetero_core import Core
+from hetero_core.kernels.operators import convolution, elementwise
+from hetero_core.kernels.precision import share_with
 
 SHAPES = [
     ((300, 200), (200, 300)),
@@ -115,6 +118,34 @@ def test_error_of_a_piece_is_raised_by_the_caller() -> None:
     a, b = draw(300, 300).astype(np.float32), draw(301, 300).astype(np.float32)
     with pytest.raises(ValueError, match="mismatch"):
         ProductTeam(2).multiply(a, b)
+
+
+@pytest.mark.parametrize(("outputs", "group", "stride"), [(2, 1, 1), (8, 8, 1), (8, 8, 2), (16, 1, 1), (16, 1, 2)])
+def test_shared_blocks_of_a_convolution_are_exact(monkeypatch: pytest.MonkeyPatch, outputs: int, group: int, stride: int) -> None:
+    """By products that are added, by shifted rows and by columns, in blocks of a few rows or groups."""
+    for name in ("_COLUMN_BYTES", "_NEAR_COLUMN_BYTES"):
+        monkeypatch.setattr(convolution, name, 1 << 14)
+    x, w = draw(2, 8, 40, 30).astype(np.float32), draw(outputs, 8 // group, 3, 3).astype(np.float32)
+    run = partial(convolution.conv, np, x, w, group=group, strides=(stride, stride), pads=(1, 2, 0, 1))
+    alone = run()
+    team = ProductTeam(3)
+    with share_with(team):
+        for _ in range(5):
+            np.testing.assert_array_equal(run(), alone)
+    assert team._helpers is not None
+    team.close()
+    with share_with(team):
+        np.testing.assert_array_equal(run(), alone)
+
+
+def test_shared_blocks_of_a_long_formula_are_exact() -> None:
+    x = draw(300, 700).astype(np.float32)
+    alone, team = elementwise.gelu(np, x), ProductTeam(3)
+    with share_with(team):
+        for _ in range(5):
+            np.testing.assert_array_equal(elementwise.gelu(np, x), alone)
+    assert team._helpers is not None
+    team.close()
 
 
 @pytest.mark.parametrize("node", ["MatMul(x, w)", "Gemm(x, w)", "MatMul(x, x)", "Einsum<equation='ij,jk->ik'>(x, w)"])

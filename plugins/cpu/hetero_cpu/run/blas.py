@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
@@ -159,6 +159,13 @@ class ProductTeam:
             return np.matmul(a, b, out)
         self._share(deque(_cut_product(a, b, out, count)))
         return out
+
+    def compute_all(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Calls functions that write different memory; each has a single thread, whichever thread takes it."""
+        from hetero_core.kernels.precision import share_with  # the toolkit
+
+        with share_with(None):
+            self._share(deque(calls))
 
     def close(self) -> None:
         """Ends the helpers and waits for them; later products are computed by their callers alone."""
