@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from time import monotonic, sleep
@@ -113,6 +113,7 @@ class Plans:
     def add(self, plan: PlanInUse) -> None:
         """Adds a plan; the oldest one goes if there are too many."""
         plan.appended, plan.needs_check = self.appended, self._verifies
+        plan.calls_blas |= self._verifies
         self.count += 1
         self.plans.append(plan)
         del self.plans[:-MOST_PLANS]
@@ -152,27 +153,14 @@ class CpuExecutable(Executable):
         self._product_team = ProductTeam(workers, streams) if needs_limit() else None
         self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
         self.transformed, self._even_rows = (network, None) if keeps_groups or kernels == NUMPY else assume_even_rows(network)
+        self._extensions = dict(extensions)
+        own = partial(CpuExecutable, extensions=self._extensions, kernels=kernels, workers=workers, streams=streams)
         # For runs whose rows are not equally long.
-        self._open_uneven = partial(
-            CpuExecutable,
-            network,
-            extensions,
-            kernels=kernels,
-            workers=workers,
-            streams=streams,
-            verifies=verifies,
-            is_once=is_once,
-            keeps_groups=True,
-        )
+        self._open_uneven = partial(own, network, verifies=verifies, is_once=is_once, keeps_groups=True)
         self._uneven: CpuExecutable | None = None
         self._bodies: list[CpuExecutable] = []
         # A weight that is held once has no second form in a body.
-        self._open_body = (
-            None
-            if is_once
-            else partial(_open_body, self._bodies, extensions=extensions, kernels=kernels, workers=workers, streams=streams)
-        )
-        self._extensions = dict(extensions)
+        self._open_body = None if is_once else partial(_open_body, self._bodies, partial(own, is_body=True))
         self._verifier = Verifier(network)
         signature = read_static_signature(self.inputs)
         self._is_static = signature is not None
@@ -206,8 +194,11 @@ class CpuExecutable(Executable):
             return self._find_uneven().run(inputs, context)
         if found is None and self._kernels != NUMPY and not self._verifier.has_refuted:
             found = self._found.get(signature) or self._find_plan(signature)
+        if found is not None and (self._verifier.has_refuted or found[0].is_refuted):
+            # If one plan is wrong, all may be.
+            found = None
         try:
-            if self._product_team is None or (context.limits is None and not (found is None or found[0].may_call_blas)):
+            if self._product_team is None or (context.limits is None and not (found is None or found[0].calls_blas)):
                 return self._run_plan(found, inputs, context)
             with share_products(self._product_team):
                 return self._run_plan(found, inputs, context)
@@ -234,11 +225,9 @@ class CpuExecutable(Executable):
 
     def _run_plan(self, found: FoundPlan | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
-        if found is None:
+        if found is None or not (context.limits is None or _has_room(found, context.limits)):
             return self._run_frugally(inputs, context)
         plan, products = found
-        if plan.is_refuted or not (context.limits is None or _has_room(found, context.limits)):
-            return self._run_frugally(inputs, context)
         try:
             if plan.needs_check:
                 return self._run_twice(found, inputs, context)
@@ -253,14 +242,7 @@ class CpuExecutable(Executable):
     def _run_twice(self, found: FoundPlan, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Verifies a plan with a run; if the answers differ, the network goes on node by node."""
         program, (plan, products) = self._open_program(), found
-        try:
-            outputs = self._verifier.run(inputs, context, lambda: plan.run(products, inputs, context, self._teams), program)
-        finally:
-            if self._verifier.has_refuted:
-                # If a plan is wrong, all may be.
-                with self._lock:
-                    for other in self._plans.plans:
-                        other.is_refuted = True
+        outputs = self._verifier.run(inputs, context, lambda: plan.run(products, inputs, context, self._teams), program)
         plan.needs_check = False
         if self._is_static and not self._verifier.has_refuted:
             self._program = None
@@ -415,7 +397,6 @@ class CpuExecutable(Executable):
             earlier = self._plans.find(signature)
             if earlier is not None:
                 return earlier
-            plan.is_refuted |= self._verifier.has_refuted
             self._plans.add(plan)
             self._program = None
             # The oldest plan may be gone.
@@ -469,7 +450,8 @@ class CpuExecutable(Executable):
         def count_constants() -> int:
             from hetero_cpu.plan.plan import count_constant_bytes  # a network without a plan does not need it
 
-            return count_constant_bytes(self._list_plans(), self._list_toolkit_constants())
+            programs = [program for own in self._list_executables() if (program := own._program) is not None]
+            return count_constant_bytes(self._list_plans(), [value for program in programs for value in program.values])
 
         return {
             "CPU_PLANS": lambda: (sum(own._plans.count for own in self._list_executables()), MOST_PLANS),
@@ -486,16 +468,6 @@ class CpuExecutable(Executable):
             "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
-
-    def _list_toolkit_constants(self) -> list[Any]:
-        programs = [own._program for own in self._list_executables()]
-        return [
-            value
-            for program in programs
-            if program is not None
-            for value in program.values
-            if hasattr(value, "__array_interface__")
-        ]
 
     def _list_plans(self) -> list[ExecutionPlan]:
         return [plan.plan for own in self._list_executables() for plan in own._plans.plans.copy()]
@@ -519,7 +491,7 @@ class CpuExecutable(Executable):
         """The steps of the newest plan; before the first run of a network with open sizes all its nodes."""
         network = self.transformed
         plan = next(reversed(self._plans.plans.copy()), None)
-        if plan is None or plan.is_refuted:
+        if plan is None or plan.is_refuted or self._verifier.has_refuted:
             from hetero_cpu.plan.passes import name_nodes
 
             return list_nodes(name_nodes(network), network.types, kernel="toolkit")
@@ -537,11 +509,11 @@ class CpuExecutable(Executable):
             own.close()
 
 
-def _open_body(bodies: list[CpuExecutable], network: Network, **options: Any) -> CpuExecutable:
+def _open_body(bodies: list[CpuExecutable], open_network: Callable[[Network], CpuExecutable], network: Network) -> CpuExecutable:
     """Returns the executable of a body that is written as a network, and adds it to `bodies`."""
     from hetero_cpu.plan.passes import transform_network  # few networks have bodies that run often
 
-    bodies.append(CpuExecutable(transform_network(network), is_body=True, **options))
+    bodies.append(open_network(transform_network(network)))
     return bodies[-1]
 
 
