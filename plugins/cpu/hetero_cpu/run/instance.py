@@ -473,8 +473,5 @@ def _open_program(plan: OpenPlan) -> NativeProgram:
     """Returns the program of a plan with the numbers that are the same for all sizes."""
     from hetero_cpu.machine.program import NativeProgram  # LLVM
 
-    program = NativeProgram(plan.calls, is_open=True)
-    constants = plan.table.constants
-    program.numbers[:] = constants[: plan.number_count]
-    program.set_chunks(np.arange(plan.call_count), constants[plan.number_count : plan.number_count + plan.call_count])
-    return program
+    numbers, chunks = np.split(plan.table.constants[: plan.number_count + plan.call_count], [plan.number_count])
+    return NativeProgram(plan.calls, numbers.copy(), chunks)
