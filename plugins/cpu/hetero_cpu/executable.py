@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from time import monotonic, sleep
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, RunContext, is_candidate
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
-from hetero_core.network.types import ValueSpec, ValueType
+from hetero_core.network.types import ValueType
 from hetero_cpu.machine.availability import AUTO, NUMPY
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products
@@ -39,7 +39,6 @@ from hetero_cpu.symbols.sizes import value_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
-    from hetero_core.limits import RunLimits
     from hetero_core.network.graph import Network
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.plan.plan import ExecutionPlan
@@ -76,48 +75,6 @@ FoundPlan = tuple["PlanInUse", "Products"]
 """A plan, and the products of atoms of its class for a set of sizes."""
 
 
-class Plans:
-    """The plans of one network, the newest last. Used under the lock of the network."""
-
-    __slots__ = ("_inputs", "_verifies", "appended", "count", "failures", "plans")
-
-    def __init__(self, inputs: tuple[ValueSpec, ...], *, verifies: bool) -> None:
-        self.plans: list[PlanInUse] = []
-        self.count = 0
-        """The number of plans that were made or read."""
-        self.failures = 0
-        """The number of classes that could not be made."""
-        self.appended: frozenset[str] = frozenset()
-        """Outputs that only the next run reads, to which a run may append in place."""
-        self._inputs, self._verifies = inputs, verifies
-
-    def find(self, signature: Signature) -> FoundPlan | None:
-        """Returns the newest plan for input shapes."""
-        for plan in reversed(self.plans):
-            if (products := plan.opened.match(signature)) is not None:
-                return plan, products
-        return None
-
-    def needs_class(self, signature: Signature) -> bool:
-        """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
-        if self.failures >= _MOST_FAILURES and all(plan.opened.sizes.is_single for plan in self.plans):
-            return False
-        return any(
-            size > 1 and not isinstance(dimension, int)
-            for spec, sizes in zip(self._inputs, signature, strict=True)
-            if sizes is not None
-            # A declared rank is a hint.
-            for size, dimension in zip(sizes, spec.shape or (None,) * len(sizes), strict=False)
-        )
-
-    def add(self, plan: PlanInUse) -> None:
-        """Adds a plan; the oldest one goes if there are too many."""
-        plan.appended, plan.needs_check = self.appended, self._verifies
-        self.count += 1
-        self.plans.append(plan)
-        del self.plans[:-MOST_PLANS]
-
-
 class CpuExecutable(Executable):
     """Safe for threads. Results are the caller's own."""
 
@@ -152,27 +109,14 @@ class CpuExecutable(Executable):
         self._product_team = ProductTeam(workers, streams) if needs_limit() else None
         self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
         self.transformed, self._even_rows = (network, None) if keeps_groups or kernels == NUMPY else assume_even_rows(network)
+        self._extensions = dict(extensions)
+        own = partial(CpuExecutable, extensions=self._extensions, kernels=kernels, workers=workers, streams=streams)
         # For runs whose rows are not equally long.
-        self._open_uneven = partial(
-            CpuExecutable,
-            network,
-            extensions,
-            kernels=kernels,
-            workers=workers,
-            streams=streams,
-            verifies=verifies,
-            is_once=is_once,
-            keeps_groups=True,
-        )
+        self._open_uneven = partial(own, network, verifies=verifies, is_once=is_once, keeps_groups=True)
         self._uneven: CpuExecutable | None = None
         self._bodies: list[CpuExecutable] = []
         # A weight that is held once has no second form in a body.
-        self._open_body = (
-            None
-            if is_once
-            else partial(_open_body, self._bodies, extensions=extensions, kernels=kernels, workers=workers, streams=streams)
-        )
-        self._extensions = dict(extensions)
+        self._open_body = None if is_once else partial(_open_body, self._bodies, partial(own, is_body=True))
         self._verifier = Verifier(network)
         signature = read_static_signature(self.inputs)
         self._is_static = signature is not None
@@ -182,7 +126,12 @@ class CpuExecutable(Executable):
         self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
         # The time of the monotonic clock at which a run last released the interpreter's lock.
         self._released = 0.0
-        self._plans = Plans(self.inputs, verifies=verifies)
+        # The newest last; how many were made; the classes that could not be made. Used under the lock.
+        self._plans: list[PlanInUse] = []
+        self._made, self._failures = 0, 0
+        # Outputs that only the next run reads, to which a run may append in place.
+        self._appended: frozenset[str] = frozenset()
+        self._verifies = verifies
         # Plans by input shapes, with the numbers that follow from the shapes; the newest shapes last.
         self._found: dict[Signature, FoundPlan] = {}
         self._program: Program | None = None
@@ -206,8 +155,11 @@ class CpuExecutable(Executable):
             return self._find_uneven().run(inputs, context)
         if found is None and self._kernels != NUMPY and not self._verifier.has_refuted:
             found = self._found.get(signature) or self._find_plan(signature)
+        if found is not None and (self._verifier.has_refuted or found[0].is_refuted):
+            # If one plan is wrong, all may be.
+            found = None
         try:
-            if self._product_team is None or (context.limits is None and not (found is None or found[0].may_call_blas)):
+            if self._product_team is None or (context.limits is None and not (found is None or found[0].calls_blas)):
                 return self._run_plan(found, inputs, context)
             with share_products(self._product_team):
                 return self._run_plan(found, inputs, context)
@@ -229,15 +181,17 @@ class CpuExecutable(Executable):
         with self._lock:
             if self._uneven is None:
                 self._uneven = self._open_uneven()
-                self._uneven.keep_appended(self._plans.appended)
+                self._uneven.keep_appended(self._appended)
             return self._uneven
 
     def _run_plan(self, found: FoundPlan | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
         if found is None:
             return self._run_frugally(inputs, context)
-        plan, products = found
-        if plan.is_refuted or not (context.limits is None or _has_room(found, context.limits)):
+        (plan, products), limits = found, context.limits
+        most = None if limits is None else limits.memory_limit
+        # The arena lies beside the bytes that the run holds.
+        if limits is not None and most is not None and limits.held + plan.opened.measure_arena(products) > most:
             return self._run_frugally(inputs, context)
         try:
             if plan.needs_check:
@@ -253,14 +207,7 @@ class CpuExecutable(Executable):
     def _run_twice(self, found: FoundPlan, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Verifies a plan with a run; if the answers differ, the network goes on node by node."""
         program, (plan, products) = self._open_program(), found
-        try:
-            outputs = self._verifier.run(inputs, context, lambda: plan.run(products, inputs, context, self._teams), program)
-        finally:
-            if self._verifier.has_refuted:
-                # If a plan is wrong, all may be.
-                with self._lock:
-                    for other in self._plans.plans:
-                        other.is_refuted = True
+        outputs = self._verifier.run(inputs, context, lambda: plan.run(products, inputs, context, self._teams), program)
         plan.needs_check = False
         if self._is_static and not self._verifier.has_refuted:
             self._program = None
@@ -304,7 +251,7 @@ class CpuExecutable(Executable):
     def _find_plan(self, signature: Signature) -> FoundPlan | None:
         """Returns the plan for input shapes, and notes it; None while it is made and compiled in the background."""
         with self._lock:
-            found = self._plans.find(signature)
+            found = self._match(signature)
             if found is not None:
                 if len(self._found) >= _MOST_FOUND:
                     self._found.clear()
@@ -324,6 +271,25 @@ class CpuExecutable(Executable):
         self._let_go(self.transformed)
         return self._add_plan(plan, signature)
 
+    def _match(self, signature: Signature) -> FoundPlan | None:
+        """Returns the newest plan for input shapes."""
+        for plan in reversed(self._plans):
+            if (products := plan.opened.match(signature)) is not None:
+                return plan, products
+        return None
+
+    def _needs_class(self, signature: Signature) -> bool:
+        """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
+        if self._failures >= _MOST_FAILURES and all(plan.opened.sizes.is_single for plan in self._plans):
+            return False
+        return any(
+            size > 1 and not isinstance(dimension, int)
+            for spec, sizes in zip(self.inputs, signature, strict=True)
+            if sizes is not None
+            # A declared rank is a hint.
+            for size, dimension in zip(sizes, spec.shape or (None,) * len(sizes), strict=False)
+        )
+
     def _plan(self, signature: Signature) -> Planning:
         """Yields the kernels of a plan, then packs its weights and returns it.
 
@@ -335,7 +301,7 @@ class CpuExecutable(Executable):
         from hetero_cpu.plan.planner import build_plan
 
         special = specialize_network(self.transformed, signature)
-        if self._plans.needs_class(signature):
+        if self._needs_class(signature):
             class_plan = yield from make_open_plan(
                 self.transformed,
                 signature,
@@ -347,7 +313,7 @@ class CpuExecutable(Executable):
             )
             if class_plan is not None:
                 return self._use(class_plan, self.transformed)
-            self._plans.failures += 1
+            self._failures += 1
         special = join_network(special)
         plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)
         if self._is_ordered:
@@ -389,7 +355,7 @@ class CpuExecutable(Executable):
                 return None
             self._turn.wait_for(lambda: not self._is_packing, _LONGEST_WAIT)
         with self._lock:
-            return self._plans.find(signature)
+            return self._match(signature)
 
     def _note_slow_nodes(self, plan: PlanInUse, signature: Signature) -> None:
         """Finds the slow nodes of a plan, and warns of the first plan that has any, unless AUTO compares devices."""
@@ -399,7 +365,7 @@ class CpuExecutable(Executable):
         network = self.transformed if self._is_static else specialize_network(self.transformed, signature)
         slow = list_slow_nodes(plan.plan, network)
         plan.slow = tuple(dict.fromkeys(name for node in slow for name in node.origins or (node.name,)))
-        if slow and not self._is_candidate and not any(other.slow for other in self._plans.plans):
+        if slow and not self._is_candidate and not any(other.slow for other in self._plans):
             names = ", ".join(f"'{node.name}' ({node.operator})" for node in slow[:_MOST_NAMES])
             logger.warning(
                 "network '%s': CPU has no machine code for %s%s, and most of a run is spent there; `hetero inspect MODEL -d CPU` names the "
@@ -412,11 +378,15 @@ class CpuExecutable(Executable):
         if plan.plan.foreign_count:
             self._note_slow_nodes(plan, signature)
         with self._lock:
-            earlier = self._plans.find(signature)
+            earlier = self._match(signature)
             if earlier is not None:
                 return earlier
-            plan.is_refuted |= self._verifier.has_refuted
-            self._plans.add(plan)
+            plan.appended, plan.needs_check = self._appended, self._verifies
+            plan.calls_blas |= self._verifies
+            self._made += 1
+            self._plans.append(plan)
+            # The oldest one goes if there are too many.
+            del self._plans[:-MOST_PLANS]
             self._program = None
             # The oldest plan may be gone.
             self._found.clear()
@@ -469,10 +439,11 @@ class CpuExecutable(Executable):
         def count_constants() -> int:
             from hetero_cpu.plan.plan import count_constant_bytes  # a network without a plan does not need it
 
-            return count_constant_bytes(self._list_plans(), self._list_toolkit_constants())
+            programs = [program for own in self._list_executables() if (program := own._program) is not None]
+            return count_constant_bytes(self._list_plans(), [value for program in programs for value in program.values])
 
         return {
-            "CPU_PLANS": lambda: (sum(own._plans.count for own in self._list_executables()), MOST_PLANS),
+            "CPU_PLANS": lambda: (sum(own._made for own in self._list_executables()), MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
             "CPU_WEIGHT_BYTES": lambda: sum(own.native_weights.nbytes for own in self._list_executables()),
             "CPU_CONSTANT_BYTES": count_constants,
@@ -480,25 +451,15 @@ class CpuExecutable(Executable):
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
             "SLOW_NODES": lambda: tuple(
-                dict.fromkeys(name for own in self._list_executables() for plan in own._plans.plans.copy() for name in plan.slow)
+                dict.fromkeys(name for own in self._list_executables() for plan in own._plans.copy() for name in plan.slow)
             ),
             "CPU_VERIFIED_PLANS": lambda: sum(own._verifier.plans for own in self._list_executables()),
             "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
 
-    def _list_toolkit_constants(self) -> list[Any]:
-        programs = [own._program for own in self._list_executables()]
-        return [
-            value
-            for program in programs
-            if program is not None
-            for value in program.values
-            if hasattr(value, "__array_interface__")
-        ]
-
     def _list_plans(self) -> list[ExecutionPlan]:
-        return [plan.plan for own in self._list_executables() for plan in own._plans.plans.copy()]
+        return [plan.plan for own in self._list_executables() for plan in own._plans.copy()]
 
     def _list_executables(self) -> list[CpuExecutable]:
         executables = [self] if self._uneven is None else [self, self._uneven]
@@ -511,15 +472,15 @@ class CpuExecutable(Executable):
 
     def keep_appended(self, outputs: frozenset[str]) -> None:
         """Notes the outputs to which runs may append in place."""
-        self._plans.appended = outputs
+        self._appended = outputs
         if self._uneven is not None:
             self._uneven.keep_appended(outputs)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the newest plan; before the first run of a network with open sizes all its nodes."""
         network = self.transformed
-        plan = next(reversed(self._plans.plans.copy()), None)
-        if plan is None or plan.is_refuted:
+        plan = next(reversed(self._plans.copy()), None)
+        if plan is None or plan.is_refuted or self._verifier.has_refuted:
             from hetero_cpu.plan.passes import name_nodes
 
             return list_nodes(name_nodes(network), network.types, kernel="toolkit")
@@ -537,11 +498,11 @@ class CpuExecutable(Executable):
             own.close()
 
 
-def _open_body(bodies: list[CpuExecutable], network: Network, **options: Any) -> CpuExecutable:
+def _open_body(bodies: list[CpuExecutable], open_network: Callable[[Network], CpuExecutable], network: Network) -> CpuExecutable:
     """Returns the executable of a body that is written as a network, and adds it to `bodies`."""
     from hetero_cpu.plan.passes import transform_network  # few networks have bodies that run often
 
-    bodies.append(CpuExecutable(transform_network(network), is_body=True, **options))
+    bodies.append(open_network(transform_network(network)))
     return bodies[-1]
 
 
@@ -555,12 +516,6 @@ def assume_even_rows(network: Network) -> tuple[Network, EvenRows | None]:
     if even_rows is None or not (signature is None or even_rows.fits(signature)):
         return network, None
     return planned, even_rows
-
-
-def _has_room(found: FoundPlan, limits: RunLimits) -> bool:
-    """Says whether a run may have the arena of a plan beside the bytes that it holds."""
-    plan, products = found
-    return limits.memory_limit is None or limits.held + plan.opened.measure_arena(products) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

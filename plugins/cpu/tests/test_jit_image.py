@@ -65,7 +65,7 @@ def read_stored(folder: Path) -> tuple[Path, bytes]:
 def test_kernel_of_another_process_is_loaded_from_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Compiler().compile(Kernel(NAME, emit))
     later = Compiler()
-    monkeypatch.setattr(later, "_emit", lambda kernel: pytest.fail(f"{kernel.name} was emitted"))
+    monkeypatch.setattr(compiler, "_emit", lambda kernel: pytest.fail(f"{kernel.name} was emitted"))
     assert later.load_stored([Kernel(NAME, emit)])
     assert run_at(later.compile(Kernel(NAME, emit))) == EXPECTED * find_width()
 

@@ -91,7 +91,8 @@ class Counted:
             before = (address_of(self.done[place:]), chunks[place - 1] if place else 0)
             counters = (address_of(self.done[place + 1 :]), *map(address_of, (self.wrong, inside, self.helped)))
             calls.append(NativeCall(COUNTING, (address_of(self.counts[place]), *before, *counters, steps, workers), count, keep))
-        self.program = NativeProgram(calls)
+        numbers = np.array([number for call in calls for number in call.numbers], np.int64)
+        self.program = NativeProgram(calls, numbers, np.array(chunks, np.int64))
 
     def run(self, begin: int, end: int, team: Team | None) -> None:
         """Runs a part; fails if one of its chunks did not run exactly once, if a foreign chunk ran, or if calls overlapped."""

@@ -25,7 +25,7 @@ FLOAT = HEAVY.replace("int32", "float")
 
 def list_foreign(loaded: Any) -> set[str]:
     """Returns the names of the nodes that the plan of a network leaves to the toolkit."""
-    (plan,) = loaded.executable._plans.plans
+    (plan,) = loaded.executable._plans
     return {step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)}
 
 

@@ -261,8 +261,6 @@ class Compiler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._addresses: dict[str, int] = {}
-        # Of kernels that are in no store, so that they are emitted once.
-        self._texts: dict[str, str] = {}
 
     def renew_lock(self) -> None:
         """Replaces a lock that a thread of the parent may hold, in a forked child; compiled kernels are mapped there, too."""
@@ -274,8 +272,11 @@ class Compiler:
 
     def load_stored(self, kernels: Iterable[Kernel]) -> bool:
         """Loads those of these kernels that are in the wheel or in the private store; returns whether all of them are there now."""
+        # Without a wheel's kernels a new name is most likely a new text.
         missing = [
-            kernel for kernel in dict.fromkeys(kernels) if kernel.name not in self._addresses and not self._load_stored(kernel)
+            kernel
+            for kernel in dict.fromkeys(kernels)
+            if not self._load_known(kernel) and not (find_level() and self._load_text(kernel, _emit(kernel)))
         ]
         return not missing
 
@@ -288,31 +289,25 @@ class Compiler:
         """Compiles kernels; calls `before` before each, which may raise."""
         for kernel in kernels:
             before()
-            if kernel.name in self._addresses or self._load_stored(kernel):
+            if self._load_known(kernel):
                 continue
             # The process starts while the kernel is emitted.
-            self.prepare()
-            text = self._emit(kernel)
+            self.expect()
+            text = _emit(kernel)
             if not self._load_text(kernel, text):
-                from hetero_cpu.machine.translator import TRANSLATOR  # as in `prepare`
+                from hetero_cpu.machine.translator import TRANSLATOR  # subprocess, and LLVM if there can be no other process
 
-                self._finish(kernel, text, TRANSLATOR.translate(text, kernel.name))
+                image, name = TRANSLATOR.translate(text, kernel.name), name_entry("kernel", _describe_target(), text)
+                STORE.write(name, image)
+                STORE.write(_name_lead(kernel), name.encode())
+                self._link(kernel, image)
 
-    def _finish(self, kernel: Kernel, text: str, image: bytes) -> None:
-        name = name_entry("kernel", _describe_target(), text)
-        STORE.write(name, image)
-        STORE.write(_name_lead(kernel), name.encode())
-        self._texts.pop(kernel.name, None)
-        self._link(kernel, image)
-
-    def _load_stored(self, kernel: Kernel) -> bool:
-        lead = STORE.read(_name_lead(kernel))
-        if lead is not None and self._load_image(kernel, lead.decode("ascii", "replace")):
+    def _load_known(self, kernel: Kernel) -> bool:
+        """Loads a kernel by its name alone, if it is not there; returns whether it is there now."""
+        if kernel.name in self._addresses:
             return True
-        # Without a wheel's kernels a new name is most likely a new text.
-        if not find_level() or kernel.name in self._texts:
-            return False
-        return self._load_text(kernel, self._emit(kernel))
+        lead = STORE.read(_name_lead(kernel))
+        return lead is not None and self._load_image(kernel, lead.decode("ascii", "replace"))
 
     def _load_text(self, kernel: Kernel, text: str) -> bool:
         names = [name_entry("kernel", _describe_target(), text)]
@@ -321,7 +316,6 @@ class Compiler:
         for name in names:
             if self._load_image(kernel, name):
                 STORE.write(_name_lead(kernel), name.encode())
-                self._texts.pop(kernel.name, None)
                 return True
         return False
 
@@ -334,22 +328,12 @@ class Compiler:
         self._link(kernel, image)
         return True
 
-    def _emit(self, kernel: Kernel) -> str:
-        text = self._texts.get(kernel.name)
-        if text is None:
-            self._texts[kernel.name] = text = kernel.emit(kernel.name, find_width()).take_text()
-        return text
-
     def expect(self) -> None:
         """Has the process that compiles started for kernels that are not known yet, unless a wheel may well have them."""
         if not find_level():
-            self.prepare()
+            from hetero_cpu.machine.translator import TRANSLATOR  # as above
 
-    def prepare(self) -> None:
-        """Starts the compiling process if there is none, and does not wait for it."""
-        from hetero_cpu.machine.translator import TRANSLATOR  # subprocess, and LLVM if there can be no other process
-
-        TRANSLATOR.prepare()
+            TRANSLATOR.prepare()
 
     def rest(self) -> None:
         """Ends the compiling process, if there is one, when nothing is left to be compiled."""
@@ -361,6 +345,11 @@ class Compiler:
         with self._lock:
             if kernel.name not in self._addresses:
                 self._addresses[kernel.name] = load_image(image, kernel.name)
+
+
+def _emit(kernel: Kernel) -> str:
+    text: str = kernel.emit(kernel.name, find_width()).take_text()
+    return text
 
 
 @cache

@@ -33,8 +33,6 @@ from hetero_cpu.machine.interpreter import (
 logger = logging.getLogger(__name__)
 
 _LINE_BYTES = 128
-_MOST_SEVERAL = 64
-"""Sets of chunks for which a program notes the calls that have several."""
 _helpers: dict[threading.Thread, Array] = {}
 """Every thread that runs, and the memory of its team."""
 
@@ -185,49 +183,37 @@ class NativeProgram:
     Keeps all memory that the calls point to. One thread at a time may run it, unless its calls may run beside themselves.
     """
 
-    __slots__ = ("_alone", "_calls", "_chunks", "_keep", "_rows", "_several", "_table", "_together", "numbers", "view")
+    __slots__ = ("_alone", "_keep", "_rows", "_several", "_table", "_together", "numbers", "view")
 
-    def __init__(self, calls: Sequence[NativeCall], *, is_open: bool = False) -> None:
-        """`is_open`: numbers and chunks are symbols; they are written into `numbers`, and by `set_chunks`."""
-        if is_open:
-            calls = [NativeCall(call.kernel, (0,) * len(call.numbers), 0, call.keep) for call in calls]
-        assert all(0 <= call.chunks <= MOST_CHUNKS for call in calls), "chunks of a call: a planner's mistake"
-        numbers = np.array([number for call in calls for number in call.numbers], np.int64)
-        table = np.zeros((len(calls), len(COLUMNS)), np.int64)
-        begin = address_of(numbers)
-        for row, call in zip(table, calls, strict=True):
-            row[:3] = COMPILER.compile(call.kernel), begin, call.chunks
-            begin += numbers.itemsize * len(call.numbers)
-        self._calls = len(calls)
+    def __init__(self, calls: Sequence[NativeCall], numbers: Numbers, chunks: Numbers) -> None:
+        """`numbers`: of all calls, in order, and the `chunks` of each, in place of those of the calls, which may be symbols."""
         self.numbers = numbers
-        """The numbers of all calls, in order: a change counts from the next run on."""
+        """A change counts from the next run on."""
         self.view = numbers.data
         """The same numbers, of which Python reads and writes a few faster."""
-        self._rows = table
-        self._keep = (table, *(array for call in calls for array in call.keep))
-        self._table = address_of(table)
-        self._chunks = b""
-        # By chunks, how many of the calls before have several: if there is none between two places, a team is of no use. Made for a team.
-        self._several: dict[bytes, list[int]] = {}
+        self._rows = np.zeros((len(calls), len(COLUMNS)), np.int64)
+        begin = address_of(numbers)
+        for row, call in zip(self._rows, calls, strict=True):
+            row[:2] = COMPILER.compile(call.kernel), begin
+            begin += numbers.itemsize * len(call.numbers)
+        self.set_chunks(np.arange(len(calls)), chunks)
+        self._keep = tuple(array for call in calls for array in call.keep)
+        self._table = address_of(self._rows)
         self._alone, self._together = open_interpreter(ALONE, 3), open_interpreter(TOGETHER, 5)
 
     def set_chunks(self, calls: Numbers, chunks: Numbers) -> None:
         """Has these calls other counts of chunks."""
-        if (bytes_of_chunks := chunks.tobytes()) == self._chunks:  # of the same calls, as for most sizes
-            return
-        if bytes_of_chunks not in self._several:
-            assert ((chunks >= 0) & (chunks <= MOST_CHUNKS)).all(), "chunks of a call: a planner's mistake"
-            if len(self._several) >= _MOST_SEVERAL:
-                self._several.clear()
+        assert ((chunks >= 0) & (chunks <= MOST_CHUNKS)).all(), "chunks of a call: a planner's mistake"
         self._rows[calls, 2] = chunks
-        self._chunks = bytes_of_chunks
+        # How many of the calls before have several chunks: if there is none between two places, a team is of no use. Made for a team.
+        self._several: list[int] = []
 
     def __len__(self) -> int:
-        return self._calls
+        return len(self._rows)
 
     def run(self, begin: int, end: int, team: Team | None = None) -> None:
         """Runs calls begin to end - 1, in order; with a team, if it is given and a call has several chunks."""
-        assert 0 <= begin <= end <= self._calls
+        assert 0 <= begin <= end <= len(self)
         if team is None or team.workers == 1 or not self._has_several(begin, end):
             self._alone(self._table, begin, end)
         else:
@@ -235,12 +221,10 @@ class NativeProgram:
 
     def bind(self, begin: int, end: int) -> Callable[[], object]:
         """Returns the call that runs calls begin to end - 1 without a team, in half of the time; valid as long as the program lives."""
-        assert 0 <= begin <= end <= self._calls
+        assert 0 <= begin <= end <= len(self)
         return partial(self._alone, *map(ctypes.c_int64, (self._table, begin, end)))
 
     def _has_several(self, begin: int, end: int) -> bool:
         """Says whether one of these calls has several chunks."""
-        several = self._several.get(self._chunks)
-        if several is None:
-            several = self._several[self._chunks] = [0, *np.cumsum(self._rows[:, 2] > 1).tolist()]
-        return several[begin] < several[end]
+        self._several = self._several or [0, *np.cumsum(self._rows[:, 2] > 1).tolist()]
+        return self._several[begin] < self._several[end]

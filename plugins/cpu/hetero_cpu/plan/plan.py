@@ -15,6 +15,7 @@ from hetero_core.network.graph import Node
 from hetero_core.network.operators import STANDARD_DOMAINS
 from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.operators.recipe import NO_HALO, Array, Cut, Halo, Recipe
+from hetero_cpu.symbols.arrays import invert_order, lay_in
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -73,13 +74,6 @@ class Block:
 
     def lay(self, memory: Array) -> Array:
         """Returns the array in the first bytes of `memory`."""
-        is_plain = self.halo == NO_HALO and self.order == tuple(range(len(self.shape)))
-        if is_plain and isinstance(memory, np.ndarray) and all(type(size) is int for size in self.shape):
-            return np.ndarray(self.shape, self.dtype, memory)
-        from hetero_cpu.symbols.arrays import invert_order, lay_in  # a plan that is read needs no symbols
-
-        if is_plain:
-            return lay_in(memory, self.shape, self.dtype)  # type: ignore[no-any-return]  # an array of NumPy or of symbols
         shape, halo = self.padded_shape, self.halo
         laid: Array = lay_in(memory, [shape[axis] for axis in self.order], self.dtype).transpose(invert_order(self.order))
         if halo != NO_HALO:
@@ -201,35 +195,18 @@ class ExecutionPlan:
         return any(isinstance(step.work, Foreign) and may_multiply(step.node) for step in self.steps)
 
 
-def count_constant_bytes(plans: Iterable[ExecutionPlan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
-    """Returns the bytes of the constants that plans hold as they are; memory that several share counts once.
-
-    `memories` hold further constants; `packed` memory does not count, even if a plan reads constants from it.
-    """
-    spans = set(map(_find_root, memories))
+def count_constant_bytes(plans: Iterable[ExecutionPlan], constants: Iterable[Array]) -> int:
+    """Returns the bytes of the constants that plans hold as they are, and of further constants; shared memory counts once."""
+    held = [*constants, *(array for plan in plans for array in plan.constants.values())]
     for plan in plans:
-        foreign = (value for step in plan.steps if isinstance(step.work, Foreign) for value in step.work.program.values)
-        spans |= {_find_root(array) for array in plan.constants.values()}
-        spans |= {_find_root(array) for array in foreign if isinstance(array, np.ndarray)}
-    others = set(map(_find_root, packed))
-    return _measure(spans | others) - _measure(others)
+        held += [value for step in plan.steps if isinstance(step.work, Foreign) for value in step.work.program.values]
+    roots = [_find_root(array) for array in held if isinstance(array, np.ndarray)]
+    return sum({array.__array_interface__["data"][0]: array.nbytes for array in roots}.values())
 
 
-def _find_root(array: Array) -> tuple[int, int]:
-    """Returns the begin and the end of the memory that an array is a view of."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    begin = array.__array_interface__["data"][0]
-    return begin, begin + array.nbytes
-
-
-def _measure(spans: Iterable[tuple[int, int]]) -> int:
-    """Returns the bytes that lie in any of the spans."""
-    total, reached = 0, 0
-    for begin, end in sorted(spans):
-        total += max(end - max(begin, reached), 0)
-        reached = max(end, reached)
-    return total
+def _find_root(array: Array) -> Array:
+    """Returns the array whose memory an array is a view of."""
+    return _find_root(array.base) if isinstance(array.base, np.ndarray) else array
 
 
 def list_actions(calls: Iterable[Any], native: list[NativeCall]) -> list[Any]:

@@ -262,8 +262,6 @@ class Instance:
         lent = set(plan.outputs.values())
         self._in_arena = [index for index in range(len(plan.laid)) if index not in lent]
         self._arrays = dict(plan.constants)
-        known = self._arrays.keys() | plan.inside.keys()
-        self._passes_outputs = any(not is_outside and value not in known for value, is_outside in self._outputs)
         self._rebound: list[Rebound] = []
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._calls = StepCalls(steps, self._current, self._program)
@@ -439,10 +437,6 @@ class Instance:
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
-        if presets is None and not self._passes_outputs:
-            for value, is_outside in self._outputs:
-                outputs.append(own_outputs[value] if is_outside else self._arrays[value].copy())  # a comprehension is a call
-            return OwnOutputs(outputs)
         # The caller's own arrays, and passed values, may lie anywhere.
         are_own = presets is None
         for index, (value, is_outside) in enumerate(self._outputs):
@@ -454,12 +448,9 @@ class Instance:
                 is_copied = isinstance(passed, np.ndarray) and (passed.nbytes <= SMALL_BYTES or passed.dtype.kind == "O")
                 are_own = are_own and (is_copied or (isinstance(passed, list) and holds_maps(passed)))
                 outputs.append(passed.copy() if is_copied else own_value(passed, self._memory))
-            elif preset is None:
-                outputs.append(place if is_outside else place.copy())
-            elif preset is place:
-                outputs.append(preset)
-            elif preset.shape == place.shape and preset.dtype == place.dtype:
-                preset[...] = place
+            elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
+                if preset is not place:
+                    preset[...] = place
                 outputs.append(preset)
             else:
                 outputs.append(place if is_outside else place.copy())
@@ -482,8 +473,5 @@ def _open_program(plan: OpenPlan) -> NativeProgram:
     """Returns the program of a plan with the numbers that are the same for all sizes."""
     from hetero_cpu.machine.program import NativeProgram  # LLVM
 
-    program = NativeProgram(plan.calls, is_open=True)
-    constants = plan.table.constants
-    program.numbers[:] = constants[: plan.number_count]
-    program.set_chunks(np.arange(plan.call_count), constants[plan.number_count : plan.number_count + plan.call_count])
-    return program
+    numbers, chunks = np.split(plan.table.constants[: plan.number_count + plan.call_count], [plan.number_count])
+    return NativeProgram(plan.calls, numbers.copy(), chunks)

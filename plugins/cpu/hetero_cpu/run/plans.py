@@ -49,11 +49,6 @@ class PlanInUse:
         self._free: list[Instance] = []
 
     @property
-    def may_call_blas(self) -> bool:
-        """True if a run without limits may call NumPy's BLAS: of the plan, or of the toolkit in its place."""
-        return self.calls_blas or self.needs_check or self.is_refuted
-
-    @property
     def is_native(self) -> bool:
         """True if machine code alone runs it."""
         return bool(self.plan.kernels) and not self.plan.foreign_count and not self.is_refuted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -39,87 +39,143 @@ _WITH_INDICES = ("Dropout", "MaxPool")
 """Operators with a second output that follows from all sizes of the first."""
 
 
-@dataclass(slots=True, eq=False)
+_FINITE: Mapping[str, slice] = {
+    "Where": slice(1, None),
+    **dict.fromkeys(("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Range"), slice(0)),
+    **dict.fromkeys((*_REARRANGING, *_TAKING, "Cos", "Neg", "Sin", "Tile", "Trilu"), slice(1)),
+    **dict.fromkeys(("Add", "Concat", "Max", "Min", "Mul", "Sub"), slice(None)),
+}
+"""Operators whose result is finite if these of their inputs are."""
+
+
 class OpenShapes:
-    """`shapes` of values; `elements` of values that follow from shapes; `derived`: values that follow from shapes and constants alone."""
+    """`shapes` of values; `elements` of values that follow from shapes; `derived`: values that follow from shapes and constants alone.
 
-    network: Network
-    scope: Scope
-    shapes: dict[str, Shape] = field(default_factory=dict)
-    elements: dict[str, Elements] = field(default_factory=dict)
-    derived: set[str] = field(default_factory=set)
-    fixed: set[str] = field(default_factory=set)
-    """Derived values that are the same for all sizes, since they follow from sizes that are not open."""
-    finite: set[str] = field(default_factory=set)
-    """Derived floats without infinities and NaN for all sizes."""
+    `fixed`: derived values that are the same for all sizes, since they follow from sizes that are not open; `finite`: derived values
+    without infinities and NaN for all sizes.
+    """
 
-    def read(self, value: str) -> Elements | None:
-        """Returns the elements of a value; None unless it is a small array of integers."""
-        known = self.elements.get(value)
-        if known is not None:
-            return known
+    def __init__(self, network: Network, inputs: Mapping[str, Shape], example: Network, scope: Scope) -> None:
+        """`inputs`: their shapes; `example`: the same network with the sizes of the example.
+
+        Raises: NotOpenError, also if a rule and the example differ.
+        """
+        self.network, self.scope, self._example = network, scope, example
+        self.shapes: dict[str, Shape] = dict(inputs)
+        self.elements: dict[str, Elements] = {}
+        self.derived, self.fixed, self.finite = set[str](), set[str](), set[str]()
+        for node in network.nodes:
+            self._infer(node)
+        for value, shape in self.shapes.items():
+            known = self._read_example(value)
+            if known is not None and known != tuple(value_of(size) for size in shape):
+                raise NotOpenError(f"value '{value}' is {known}, not {[value_of(size) for size in shape]}")
+
+    def read(self, value: str, dtypes: tuple[str, ...] = _INTEGERS) -> Elements | None:
+        """Returns the elements of a value; None unless it is a small array of integers, or a small constant of these types."""
         constant = self.network.initializers.get(value)
-        if constant is None or constant.dtype not in _INTEGERS or prod(constant.shape) > _MOST_ELEMENTS:
-            return None
+        if value in self.elements or constant is None or constant.dtype not in dtypes or prod(constant.shape) > _MOST_ELEMENTS:
+            return self.elements.get(value)
         return constant.array.astype(object)
 
     def read_numbers(self, value: str) -> Sequence[Any] | None:
         """Returns the numbers of a small integer value or of a constant of floats; None for all other values."""
-        elements = self.read(value)
-        if elements is not None:
-            return list(elements.reshape(-1).tolist())
-        constant = self.network.initializers.get(value)
-        if constant is None or constant.dtype != "float32" or prod(constant.shape) > _MOST_ELEMENTS:
-            return None
-        return list(constant.array.reshape(-1).tolist())
+        elements = self.read(value, (*_INTEGERS, "float32"))
+        return None if elements is None else list(elements.reshape(-1).tolist())
 
-    def view(self, node: Node) -> SizedNode:
+    def _view(self, node: Node) -> SizedNode:
         """Returns a node as rules of sizes ask for it."""
         constants, shapes = self.network.initializers, self.shapes
         known = [constants[value].shape if value in constants else shapes.get(value) for value in node.inputs]
         return SizedNode(node, known, self.read_numbers)
 
-    def find_shape(self, value: str) -> Shape:
-        """Returns the shape of a value. Raises: UnknownError."""
-        constant = self.network.initializers.get(value)
-        if constant is not None:
-            return constant.shape
-        if value not in self.shapes:
-            raise UnknownError(value)
-        return self.shapes[value]
-
-
-def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Network, scope: Scope) -> OpenShapes:
-    """Returns the shapes of a network whose inputs have such shapes; `example` is the same network with the sizes of the example.
-
-    Raises: NotOpenError, also if a rule and the example differ.
-    """
-    open_shapes = OpenShapes(network, scope, dict(inputs))
-    for node in network.nodes:
-        is_derived = bool(node.writes) and not node.bodies and _follows_from_shapes(node, open_shapes)
+    def _infer(self, node: Node) -> None:
+        is_derived = bool(node.writes) and not node.bodies and self._follows_from_shapes(node)
         try:
             if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
                 raise UnknownError(node.op_type)
-            view = open_shapes.view(node)
             infer = infer_sizes if node.domain in STANDARD_DOMAINS else infer_contrib_sizes
-            shapes: Sequence[Shape | None] = () if find_map_types(node, network) is not None else infer(view)
+            is_map = find_map_types(node, self.network) is not None
+            shapes: Sequence[Shape | None] = () if is_map else infer(self._view(node))
         except REFUSALS:
-            shapes = _pin_node(node, open_shapes, example)
-        for value, shape in zip(node.outputs, shapes, strict=False):
-            if value and shape is not None:
-                open_shapes.shapes[value] = shape
-        if is_derived:
-            open_shapes.derived.update(node.writes)
-            _compute(node, open_shapes)
-            if all(_is_fixed(value, open_shapes) for value in node.reads):
-                open_shapes.fixed.update(node.writes)
-            if _is_finite(node, open_shapes):
-                open_shapes.finite.update(node.writes)
-    for value, shape in open_shapes.shapes.items():
-        known = _read_example(example, value)
-        if known is not None and known != tuple(value_of(size) for size in shape):
-            raise NotOpenError(f"value '{value}' is {known}, not {[value_of(size) for size in shape]}")
-    return open_shapes
+            shapes = self._pin_node(node)
+        self.shapes.update(
+            (value, shape) for value, shape in zip(node.outputs, shapes, strict=False) if value and shape is not None
+        )
+        if not is_derived:
+            return
+        self.derived.update(node.writes)
+        self._compute(node)
+        if all(map(self._is_fixed, node.reads)):
+            self.fixed.update(node.writes)
+        if node.op_type in _FINITE and all(map(self._is_finite, node.inputs[_FINITE[node.op_type]])):
+            self.finite.update(node.writes)
+
+    def _read_example(self, value: str) -> tuple[int, ...] | None:
+        constant = self._example.initializers.get(value)
+        known = self._example.type_of(value) if constant is None else constant.type
+        if not isinstance(known, TensorType) or known.shape is None or any(not isinstance(size, int) for size in known.shape):
+            return None
+        return tuple(size for size in known.shape if isinstance(size, int))
+
+    def _follows_from_shapes(self, node: Node) -> bool:
+        if node.op_type in ("Shape", "Size") and not node.domain:
+            return True
+        constants = self.network.initializers
+        return bool(node.reads) and all(value in self.derived or value in constants for value in node.reads)
+
+    def _is_fixed(self, value: str) -> bool:
+        """Says whether a value is a constant, or follows from sizes that are not open."""
+        if value in self.elements:
+            return not any(is_open(number) for number in self.elements[value].reshape(-1))
+        return value in self.network.initializers or value in self.fixed
+
+    def _is_finite(self, value: str) -> bool:
+        constant = self.network.initializers.get(value)
+        if constant is None:
+            return value in self.finite or value in self.elements
+        return constant.dtype != "float32" or bool(np.isfinite(constant.array).all())
+
+    def _pin_node(self, node: Node) -> Sequence[Shape | None]:
+        """Returns the shapes that the example has; the sizes that the node reads have these values in the whole class."""
+        logger.debug("node %s is planned for one set of the sizes that it reads", node.label)
+        are_known = all(value in self.shapes or value in self.network.initializers for value in node.reads)
+        if not are_known or node.bodies or any(value in self.derived and value not in self.elements for value in node.reads):
+            self.pin()
+        for value in node.reads:
+            for number in (*self.shapes.get(value, ()), *self.elements.get(value, np.empty(0, object)).reshape(-1)):
+                int(number)
+        return [self._read_example(value) if value else None for value in node.outputs]
+
+    def pin(self) -> None:
+        """Has all sizes of the class those of the example."""
+        for shape in self.shapes.values():
+            for size in shape:
+                int(size)
+
+    def _compute(self, node: Node) -> None:
+        """Computes the elements of a value that follows from shapes if they are few integers; others are computed when a plan is bound."""
+        shape = self.shapes.get(node.outputs[0])
+        if shape is None or any(is_open(size) for size in shape) or prod(shape) > _MOST_ELEMENTS or len(node.writes) != 1:
+            return
+        try:
+            elements = self._evaluate(node)
+        except REFUSALS:
+            return
+        if elements is not None:
+            filled = np.empty(shape, object)
+            filled[...] = np.asarray(elements, object).reshape(shape)
+            self.elements[node.outputs[0]] = filled
+
+    def _evaluate(self, node: Node) -> Any:
+        if node.op_type in ("Shape", "Size"):
+            return compute_elements(node, (np.array(self._view(node).shape(), object),))
+        reads = tuple(self.read(value) if value else None for value in node.inputs)
+        if any(elements is None for elements in reads):
+            return None
+        if node.op_type in _REARRANGING:
+            return reads[0]
+        return compute_elements(node, reads) if computes_shapes(node) and node.op_type not in _COMPARING else None
 
 
 def find_map_types(node: Node, network: Network) -> dict[str, ValueType] | None:
@@ -127,94 +183,6 @@ def find_map_types(node: Node, network: Network) -> dict[str, ValueType] | None:
     if node.op_type != "ZipMap" or node.domain != "ai.onnx.ml" or node.outputs[0] not in network.types:
         return None
     return {node.outputs[0]: network.types[node.outputs[0]]}
-
-
-def _read_example(example: Network, value: str) -> tuple[int, ...] | None:
-    constant = example.initializers.get(value)
-    if constant is not None:
-        return tuple(constant.shape)
-    known = example.type_of(value)
-    if not isinstance(known, TensorType) or known.shape is None or any(not isinstance(size, int) for size in known.shape):
-        return None
-    return tuple(size for size in known.shape if isinstance(size, int))
-
-
-def _follows_from_shapes(node: Node, open_shapes: OpenShapes) -> bool:
-    if node.op_type in ("Shape", "Size") and not node.domain:
-        return True
-    constants = open_shapes.network.initializers
-    return bool(node.reads) and all(value in open_shapes.derived or value in constants for value in node.reads)
-
-
-def _is_fixed(value: str, open_shapes: OpenShapes) -> bool:
-    """Tells whether a value is a constant, or follows from sizes that are not open."""
-    if value in open_shapes.elements:
-        return not any(is_open(number) for number in open_shapes.elements[value].reshape(-1))
-    return value in open_shapes.network.initializers or value in open_shapes.fixed
-
-
-def _is_finite(node: Node, open_shapes: OpenShapes) -> bool:
-    def holds(value: str) -> bool:
-        constant = open_shapes.network.initializers.get(value)
-        if constant is None:
-            return value in open_shapes.finite or value in open_shapes.elements
-        return constant.dtype != "float32" or bool(np.isfinite(constant.array).all())
-
-    if node.op_type == "Where":
-        return all(holds(value) for value in node.inputs[1:])
-    if node.op_type in ("Range", "LessOrEqual", "Less", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):
-        return True
-    if node.op_type in _REARRANGING or node.op_type in _TAKING:
-        return all(holds(value) for value in node.inputs[:1])
-    if node.op_type in ("Add", "Concat", "Max", "Min", "Mul", "Sub"):
-        return all(holds(value) for value in node.inputs)
-    return node.op_type in ("Unsqueeze", "Tile", "Trilu", "Cos", "Sin", "Neg") and holds(node.inputs[0])
-
-
-def _pin_node(node: Node, open_shapes: OpenShapes, example: Network) -> Sequence[Shape | None]:
-    """Returns the shapes that the example has; the sizes that the node reads have these values in the whole class."""
-    numbers: list[Any] = []
-    for value in node.reads:
-        numbers += open_shapes.shapes.get(value, ())
-        if value in open_shapes.elements:
-            numbers += open_shapes.elements[value].reshape(-1).tolist()
-    logger.debug("node %s is planned for one set of the sizes that it reads", node.label)
-    are_known = all(value in open_shapes.shapes or value in open_shapes.network.initializers for value in node.reads)
-    if (
-        not are_known
-        or node.bodies
-        or any(value in open_shapes.derived and value not in open_shapes.elements for value in node.reads)
-    ):
-        numbers = [size for shape in open_shapes.shapes.values() for size in shape]
-    for number in numbers:
-        int(number)
-    return [_read_example(example, value) if value else None for value in node.outputs]
-
-
-def _compute(node: Node, open_shapes: OpenShapes) -> None:
-    """Computes the elements of a value that follows from shapes, if they are few integers; the rest is computed when a plan is bound."""
-    shape = open_shapes.shapes.get(node.outputs[0])
-    if shape is None or any(is_open(size) for size in shape) or prod(shape) > _MOST_ELEMENTS or len(node.writes) != 1:
-        return
-    try:
-        elements = _evaluate(node, open_shapes)
-    except REFUSALS:
-        return
-    if elements is not None:
-        filled = np.empty(shape, object)
-        filled[...] = np.asarray(elements, object).reshape(shape)
-        open_shapes.elements[node.outputs[0]] = filled
-
-
-def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
-    if node.op_type in ("Shape", "Size"):
-        return compute_elements(node, (np.array(open_shapes.find_shape(node.inputs[0]), object),))
-    reads = tuple(open_shapes.read(value) if value else None for value in node.inputs)
-    if any(elements is None for elements in reads):
-        return None
-    if node.op_type in _REARRANGING:
-        return reads[0]
-    return compute_elements(node, reads) if computes_shapes(node) and node.op_type not in _COMPARING else None
 
 
 @dataclass(frozen=True)
@@ -246,14 +214,8 @@ class ShapeConstant(Initializer):
     @property
     def digest(self) -> bytes:
         """The digest of the example."""
-        self.pin()
+        self.open_shapes.pin()
         return self.example.digest
-
-    def pin(self) -> None:
-        """Has all sizes of the class those of the example."""
-        for shape in self.open_shapes.shapes.values():
-            for size in shape:
-                int(size)
 
 
 class ShapeConstantElements:
@@ -270,7 +232,7 @@ class ShapeConstantElements:
         return getattr(function, method)(*(np.asarray(operand) for operand in operands), **keywords)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        self._constant.pin()
+        self._constant.open_shapes.pin()
         return np.array(self._constant.example.array, dtype)
 
     def __getattr__(self, name: str) -> Any:
@@ -309,7 +271,7 @@ def open_network(network: Network, signature: Signature, example: Network) -> Op
         inputs[spec.name] = tuple(shape)
     if not symbols:
         raise NotOpenError("no size is open")
-    shapes = infer_open_shapes(network, inputs, example, scope)
+    shapes = OpenShapes(network, inputs, example, scope)
     types = {value: _open_type(known, shapes.shapes.get(value)) for value, known in example.types.items()}
     initializers = {name: _find_constant(name, initializer, network, shapes) for name, initializer in example.initializers.items()}
     specs = tuple(replace(spec, type=TensorType(spec.dtype, inputs[spec.name])) for spec in example.inputs)

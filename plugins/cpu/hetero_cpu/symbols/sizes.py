@@ -18,12 +18,10 @@ from hetero_cpu.symbols.terms import (
     NotOpenError,
     Terms,
     add,
-    add_number,
     bound_terms,
     evaluate,
     key_of,
     multiply,
-    multiply_by,
     reduce_terms,
     take_out,
 )
@@ -168,21 +166,17 @@ class Size:
     # Arithmetic.
 
     def __add__(self, other: Any) -> Any:
-        if type(other) is int:
-            return Size(self.scope, add_number(self.terms, other)) if other else self
         return _operate(self, other, add)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        return self + -other if type(other) is int else _operate(self, other, lambda a, b: add(a, b, -1))
+        return _operate(self, other, lambda a, b: add(a, b, -1))
 
     def __rsub__(self, other: Any) -> Any:
         return _operate(self, other, lambda a, b: add(b, a, -1))
 
     def __mul__(self, other: Any) -> Any:
-        if type(other) is int and other:
-            return self if other == 1 else Size(self.scope, multiply_by(self.terms, other))
         return _operate(self, other, multiply)
 
     __rmul__ = __mul__

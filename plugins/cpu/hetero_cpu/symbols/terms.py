@@ -38,38 +38,19 @@ def add(left: Terms, right: Terms, times: int = 1) -> Terms:
     """Returns a sum, with a factor for the second operand."""
     total = dict(left)
     for product, factor in right.items():
-        amount = total.get(product, 0) + times * factor
-        if amount:
+        if amount := total.get(product, 0) + times * factor:
             total[product] = amount
         else:
             total.pop(product, None)
     return total
 
 
-def add_number(terms: Terms, number: int) -> Terms:
-    """Returns terms and a number."""
-    total = dict(terms)
-    amount = total.pop((), 0) + number
-    if amount:
-        total[()] = amount
-    return total
-
-
-def multiply_by(terms: Terms, number: int) -> Terms:
-    """Returns terms so many times; the number is not 0."""
-    return {product: factor * number for product, factor in terms.items()}
-
-
 def multiply(left: Terms, right: Terms) -> Terms:
     """Returns a product."""
-    for terms, number in ((left, right), (right, left)):
-        if len(number) == 1 and () in number:
-            times = number[()]
-            return {product: factor * times for product, factor in terms.items()} if times else {}
     total: dict[tuple[int, ...], int] = {}
     for product, factor in left.items():
         for other, amount in right.items():
-            key = tuple(sorted((*product, *other)))
+            key = tuple(sorted(product + other))
             total[key] = total.get(key, 0) + factor * amount
     return {product: factor for product, factor in total.items() if factor}
 
@@ -103,7 +84,7 @@ def reduce_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> Terms:
     return terms
 
 
-Expansions = dict[tuple[int, ...], Mapping[tuple[int, ...], int]]
+Expansions = dict[tuple[int, ...], Terms]
 """A product of atoms -> the same as a sum of products of what each atom has beyond its least value."""
 
 
@@ -112,44 +93,18 @@ def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms, expansions: Exp
 
     `expansions` are those of these bounds so far; new ones are added.
     """
-    if all(len(product) < 2 for product in terms):
-        return _bound_sum(bounds, terms)
-    shifted: dict[tuple[int, ...], int] = {}
+    shifted: Terms = {}
     for product, factor in terms.items():
-        parts = expansions.get(product)
-        if parts is None:
-            parts = expansions[product] = _expand(bounds, product)
-        for key, amount in parts.items():
-            shifted[key] = shifted.get(key, 0) + factor * amount
-    low = high = shifted.pop((), 0)
+        if product not in expansions:
+            parts: Terms = {(): 1}
+            for number in product:
+                parts = multiply(parts, {(number,): 1, (): bounds[number][0]})
+            expansions[product] = parts
+        shifted = add(shifted, expansions[product], factor)
+    low = high = shifted.get((), 0)
     for product, factor in shifted.items():
-        span = factor
+        span = factor if product else 0
         for number in product:
             span *= bounds[number][1] - bounds[number][0]
         low, high = low + min(span, 0), high + max(span, 0)
-    return low, high
-
-
-def _expand(bounds: Sequence[tuple[int, int]], product: tuple[int, ...]) -> Mapping[tuple[int, ...], int]:
-    parts: dict[tuple[int, ...], int] = {(): 1}
-    for number in product:
-        least = bounds[number][0]
-        grown: dict[tuple[int, ...], int] = {}
-        for others, amount in parts.items():
-            grown[(*others, number)] = grown.get((*others, number), 0) + amount
-            if least:
-                grown[others] = grown.get(others, 0) + amount * least
-        parts = grown
-    return parts
-
-
-def _bound_sum(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, int]:
-    """Returns limits of a sum of single atoms."""
-    low = high = 0
-    for product, factor in terms.items():
-        least, most = bounds[product[0]] if product else (1, 1)
-        if factor > 0:
-            low, high = low + factor * least, high + factor * most
-        else:
-            low, high = low + factor * most, high + factor * least
     return low, high

@@ -51,7 +51,7 @@ def run(core: Core, model: Any, feeds: dict[str, Any]) -> Any:
     """Returns the answer of a network whose only node is a step of machine code."""
     loaded: Any = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
     answer = loaded.infer(feeds)["y"]
-    (plan,) = loaded.executable._plans.plans
+    (plan,) = loaded.executable._plans
     assert not [step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)]
     return answer
 
@@ -177,7 +177,7 @@ def test_updates_and_operands_may_lie_apart(core: Core) -> None:
     x, u = draw(3, 4), draw(3, 8)
     loaded: Any = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
     answers = loaded.infer({"x": x, "u": u})
-    (plan,) = loaded.executable._plans.plans
+    (plan,) = loaded.executable._plans
     assert not [step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)]
     assert np.array_equal(answers["y"], u[[1, 2, 0], ::2])
     assert np.array_equal(answers["z"], x + u[:, ::2])

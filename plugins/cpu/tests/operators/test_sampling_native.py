@@ -62,7 +62,7 @@ def test_samples_are_those_of_the_formula(core: Core, layout: str, padding: str,
     grid.flat[:6] = [-1, 1, 0, 30, -30, 1]
     loaded: Any = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
     answer = loaded.infer({source: x, points: grid})["y"]
-    (plan,) = loaded.executable._plans.plans
+    (plan,) = loaded.executable._plans
     assert not [step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)]
     x, grid = x.transpose(0, 3, 1, 2) if before and source == "a" else x, grid.transpose(0, 2, 3, 1) if points == "b" else grid
     np.testing.assert_allclose(answer, sample(x, grid, padding, align), rtol=1e-5, atol=2e-5)

@@ -59,7 +59,7 @@ def test_elements_and_positions_are_those_of_the_sort(
         )
         loaded: Any = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
         answer = loaded.infer({"x": x})
-        (plan,) = loaded.executable._plans.plans
+        (plan,) = loaded.executable._plans
         assert not [step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)]
         np.testing.assert_array_equal(answer["places"], expected)
         # The bits, so that zeros have their signs.

@@ -99,7 +99,7 @@ def run(model: Any, x: Any, *, is_native: bool = True) -> dict[str, Any]:
         # The first rows decide nothing for the class.
         request.infer({"x": x[:2]})
         outputs = {name: np.array(array) for name, array in request.infer({"x": x}).items()}
-        plans = network.executable._plans.plans
+        plans = network.executable._plans
         assert plans
         assert [bool(plan.opened.calls) for plan in plans] == ([True] if is_native else [False] * len(plans))
         return outputs
@@ -409,7 +409,7 @@ def test_zip_map_leaves_the_forest_in_the_plan() -> None:
             scores = walk(forest, x[:rows], 3).astype(np.float32)
             expected = [dict(zip((4, 5, 6), row, strict=True)) for row in scores.tolist()]
             assert network.infer({"x": x[:rows]})["maps"] == expected
-        (plan,) = network.executable._plans.plans
+        (plan,) = network.executable._plans
         assert plan.opened.calls
 
 
