@@ -149,7 +149,7 @@ def test_node_cases_are_computed_once_for_all_children(plant: Plant) -> None:
         (cases,) = folder.glob("node-cases-*.pickle")
         computed = cases.stat().st_mtime_ns
         assert processes.run_check(processes.checks[0]).status == "failed"
-        processes._reason_of_step.clear()
+        processes._obstacle = ""
         assert processes.run_check(processes.checks[0]).status == "failed"
         assert cases.stat().st_mtime_ns == computed
 
@@ -224,42 +224,34 @@ def test_device_that_does_not_open_has_a_whole_report(plant: Plant, tmp_path: Pa
     assert kit.returncode == 3
     assert failure["name"] == "lifetime.device_opens_before_all_checks"
     assert reason in failure["reason"]
-    assert report["left_out"] == [{"checks": report["not_run"], "reason": "the device cannot be opened"}]
+    assert report["left_out"] == [{"checks": report["not_run"], "reason": "the device cannot be opened and closed again"}]
     assert report["not_run"] > 90
     assert json.loads(badge.read_text())["message"].startswith("1 failed, 0 passed")
 
 
 @pytest.mark.parametrize(
-    ("bodies", "step"),
+    ("bodies", "reason"),
     [
-        ({"run": "os.abort()"}, "ends its process"),
-        ({"run": "threading.Event().wait()"}, "hangs"),
-        ({"close": "os.abort()"}, "ends its process"),
+        (
+            {"run": "os.abort()"},
+            "the device ends its process in requests.asynchronous_run_gives_the_result, too, with a network of two nodes",
+        ),
+        (
+            {"run": "threading.Event().wait()"},
+            "the device hangs in requests.asynchronous_run_gives_the_result, too, with a network of two nodes",
+        ),
+        ({"close": "os.abort()"}, "the device cannot be opened and closed again"),
     ],
 )
-def test_checks_that_need_a_step_in_which_the_device_dies_are_not_run(plant: Plant, bodies: dict[str, str], step: str) -> None:
+def test_no_check_is_run_if_the_device_dies_in_the_smallest_one(plant: Plant, bodies: dict[str, str], reason: str) -> None:
     plant_code(plant, **bodies)
-    limit = "3" if step == "hangs" else "60"
+    limit = "3" if "hangs" in reason else "60"
     kit = start_kit(
         "--level", "contract", "--level", "models", "--check", "load.*", "--check", "models.residual", "--timeout", limit
     )
     printed, _ = kit.communicate(timeout=600)
     report = json.loads(printed)
     (failure,) = report["failures"]
-    hook = "close_device" if "close" in bodies else "run"
-    assert kit.returncode == 1
-    assert f"in {hook} (" in failure["reason"]
-    reason = f"the device {step} in a first step, with a network of two nodes: {hook}"
+    assert kit.returncode == (3 if "close" in bodies else 1)
+    assert f"in {'close_device' if 'close' in bodies else 'run'} (" in failure["reason"]
     assert report["left_out"] == [{"checks": report["not_run"], "reason": reason}]
-    assert ("models" in report["levels"]) == (hook == "close_device")
-
-
-def test_cases_are_left_out_if_metrics_of_a_network_end_the_process(plant: Plant) -> None:
-    plant_code(plant, metrics="os.abort()")
-    patterns = ("operators.test_[am]*", "models.residual", "properties.loaded_network_tells*")
-    with CheckProcesses(Order(device="BREAKING", patterns=patterns, limit=60)) as processes:
-        outcomes = list(processes.run_checks())
-    statuses = {outcome.check.level: outcome.status for outcome in outcomes}
-    assert statuses == {"contract": "failed", "operators": "not run", "models": "passed"}
-    reason = "the device ends its process in a first step, with a network of two nodes: metrics of a network"
-    assert {outcome.reason for outcome in outcomes if outcome.status == "not run"} == {reason}
