@@ -25,13 +25,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
-
-import importlib_metadata
 
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.check import LEVELS, Check, CheckFailed
@@ -49,7 +46,6 @@ from hetero_core.conformance.runner import (
     try_check,
 )
 from hetero_core.core import Core
-from hetero_core.devices.registry import DEVICES_GROUP
 from hetero_core.errors import (
     ConfigKeyError,
     ConfigValueError,
@@ -290,40 +286,13 @@ class _Child:
         self._process.join(0.5 if monotonic() - self._began > self._limit + self._grace else GRACE_SECONDS)
         code = self._process.exitcode
         trace = self._output.read_text(errors="replace")[-TRACE_CHARACTERS:].strip()
-        place = find_place(trace)
         # The child's own timer writes this line before it ends the child.
         if code is None or re.search(r"^Timeout \(\d+:\d\d:\d\d", trace, re.MULTILINE):
             stacks = "; the stacks of all threads follow" if "most recent call first" in trace else ""
             origin = "--timeout" if self._limit >= self._whole_limit else "a shorter limit than --timeout"
-            reason = f"did not end within {self._limit:g} seconds ({origin}); the device, or the core, hangs{place}{stacks}"
+            reason = f"did not end within {self._limit:g} seconds ({origin}); the device, or the core, hangs{stacks}"
             return Death(reason, trace, is_hang=True)
-        return Death(f"the device ended the process of the checks{when}{place}: {_describe_code(code)}", trace)
-
-
-def find_place(trace: str) -> str:
-    """Returns " in FUNCTION (FILE, line N)" for the function by which the core has called the innermost plugin in the stacks of
-    `faulthandler`; "" if no stack has one.
-    """
-    folders = [
-        place
-        for top in {point.module.partition(".")[0] for point in importlib_metadata.entry_points(group=DEVICES_GROUP)}
-        if (spec := find_spec(top)) is not None
-        for place in spec.submodule_search_locations or [spec.origin or ""]
-    ]
-
-    def find_folder(path: str) -> str:
-        return next((folder for folder in folders if path == folder or path.startswith(f"{folder}{os.sep}")), "")
-
-    stacks = re.split(r"^(?=.*most recent call first)", trace, flags=re.MULTILINE)
-    for stack in sorted(stacks, key=lambda stack: not stack.startswith("Current")):
-        frames = re.findall(r'^  File "(.+)", line (\d+) in (.+)$', stack, re.MULTILINE)
-        of_plugins = [frame for frame in frames if find_folder(frame[0])]
-        is_called = any(re.search(r"[/\\](hetero_core|pluggy)[/\\]|^<frozen importlib", path) for path, _, _ in frames)
-        if of_plugins and is_called:
-            innermost = find_folder(of_plugins[0][0])
-            path, line, function = [frame for frame in of_plugins if find_folder(frame[0]) == innermost][-1]
-            return f" in {'its import' if function == '<module>' else function} ({path}, line {line})"
-    return ""
+        return Death(f"the device ended the process of the checks{when}: {_describe_code(code)}", trace)
 
 
 def _describe_code(code: int) -> str:

@@ -102,7 +102,7 @@ def test_pages_of_a_report_hold_counts_failures_and_matrix() -> None:
     markdown, html = report.report_to_markdown(fields), report.report_to_html(fields)
     assert "| operators | 1 | 1 | 0 |" in markdown
     assert "| `operators.<d>` | because \\| of it |" in markdown
-    assert "| `Abs-13` | float32 1 | float32 1 |  | int8 1 |" in markdown
+    assert "| `Abs-13` | int8 | 0 | 0 | 0 | 1 |" in markdown
     assert "<code>operators.&lt;d&gt;</code>" in html
     assert '<td class="count wrong">1</td>' in html
     assert "<script" not in html

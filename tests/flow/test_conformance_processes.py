@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -64,11 +63,11 @@ def on_metrics():
 FORK = "load.two_networks_do_not_mix"
 """A check that runs the network 'fork'."""
 WAYS = {
-    "os.abort()": "the device ended the process of the checks in run (PLACE): signal SIGABRT",
-    "ctypes.string_at(0)": "the device ended the process of the checks in run (PLACE): signal SIGSEGV",
-    "os._exit(3)": "the device ended the process of the checks in run (PLACE): exit code 3",
+    "os.abort()": "the device ended the process of the checks: signal SIGABRT",
+    "ctypes.string_at(0)": "the device ended the process of the checks: signal SIGSEGV",
+    "os._exit(3)": "the device ended the process of the checks: exit code 3",
     "ctypes.PyDLL(None).pause()": (
-        "did not end within 3 seconds (--timeout); the device, or the core, hangs in run (PLACE); the stacks of all threads follow"
+        "did not end within 3 seconds (--timeout); the device, or the core, hangs; the stacks of all threads follow"
     ),
     "sys.exit('enough')": "InferenceError: network 'fork' failed on BREAKING (plugin BREAKING (planted-breaking 1.5)): SystemExit: enough",
 }
@@ -113,7 +112,7 @@ if plan:
         outcomes = [processes.run_check(fork) for _ in WAYS]
         assert [outcome.status for outcome in outcomes] == ["failed"] * len(WAYS)
         for outcome, reason in zip(outcomes, WAYS.values(), strict=True):
-            assert re.sub(r"\(\S+planted_breaking.py, line \d+\)", "(PLACE)", outcome.reason).startswith(reason)
+            assert outcome.reason.startswith(reason)
             assert "in on_run" in outcome.trace
         assert [outcome.status for outcome in processes.run_checks()] == ["passed", "passed"]
 
@@ -207,9 +206,9 @@ def test_interrupt_reports_the_checks_that_were_run(plant: Plant, tmp_path: Path
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("os.abort()", "the device ended the process of the checks in its import"),
-        ("def create_device():\n    os.abort()", "the device ended the process of the checks in create_device"),
-        ("def create_device():\n    threading.Event().wait()", "hangs in create_device"),
+        ("os.abort()", "the device ended the process of the checks: signal SIGABRT"),
+        ("def create_device():\n    os.abort()", "the device ended the process of the checks: signal SIGABRT"),
+        ("def create_device():\n    threading.Event().wait()", "hangs; the stacks of all threads follow"),
         ("def create_device():\n    raise OSError('no driver')", "failed in create_device with OSError: no driver"),
     ],
 )
@@ -253,5 +252,5 @@ def test_no_check_is_run_if_the_device_dies_in_the_smallest_one(plant: Plant, bo
     report = json.loads(printed)
     (failure,) = report["failures"]
     assert kit.returncode == (3 if "close" in bodies else 1)
-    assert f"in {'close_device' if 'close' in bodies else 'run'} (" in failure["reason"]
+    assert f"in on_{'close' if 'close' in bodies else 'run'}" in failure["trace"]
     assert report["left_out"] == [{"checks": report["not_run"], "reason": reason}]

@@ -137,22 +137,17 @@ class Trial:
             for name, array in presets.items():
                 request.set_tensor(name, array)
             outputs = request.infer(inputs)
-            text = expectation.describe_fault(list(outputs.values()))
-            if text is None:
-                text = _find_touched(inputs, feed) or _find_unfilled(presets, outputs)
-            if text is not None:
-                return f"run {run + 1}: {text}"
+            fault = expectation.describe_fault(list(outputs.values()))
+            faults = [fault] if fault is not None else []
+            faults += [
+                f"input '{name}' was written to" for name, array in inputs.items() if array.tobytes() != feed[name].tobytes()
+            ]
+            for name, array in presets.items():
+                if array.size and not np.shares_memory(array, outputs[name]):
+                    faults.append(f"output '{name}' is not the array that was set for it")
+            if faults:
+                return f"run {run + 1}: {faults[0]}"
         return None
-
-
-def _find_touched(inputs: Mapping[str, Any], feed: Mapping[str, Any]) -> str | None:
-    touched = (name for name, array in inputs.items() if array.tobytes() != feed[name].tobytes())
-    return next((f"input '{name}' was written to" for name in touched), None)
-
-
-def _find_unfilled(presets: Mapping[str, Any], outputs: Mapping[str, Any]) -> str | None:
-    unfilled = (name for name, array in presets.items() if not np.shares_memory(array, outputs[name]) and array.size)
-    return next((f"output '{name}' is not the array that was set for it" for name in unfilled), None)
 
 
 @dataclass(frozen=True, slots=True)
