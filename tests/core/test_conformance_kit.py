@@ -12,8 +12,8 @@ import pytest
 
 from hetero_core import Core, Executable, Network, RunContext
 from hetero_core.conformance import catalogue, check, report
+from hetero_core.conformance.models import run_evaluator
 from hetero_core.conformance.operators import CaseOutcome, accept_half_steps, judge_case
-from hetero_core.conformance.oracles import run_evaluator
 from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.conformance.samples import FORMS, iterate_samples
 from hetero_core.network.writer import network_to_proto

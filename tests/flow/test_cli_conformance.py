@@ -47,7 +47,7 @@ def test_report_has_counts_refusals_and_a_page_for_each_option(capsys: pytest.Ca
 SECRETIVE = """
 from hetero_template.device import TemplateDevice, TemplateExecutable
 from hetero_core import hookimpl
-from hetero_core.conformance.oracles import run_evaluator
+from hetero_core.conformance.models import run_evaluator
 from hetero_core.network.writer import network_to_proto
 
 # A device that computes with the evaluator and does not declare it.

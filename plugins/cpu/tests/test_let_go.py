@@ -24,7 +24,7 @@ from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.source import load_source
 
 from hetero_core import Core, Network
-from hetero_core.conformance.oracles import run_onnxruntime
+from hetero_core.conformance.models import run_onnxruntime
 from hetero_core.contract import RunContext
 from hetero_core.errors import MemoryLimitError
 from hetero_core.limits import RunLimits
