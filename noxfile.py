@@ -264,7 +264,7 @@ def process(session: nox.Session) -> None:
 def kit(session: nox.Session) -> None:
     """Runs the whole kit, long generations, whole models and more drawn models (the default sessions run samples); many minutes."""
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
-    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
+    flow = ("tests/flow/test_conformance.py",)
     core = (
         *("generation", "kernels_cases", "kernels_ml", "kernels_ml_trees", "kernels_random_attributes", "onnx_backend"),
         *("operators", "reshape_passes", "splitting", "transpose_passes", "writer"),

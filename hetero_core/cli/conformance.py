@@ -91,7 +91,7 @@ def answer(options: argparse.Namespace) -> Answer:
     report = report_to_json(processes.subject, outcomes, processes.versions, not_run=not_run)
     _write_pages(report, options)
     code = INTERRUPTED if is_interrupted else WRONG_RESULT if report["checks"]["failed"] else OK
-    if not processes.is_open:
+    if processes.opening is not None:
         code = NO_DEVICE
     return Answer(_describe(report, options), report, code)
 

@@ -50,16 +50,6 @@ QUERIES = 5
 
 
 @check("query")
-def every_node_is_named_once_in_order(context: CheckContext) -> None:
-    """Each node of a partly supported network is either supported or refused, in the order of the network."""
-    network, result = make_mixed(context)
-    names = [node.name for node in network.nodes]
-    require_equal(sorted([*result.supported, *result.refused]), sorted(names), "the nodes in the answer")
-    for part in (result.supported, result.refused):
-        require_equal(list(part), [name for name in names if name in part], "the order of the answer")
-
-
-@check("query")
 def unknown_operator_is_refused_with_a_reason(context: CheckContext) -> None:
     """An unknown operator is refused, and the reason is a sentence."""
     _, result = make_mixed(context)
@@ -153,18 +143,6 @@ def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
 
 
 # Load: a network can be loaded any number of times, with the inputs and outputs of the model.
-
-
-@check("load")
-def inputs_and_outputs_are_those_of_the_model(context: CheckContext) -> None:
-    """Names, element types and shapes of a loaded network are the model's, in its order; symbolic sizes stay symbolic."""
-    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
-        loaded = context.load(sample.network)
-        for side in ("inputs", "outputs"):
-            specs = [(spec.name, spec.type) for spec in getattr(loaded, side)]
-            require_equal(specs, [(spec.name, spec.type) for spec in getattr(sample.network, side)], f"{side} of '{form}'")
-        require_equal(loaded.name, sample.network.name, "the name of the loaded network")
-        require_equal(loaded.fingerprint, sample.network.fingerprint, "the fingerprint of the loaded network")
 
 
 @check("load")

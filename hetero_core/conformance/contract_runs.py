@@ -38,12 +38,7 @@ from hetero_core.conformance.samples import (
     open_request,
     read_text,
 )
-from hetero_core.errors import (
-    ClosedError,
-    HeteroError,
-    RequestCancelledError,
-)
-from hetero_core.runtime.request import InferRequest
+from hetero_core.errors import ClosedError, HeteroError, RequestCancelledError
 
 if TYPE_CHECKING:
     from hetero_core.core import Core

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, Skip, check, load_each, require, require_equal, require_error, skip_declared
-from hetero_core.conformance.samples import load_sample, make_sample, make_samples, open_request, read_text
-from hetero_core.errors import HeteroError, InputNameError
+from hetero_core.conformance.samples import load_sample, make_sample, make_samples, read_text
+from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -29,18 +29,6 @@ def inputs_are_never_written(context: CheckContext) -> None:
         for value in inputs.values():
             value.flags.writeable = False
         sample.require_right(loaded.infer(inputs), inputs, f"network '{form}' with read-only inputs")
-
-
-@check("tensors")
-def outputs_have_the_declared_types(context: CheckContext) -> None:
-    """Every output is a NumPy array of its element type and shape, even without dimensions or elements."""
-    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
-        loaded = context.load(sample.network)
-        inputs = sample.draw(context.seed)
-        for name, value in loaded.infer(inputs).items():
-            require(isinstance(value, np.ndarray), f"network '{form}', output '{name}' is a {type(value).__name__}")
-            require_equal(value.dtype, np.dtype(sample.dtype), f"network '{form}', element type of output '{name}'")
-            require_equal(value.shape, sample.expect(inputs)[name].shape, f"network '{form}', shape of output '{name}'")
 
 
 @check("tensors")
@@ -63,23 +51,6 @@ def results_belong_to_the_caller(context: CheckContext) -> None:
             value += np.ones((), value.dtype)
     again = loaded.infer(drawn[0])
     sample.require_right(again, drawn[0], "a run after the results were written to")
-
-
-@check("tensors")
-def array_set_for_an_output_is_filled(context: CheckContext) -> None:
-    """An array set for an output holds the result of each run, and `get_tensor` returns this array."""
-    sample, request = open_request(context, "fork")
-    mine = np.zeros(4, sample.dtype)
-    request.set_tensor("y", mine)
-    for turn in range(3):
-        inputs = sample.draw(context.seed + turn)
-        outputs = request.infer(inputs)
-        require(outputs["y"] is mine and request.get_tensor("y") is mine, "the output is not the array that was set for it")
-        sample.require_right(outputs, inputs, f"run {turn + 1} into an array of the caller")
-    request.start_async(sample.draw(context.seed))
-    require(request.wait(60), "the run did not end")
-    sample.require_right({"y": mine, "z": request.get_tensor("z")}, sample.draw(context.seed), "an asynchronous run into an array")
-    require_error(InputNameError, lambda: request.set_tensor("y", mine[::2]), "an array for an output that is not contiguous")
 
 
 # Values: sizes, numbers and indices that small well-behaved inputs never show.

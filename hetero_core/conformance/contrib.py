@@ -105,11 +105,15 @@ def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any],
     """Returns the first difference of an output in value or in type, None if all outputs agree."""
     from hetero_core.dtypes import dtype_of_numpy
     from hetero_core.network.types import TensorType
+    from hetero_core.testing.contrib.case import run_engine
 
     for name, reference in expected.items():
         is_single = dtype_of_numpy(reference.dtype) == "float32"
         rtol = case.tolerance if is_single else None
-        run = partial(_run_scaled, case, name)
+
+        def run(inputs: Sequence[Any], name: str = name) -> list[Any]:
+            return [run_engine(replace(case, inputs=tuple(inputs)))[name]]
+
         (accepted,) = accept_half_steps(network, case.inputs, [outputs[name]], [reference], run)
         mismatch = describe_mismatch(outputs[name], accepted, rtol=rtol, name=name)
         if mismatch is not None:
@@ -121,12 +125,6 @@ def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any],
         if shape is None or not fits_shape(reference.shape, shape):
             return f"{name} has shape {list(reference.shape)}, and its inferred type is {inferred}"
     return None
-
-
-def _run_scaled(case: ContribCase, name: str, inputs: Sequence[Any]) -> list[Any]:
-    from hetero_core.testing.contrib.case import run_engine
-
-    return [run_engine(replace(case, inputs=tuple(inputs)))[name]]
 
 
 def count_operators(outcomes: Sequence[Outcome]) -> list[dict[str, Any]] | None:

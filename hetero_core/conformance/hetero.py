@@ -12,9 +12,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
-from hetero_core.conformance.models import BATCHES, DYNAMIC
+from hetero_core.conformance.models import BATCHES, DYNAMIC, make_model, require_expected
 from hetero_core.conformance.operators import draws_freely, find_mismatch, list_cases
-from hetero_core.conformance.oracles import make_model, require_expected
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.network.graph import Network
 from hetero_core.testing.backend_cases import BackendCase

@@ -4,8 +4,7 @@ This process never loads the device, nor builds a case. The child chooses the ch
 sends the outcome. The child's standard output and error go to a file: the last words of a child that has died, with the stacks by
 `faulthandler`, are shown with the failure.
 
-After the first death another child takes the first steps of a device, with a network of two nodes. Checks that need a step in which the
-device dies again are not run.
+After the first death another child runs PROBE, a check with a network of two nodes. If the device dies in it, too, no further check is run.
 """
 
 from __future__ import annotations
@@ -26,13 +25,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
-
-import importlib_metadata
 
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.check import LEVELS, Check, CheckFailed
@@ -46,12 +42,10 @@ from hetero_core.conformance.runner import (
     Subject,
     Target,
     describe_error,
-    open_target,
+    make_target,
     try_check,
 )
-from hetero_core.conformance.samples import WAIT_SECONDS, make_sample
 from hetero_core.core import Core
-from hetero_core.devices.registry import DEVICES_GROUP
 from hetero_core.errors import (
     ConfigKeyError,
     ConfigValueError,
@@ -66,10 +60,10 @@ GRACE_SECONDS = 5.0
 """The child ends itself after the time limit, with the stacks of its threads; it is killed if it has not done so in this time."""
 HUNG_SECONDS = 3.0
 """The least time limit of checks after one that has hung: a device that hangs once most likely hangs again."""
-STEP_SECONDS = 20.0
-"""The time limit of a first step."""
+PROBE_SECONDS = 20.0
+"""The time limit of PROBE."""
 SLOWER = 30
-"""A check after one that has hung may take this many times as long as all first steps."""
+"""A check after one that has hung may take this many times as long as PROBE."""
 CHOICES_LIMITS = 5
 """A check of the level choices repeats the checks of a subject under each choice, and has as many time limits."""
 DEATHS_IN_ROW = 4
@@ -80,6 +74,8 @@ TRACE_CHARACTERS = 20_000
 
 OPENING = Check("lifetime.device_opens_before_all_checks", "contract", lambda _: None)
 """Stands for opening the device; reported only if it fails."""
+PROBE = Check("requests.asynchronous_run_gives_the_result", "contract", lambda _: None)
+"""Runs after the first death."""
 CLOSING = Check("lifetime.device_closes_after_all_checks", "contract", lambda _: None)
 """Stands for closing the shared Core and the child at the end; reported only if it fails."""
 
@@ -111,7 +107,7 @@ class CheckProcesses:
     """The child process and its successors. A context manager, which opens the device.
 
     `subject` and `versions` are the head of the report; `checks` are the chosen checks, which run only in the child. `opening` is None
-    if the device opens and closes, else its failure. If `is_open` is False, the device does not open, and no check is run.
+    if the device opens and closes, else its failure, and no check is run.
 
     Raises: UnknownCheckError; the errors of a device or a configuration that does not exist; DeviceUnavailableError if the child dies
     before it opens the device.
@@ -121,7 +117,6 @@ class CheckProcesses:
     versions: Mapping[str, str]
     checks: tuple[Check, ...]
     opening: Outcome | None = None
-    is_open: bool = True
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -131,31 +126,26 @@ class CheckProcesses:
         self._limit_after_hang: float | None = None
         self._deaths_of_level: Counter[str] = Counter()
         self._left_out_of_level: Counter[str] = Counter()
-        self._reason_of_step: dict[str, str] = {}
+        self._obstacle = ""
 
     def __enter__(self) -> CheckProcesses:
         try:
-            *answers, last = self._start_child(self._order)
+            head, last = self._start_child(self._order)
+            if isinstance(last, HeteroError):
+                raise last
+            if isinstance(head, Death):
+                raise DeviceUnavailableError(f"cannot begin: {head.reason}\n{head.trace}".strip())
         except BaseException:
             self.__exit__()
             raise
-        if isinstance(last, HeteroError) or not answers:
-            self.__exit__()
-            raise (
-                last
-                if isinstance(last, HeteroError)
-                else DeviceUnavailableError(f"cannot begin: {last.reason}\n{last.trace}".strip())
-            )
-        self.versions = answers[0]["versions"]
+        self.versions = head["versions"]
         self.checks = tuple(
-            Check(name, level, lambda _: None, needs, shares_core) for name, level, needs, shares_core in answers[0]["checks"]
+            Check(name, level, lambda _: None, needs, shares_core) for name, level, needs, shares_core in head["checks"]
         )
-        self.is_open = len(answers) > 1
-        reference = answers[1] if self.is_open else ""
-        self.subject = Subject(device=self._order.device, seed=self._order.seed, reference=reference)
+        self.subject = Subject(device=self._order.device, seed=self._order.seed, reference="" if isinstance(last, Death) else last)
         if isinstance(last, Death):
             self.opening = Outcome(OPENING, FAILED, last.reason, trace=last.trace)
-            self._note_death(CLOSE if self.is_open else OPEN, last)
+            self._obstacle = "the device cannot be opened and closed again"
             self._end_child()
         return self
 
@@ -171,28 +161,29 @@ class CheckProcesses:
 
     def run_check(self, check: Check) -> Outcome:
         """Runs one of `checks` in the child and returns its outcome."""
-        reason = self._find_obstacle(check)
-        if reason:
+        level = check.level
+        if self._obstacle:
+            return Outcome(check, NOT_RUN, self._obstacle)
+        if self._left_out_of_level[level]:
+            self._left_out_of_level[level] -= 1
+            reason = f"several checks before them, of the level {level}, have ended the process or hung one after another"
             return Outcome(check, NOT_RUN, reason)
-        answer = self._ask(check)
+        answer = self._ask(check, self._limit * (CHOICES_LIMITS if level == "choices" else 1))
         if not isinstance(answer, Death):
             if answer["status"] == PASSED:
-                self._deaths_of_level[check.level] = 0
+                self._deaths_of_level[level] = 0
             return Outcome(check, answer["status"], answer["reason"], finding=answer["finding"], trace=answer["trace"])
-        self._end_child()
-        self._deaths_of_level[check.level] += 1
-        deaths = self._deaths_of_level[check.level]
-        self._left_out_of_level[check.level] = 2 ** (deaths - DEATHS_IN_ROW) if deaths > DEATHS_IN_ROW else 0
+        self._deaths_of_level[level] += 1
+        deaths = self._deaths_of_level[level]
+        self._left_out_of_level[level] = 2 ** (deaths - DEATHS_IN_ROW) if deaths > DEATHS_IN_ROW else 0
         if self._limit_after_hang is None:
-            self._limit_after_hang = self._take_first_steps()
+            self._limit_after_hang = self._run_probe()
         if answer.is_hang:
             self._limit = min(self._limit, self._limit_after_hang)
         return Outcome(check, FAILED, answer.reason, trace=answer.trace)
 
     def close(self) -> Death | None:
         """Lets the child close the device and end; returns the reason if it cannot."""
-        if CLOSE in self._reason_of_step:
-            self._end_child()
         child, self._child = self._child, None
         return None if child is None else child.close(self._limit)
 
@@ -201,74 +192,53 @@ class CheckProcesses:
         self._end_child()
         self._folder.cleanup()
 
-    def _find_obstacle(self, check: Check) -> str:
-        """Returns the reason for which a check is not run; "" if it is to be run."""
-        reason = next((reason for step, reason in self._reason_of_step.items() if _needs_step(check, step)), "")
-        if not reason and self._left_out_of_level[check.level]:
-            self._left_out_of_level[check.level] -= 1
-            reason = f"several checks before them, of the level {check.level}, have ended the process or hung one after another"
-        return reason
-
-    def _ask(self, check: Check) -> Any:
+    def _ask(self, check: Check, limit: float) -> Any:
         """Returns the child's answer to a check, or its death; starts a child if there is none."""
         if self._child is None:
             # A child that builds the cases of one level starts sooner.
             last = self._start_child(replace(self._order, levels=(check.level,), patterns=()))[-1]
-            if isinstance(last, HeteroError):
-                last = Death(str(last))
-            if isinstance(last, Death):
-                return replace(last, reason=f"the device cannot be opened again: {last.reason}")
+            if isinstance(last, Death | HeteroError):
+                self._end_child()
+                reason = last.reason if isinstance(last, Death) else str(last)
+                return Death(f"the device cannot be opened again: {reason}", getattr(last, "trace", ""))
         assert self._child is not None
-        return self._child.ask(check, self._limit * (CHOICES_LIMITS if check.level == "choices" else 1))
+        answer = self._child.ask(check, limit)
+        if isinstance(answer, Death):
+            self._end_child()
+        return answer
 
-    def _start_child(self, order: Order) -> list[Any]:
-        """Returns the first messages of a new child: versions and checks, the reference device, that the device is closed; or those up to
-        an error or its death.
-        """
-        self._child = _Child(serve_checks, order, self._folder.name, *self._reason_of_step)
-        messages = [self._child.receive()]
-        while len(messages) < 3 and not isinstance(messages[-1], Death | HeteroError):
-            messages.append(self._child.receive())
-        return messages
+    def _start_child(self, order: Order) -> tuple[Any, Any]:
+        """Returns the first messages of a new child: versions and checks, then the reference device; or an error or its death."""
+        self._child = _Child(order, self._folder.name)
+        head = self._child.receive()
+        return head, head if isinstance(head, Death | HeteroError) else self._child.receive()
+
+    def _run_probe(self) -> float:
+        """Runs PROBE, in which the device may die again. Returns the time limit of a check after one that has hung."""
+        answer = self._ask(PROBE, min(self._limit, PROBE_SECONDS))
+        if not isinstance(answer, Death):
+            return max(HUNG_SECONDS, SLOWER * float(answer["seconds"]))
+        ending = "hangs" if answer.is_hang else "ends its process"
+        self._obstacle = f"the device {ending} in {PROBE.name}, too, with a network of two nodes"
+        return HUNG_SECONDS
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.end()
 
-    def _take_first_steps(self) -> float:
-        """Finds the first steps in which the device dies. Returns the time limit of a check after one that has hung."""
-        while True:
-            child = _Child(take_first_steps, self._order, self._folder.name, *self._reason_of_step)
-            step, began = OPEN, monotonic()
-            try:
-                while not isinstance(answer := child.receive(), Death | None):
-                    step, began = answer, monotonic() if step == OPEN else began
-            finally:
-                child.end()
-            if answer is None:
-                return max(HUNG_SECONDS, SLOWER * (monotonic() - began))
-            self._note_death(step, answer)
-            if step not in OPTIONAL_STEPS:
-                return HUNG_SECONDS
-
-    def _note_death(self, step: str, death: Death) -> None:
-        ending = "hangs" if death.is_hang else "ends its process"
-        what = "cannot be opened" if step == OPEN else f"{ending} in a first step, with a network of two nodes: {step}"
-        self._reason_of_step[step] = f"the device {what}"
-
 
 class _Child:
     """A child process, its connection, and the file that it writes to."""
 
-    def __init__(self, serve: Callable[..., None], order: Order, folder: str, *arguments: Any) -> None:
+    def __init__(self, order: Order, folder: str) -> None:
         self._levels = {*order.levels} or {*LEVELS}
         self._output = Path(folder) / "output"
         self._output.write_bytes(b"")
         # A forked child would inherit threads and locks of this process.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, order, folder, *arguments), name="conformance")
+        self._process = context.Process(target=serve_checks, args=(theirs, order, folder), name="conformance")
         self._process.start()
         theirs.close()
         self._began = monotonic()
@@ -316,40 +286,13 @@ class _Child:
         self._process.join(0.5 if monotonic() - self._began > self._limit + self._grace else GRACE_SECONDS)
         code = self._process.exitcode
         trace = self._output.read_text(errors="replace")[-TRACE_CHARACTERS:].strip()
-        place = find_place(trace)
         # The child's own timer writes this line before it ends the child.
         if code is None or re.search(r"^Timeout \(\d+:\d\d:\d\d", trace, re.MULTILINE):
             stacks = "; the stacks of all threads follow" if "most recent call first" in trace else ""
             origin = "--timeout" if self._limit >= self._whole_limit else "a shorter limit than --timeout"
-            reason = f"did not end within {self._limit:g} seconds ({origin}); the device, or the core, hangs{place}{stacks}"
+            reason = f"did not end within {self._limit:g} seconds ({origin}); the device, or the core, hangs{stacks}"
             return Death(reason, trace, is_hang=True)
-        return Death(f"the device ended the process of the checks{when}{place}: {_describe_code(code)}", trace)
-
-
-def find_place(trace: str) -> str:
-    """Returns " in FUNCTION (FILE, line N)" for the function by which the core has called the innermost plugin in the stacks of
-    `faulthandler`; "" if no stack has one.
-    """
-    folders = [
-        place
-        for top in {point.module.partition(".")[0] for point in importlib_metadata.entry_points(group=DEVICES_GROUP)}
-        if (spec := find_spec(top)) is not None
-        for place in spec.submodule_search_locations or [spec.origin or ""]
-    ]
-
-    def find_folder(path: str) -> str:
-        return next((folder for folder in folders if path == folder or path.startswith(f"{folder}{os.sep}")), "")
-
-    stacks = re.split(r"^(?=.*most recent call first)", trace, flags=re.MULTILINE)
-    for stack in sorted(stacks, key=lambda stack: not stack.startswith("Current")):
-        frames = re.findall(r'^  File "(.+)", line (\d+) in (.+)$', stack, re.MULTILINE)
-        of_plugins = [frame for frame in frames if find_folder(frame[0])]
-        is_called = any(re.search(r"[/\\](hetero_core|pluggy)[/\\]|^<frozen importlib", path) for path, _, _ in frames)
-        if of_plugins and is_called:
-            innermost = find_folder(of_plugins[0][0])
-            path, line, function = [frame for frame in of_plugins if find_folder(frame[0]) == innermost][-1]
-            return f" in {'its import' if function == '<module>' else function} ({path}, line {line})"
-    return ""
+        return Death(f"the device ended the process of the checks{when}: {_describe_code(code)}", trace)
 
 
 def _describe_code(code: int) -> str:
@@ -361,10 +304,8 @@ def _describe_code(code: int) -> str:
         return f"signal {-code}"
 
 
-def serve_checks(connection: Connection, order: Order, folder: str, *left_out: str) -> None:
-    """Opens the device, closes it unless that is `left_out`, and answers each check, until the parent sends None or is gone. Runs in the
-    child.
-    """
+def serve_checks(connection: Connection, order: Order, folder: str) -> None:
+    """Opens the device, and answers each check, until the parent sends None or is gone. Runs in the child."""
     _prepare_child(folder)
     try:
         with Core() as core:
@@ -375,27 +316,20 @@ def serve_checks(connection: Connection, order: Order, folder: str, *left_out: s
         return
     rows = [(check.name, check.level, check.needs, check.shares_core) for check in checks.values()]
     connection.send({"checks": rows, "versions": versions})
-    opened = _open_target(order)
-    if not isinstance(opened, tuple):
-        connection.send(opened)
+    target = _open_target(order)
+    if not isinstance(target, Target):
+        connection.send(target)
         return
-    core, target = opened
     connection.send(target.reference)
-    if CLOSE not in left_out:
-        with (
-            _limited(order.limit),
-            contextlib.suppress(Exception),
-        ):  # a device may raise anything; checks that close a Core fail by it
-            core.close()
-    connection.send("closed")
     shared = SharedCore(target)
     try:
         for name, level, limit in iter(connection.recv, None):
             if name not in checks:
                 checks |= {check.name: check for check in choose_checks((level,), cases=order.cases)}
+            began = monotonic()
             with _limited(limit):
                 outcome = try_check(checks[name], target, shared)
-            connection.send(_pack(outcome))
+            connection.send({**_pack(outcome), "seconds": monotonic() - began})
     except (EOFError, OSError):
         os._exit(1)  # the parent is gone
     with _limited(order.limit):
@@ -407,78 +341,6 @@ def serve_checks(connection: Connection, order: Order, folder: str, *left_out: s
         connection.send(failure)
     # The threads of the device are joined, and its libraries unloaded, as Python ends.
     faulthandler.dump_traceback_later(order.limit, exit=True, file=2)
-
-
-OPEN, QUERY, LOAD, RUN, CLOSE_NETWORK = "opening", "query_network", "load_network", "run", "close of a network"
-METRICS, CLOSE, EXPORT, IMPORT = "metrics of a network", "close_device", "export_network", "import_network"
-OPTIONAL_STEPS = (METRICS, CLOSE, EXPORT, IMPORT)
-"""Steps without which some checks can be run."""
-
-
-def _needs_step(check: Check, step: str) -> bool:
-    if step == CLOSE:
-        return not check.shares_core
-    if step == METRICS:
-        return check.level in ("operators", "hetero")
-    return step not in OPTIONAL_STEPS or "export" in check.needs or check.level == "graphs"
-
-
-def take_first_steps(connection: Connection, order: Order, folder: str, *left_out: str) -> None:
-    """Takes the first steps of a device and sends the name of each before it begins, None at the end. Runs in the child."""
-    _prepare_child(folder)
-    opened = _open_target(order)
-
-    def begin(step: str) -> None:
-        faulthandler.dump_traceback_later(min(order.limit, STEP_SECONDS), exit=True, file=2)
-        connection.send(step)
-
-    if isinstance(opened, tuple):
-        for walk in (_use_network, _read_metrics, _export_network):
-            with contextlib.suppress(BaseException):  # checks report what raises
-                walk(*opened, begin, left_out)
-    faulthandler.cancel_dump_traceback_later()
-    connection.send(opened if isinstance(opened, Death) else None)
-
-
-def _use_network(core: Core, target: Target, begin: Callable[[str], None], left_out: tuple[str, ...]) -> None:
-    begin(QUERY)
-    sample = make_sample(target.make_context(core), "chain")
-    begin(LOAD)
-    loaded = core.load_network(sample.network, target.device)
-    begin(RUN)
-    request = loaded.create_infer_request()
-    for seed in range(2):
-        request.infer(sample.draw(seed))
-    request.start_async(sample.draw(0))
-    request.wait(WAIT_SECONDS)
-    begin(CLOSE_NETWORK)
-    loaded.close()
-    if CLOSE not in left_out:
-        begin(CLOSE)
-        core.close()
-
-
-def _read_metrics(_: Core, target: Target, begin: Callable[[str], None], left_out: tuple[str, ...]) -> None:
-    if METRICS in left_out:
-        return
-    core = target.make_core()
-    loaded = core.load_network(make_sample(target.make_context(core), "chain").network, target.device)
-    begin(METRICS)
-    for name in loaded.get_metric("SUPPORTED_METRICS"):
-        loaded.get_metric(name)
-
-
-def _export_network(core: Core, target: Target, begin: Callable[[str], None], left_out: tuple[str, ...]) -> None:
-    if "export" not in target.facts.capabilities or not {EXPORT, IMPORT}.isdisjoint(left_out):
-        return
-    core = target.make_core()
-    sample = make_sample(target.make_context(core), "chain")
-    loaded = core.load_network(sample.network, target.device)
-    begin(EXPORT)
-    stream = io.BytesIO()
-    loaded.export_network(stream)
-    begin(IMPORT)
-    core.import_network(stream.getvalue(), target.device)
 
 
 def _prepare_child(folder: str) -> None:
@@ -504,11 +366,11 @@ def _exit_with_stack(exit_process: Callable[[int], NoReturn], status: int) -> No
     exit_process(status)
 
 
-def _open_target(order: Order) -> tuple[Core, Target] | Death | HeteroError:
-    """Returns a Core and the target; a death if the device cannot be opened, an error if the order names no device or no value of a key."""
+def _open_target(order: Order) -> Target | Death | HeteroError:
+    """Returns the target; a death if the device cannot be opened, an error if the order names no device or no value of a key."""
     try:
         with _limited(order.limit):
-            return open_target(order.device, seed=order.seed, reference=order.reference, config=order.config)
+            return make_target(order.device, seed=order.seed, reference=order.reference, config=order.config)
     except (DeviceNotFoundError, DeviceNameError, ConfigKeyError, ConfigValueError) as error:
         return error
     except BaseException as error:  # noqa: BLE001  # a device may raise anything; the parent reports it

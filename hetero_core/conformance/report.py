@@ -139,38 +139,36 @@ class _Table:
     title: str
     head: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    note: str = ""
 
 
 def report_to_markdown(report: Mapping[str, Any]) -> str:
     """Returns the report as a page: counts, failures, skipped checks, and the support matrix."""
-    rows = [(operator, *(_list_dtypes(cells, count) for count in _COUNTS)) for operator, cells in _group(report).items()]
-    matrix = _Table("Support matrix", ("operator", *_COUNTS), rows, "Cases for each element type.")
-    parts = [part if isinstance(part, str) else _write_markdown(part) for part in _list_parts(report, matrix)]
+    parts = [part if isinstance(part, str) else _write_markdown(part) for part in _list_parts(report)]
     return "\n\n".join([f"# Conformance of {report['device']}", *parts]) + "\n"
 
 
 def report_to_html(report: Mapping[str, Any]) -> str:
     """Returns the report as an HTML document without scripts."""
-    rows = [(cell["operator"], cell["dtype"], *(str(cell[count]) for count in _COUNTS)) for cell in report["matrix"]]
-    matrix = _Table("Support matrix", ("operator", "element type", *_COUNTS), rows)
-    parts = [f"<p>{escape(part)}</p>" if isinstance(part, str) else _write_html(part) for part in _list_parts(report, matrix)]
+    parts = [f"<p>{escape(part)}</p>" if isinstance(part, str) else _write_html(part) for part in _list_parts(report)]
     return format_page(f"Conformance of {report['device']}", "\n".join(parts))
 
 
-def _list_parts(report: Mapping[str, Any], matrix: _Table) -> list[str | _Table]:
+def _list_parts(report: Mapping[str, Any]) -> list[str | _Table]:
     """Returns the sentences and tables of a page in order; refused cases, usually hundreds of rows, come last."""
     operators = report["operators"]
     levels = [(level, *(str(counts[status]) for status in STATUSES)) for level, counts in report["levels"].items()]
-    parts: list[str | _Table] = [_introduce(report), _Table("", ("level", *STATUSES), levels)]
+    versions = ", ".join(f"{name}: {text}" for name, text in report["versions"].items())
+    reference = f", beside {report['reference']}" if report["reference"] else ""
+    parts: list[str | _Table] = [f"{versions}; seed {report['seed']}{reference}.", _Table("", ("level", *STATUSES), levels)]
     if report["not_run"]:
         parts.append(describe_not_run(report))
     if operators is not None:
         parts.append(describe_operators(operators))
+    cells = [(cell["operator"], cell["dtype"], *(str(cell[count]) for count in _COUNTS)) for cell in report["matrix"]]
     tables = [
         _list_reasons("Failures", report["failures"], "name"),
         _list_reasons("Skipped", report["skips"], "name"),
-        matrix,
+        _Table("Support matrix", ("operator", "element type", *_COUNTS), cells),
         _list_reasons("Refused cases", [] if operators is None else operators["refusals"], "case"),
     ]
     return [*parts, *(table for table in tables if table.rows)]
@@ -183,8 +181,7 @@ def _list_reasons(title: str, entries: list[dict[str, str]], key: str) -> _Table
 def _write_markdown(table: _Table) -> str:
     if not table.title:
         return format_markdown(table.head, table.rows)
-    parts = [f"## {table.title}", *([table.note] if table.note else [])]
-    return "\n\n".join([*parts, format_markdown(table.head, [[f"`{first}`", *cells] for first, *cells in table.rows])])
+    return f"## {table.title}\n\n{format_markdown(table.head, [[f'`{first}`', *cells] for first, *cells in table.rows])}"
 
 
 def _write_html(table: _Table) -> str:
@@ -204,26 +201,9 @@ def describe_operators(operators: Mapping[str, Any]) -> str:
     """Returns a sentence with the counts of the cases of ONNX's backend suite."""
     return (
         f"Of {operators['cases']} cases of ONNX's backend suite {operators['passed']} passed, {operators['native']} of them on the "
-        f"device's own kernels and {operators['judged_by_facts']} judged by facts because their values are drawn; "
+        f"device's own kernels and {operators['judged_by_facts']} judged by shape and element type because their values are drawn; "
         f"{operators['refused']} were refused, and {operators['wrong']} are wrong.{describe_times(operators['times_of_numpy'])}"
     )
-
-
-def _introduce(report: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name}: {text}" for name, text in report["versions"].items())
-    reference = f", beside {report['reference']}" if report["reference"] else ""
-    return f"{versions}; seed {report['seed']}{reference}."
-
-
-def _group(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for cell in report["matrix"]:
-        groups.setdefault(cell["operator"], []).append(cell)
-    return groups
-
-
-def _list_dtypes(cells: list[dict[str, Any]], count: str) -> str:
-    return ", ".join(f"{cell['dtype']} {cell[count]}" for cell in cells if cell[count])
 
 
 def format_matrix(report: Mapping[str, Any]) -> str:
@@ -231,7 +211,11 @@ def format_matrix(report: Mapping[str, Any]) -> str:
     dtypes = list(dict.fromkeys(sorted(cell["dtype"] for cell in report["matrix"])))
     cells = {(cell["operator"], cell["dtype"]): cell for cell in report["matrix"]}
     rows = [
-        [*_split_version(operator), *(_describe_cell(cells.get((operator, dtype))) for dtype in dtypes)]
+        [
+            f"`{operator.rpartition('-')[0]}`",
+            operator.rpartition("-")[2],
+            *(_describe_cell(cells.get((operator, dtype), {})) for dtype in dtypes),
+        ]
         for operator in dict.fromkeys(operator for operator, _ in cells)
     ]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
@@ -282,16 +266,8 @@ def describe_badge(report: Mapping[str, Any]) -> dict[str, Any]:
     return {"schemaVersion": 1, "label": f"{report['device']} conformance", "message": message, "color": color}
 
 
-def _split_version(operator: str) -> tuple[str, str]:
-    name, _, version = operator.rpartition("-")
-    return f"`{name}`", version
-
-
-def _describe_cell(cell: Mapping[str, Any] | None) -> str:
-    if cell is None:
-        return ""
-    counts = [str(cell["passed"])] if cell["passed"] else []
-    counts += [f"{cell[name]} {name}" for name in ("refused", "wrong") if cell[name]]
+def _describe_cell(cell: Mapping[str, int]) -> str:
+    counts = [f"{cell[name]} {name}".removesuffix(" passed") for name in ("passed", "refused", "wrong") if cell.get(name)]
     return ", ".join(counts)
 
 

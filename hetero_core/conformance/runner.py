@@ -82,22 +82,6 @@ def make_target(
 
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
-    core, target = open_target(device, plugin=plugin, make_core=make_core, seed=seed, reference=reference, config=config)
-    with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it
-        core.close()
-    return target
-
-
-def open_target(
-    device: str,
-    *,
-    plugin: Any = None,
-    make_core: Callable[[], Core] | None = None,
-    seed: int = 0,
-    reference: str | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> tuple[Core, Target]:
-    """Returns the target, and the Core in which its facts were found; else as `make_target`."""
     from hetero_core.conformance.settings import read_settings  # imports NumPy
 
     settings = read_settings()
@@ -107,7 +91,9 @@ def open_target(
     core = make()
     chosen = _choose_reference(core, device) if reference is None else reference
     facts = _find_facts(core, device, settings, reference=chosen, plugin=plugin)
-    return core, Target(device=device, seed=seed, reference=chosen, make_core=make, facts=facts, configured=frozenset(config or ()))
+    with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it
+        core.close()
+    return Target(device=device, seed=seed, reference=chosen, make_core=make, facts=facts, configured=frozenset(config or ()))
 
 
 def _find_facts(core: Core, device: str, settings: Mapping[str, Any], *, reference: str, plugin: Any = None) -> DeviceFacts:

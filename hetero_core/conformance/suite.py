@@ -86,7 +86,7 @@ class DeviceConformance:
                 cases=option("--hetero-cases", None),
             )
             with CheckProcesses(order) as processes:
-                if processes.is_open:
+                if processes.opening is None:
                     yield processes.run_check
                 death = processes.close()
             if processes.opening is not None:

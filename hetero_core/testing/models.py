@@ -76,13 +76,11 @@ SYMBOLIC_SIZE = 3
 """The size that `light_inputs` gives to a symbolic axis."""
 
 
-def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
+def light_model(name: str, opset: int = 21) -> onnx.ModelProto:
     """Returns a well-known network for an image of (1, 3, 224, 224), with random weights and without its last Softmax.
 
-    The model is converted to `opset`, at IR version 10; weights are then initializers only. None keeps the form of the file: opset 9
-    and IR version 3, with every initializer also listed as an input. Both forms have the same weights. Their ranges keep
-    activations near or below 1000, so that activations fit into float16. Cost: from 5 MB of weights and 0.1 s (squeezenet) to 575
-    MB and 8 s (vgg19).
+    The model is converted to `opset`, at IR version 10; weights are then initializers only. Their ranges keep activations near or below
+    1000, so that activations fit into float16. Cost: from 5 MB of weights and 0.1 s (squeezenet) to 575 MB and 8 s (vgg19).
 
     Raises: ValueError for a name that is not in `LIGHT_MODELS`.
     """
@@ -98,11 +96,10 @@ def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
     listed = {initializer.name for initializer in graph.initializer}
     inputs = [value for value in graph.input if value.name not in listed]
     _replace(graph.input, inputs)
-    if opset is not None:
-        # The converter finds initializers that are not inputs only from IR version 4 on. It copies the model, so weights are added later.
-        model.ir_version = 10
-        model = onnx.version_converter.convert_version(model, opset)
-        graph = model.graph
+    # The converter finds initializers that are not inputs only from IR version 4 on. It copies the model, so weights are added later.
+    model.ir_version = 10
+    model = onnx.version_converter.convert_version(model, opset)
+    graph = model.graph
     _replace(graph.node, [node for node in graph.node if node.op_type != "ConstantOfShape"])
     used = {value for node in graph.node for value in node.input}
     initializers = [
@@ -111,13 +108,11 @@ def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
     _replace(graph.initializer, initializers)
     for value, array in weights.items():
         graph.initializer.append(onnx.numpy_helper.from_array(array, value))
-    if opset is None:
-        graph.input.extend(onnx.helper.make_tensor_value_info(i.name, i.data_type, i.dims) for i in graph.initializer)
     return model
 
 
 def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
-    """Returns a random array for each input of a model of this file, except for initializers that are listed as inputs.
+    """Returns a random array for each input of a model of this file.
 
     Floats are normal with deviation 1, integers run from 1 to 5, symbolic axes have `SYMBOLIC_SIZE` elements.
     """
@@ -125,11 +120,8 @@ def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
     import onnx
 
     generator = np.random.default_rng(seed)
-    initializers = {initializer.name for initializer in model.graph.initializer}
     arrays: dict[str, np.ndarray] = {}
     for value in model.graph.input:
-        if value.name in initializers:
-            continue
         tensor = value.type.tensor_type
         shape = [dim.dim_value if dim.HasField("dim_value") else SYMBOLIC_SIZE for dim in tensor.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)

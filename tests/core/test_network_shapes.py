@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.conformance.oracles import run_onnxruntime
+from hetero_core.conformance.models import run_onnxruntime
 from hetero_core.errors import InputShapeError, InvalidNetworkError
 from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_bytes, network_to_proto, pack_network, unpack_network

@@ -1393,12 +1393,12 @@ def test_choice_of_the_configuration_is_set_for_every_check() -> None:
 def test_hanging_check_is_abandoned_and_the_rest_runs() -> None:
     free = threading.Event()
     plant = running(lambda *arguments: free.wait(60) and PlainExecutable.run(*arguments))
-    checks = choose_checks(patterns=["tensors.inputs_are_never_written", "query.every_node_is_named_once_in_order"])
+    checks = choose_checks(patterns=["tensors.inputs_are_never_written", "query.unknown_operator_is_refused_with_a_reason"])
     outcomes = list(run_checks(checks, make_target("PLANTED", plugin=plant()), limit=0.5))
     free.set()
     assert {outcome.check.name: (outcome.status, outcome.reason) for outcome in outcomes} == {
         "tensors.inputs_are_never_written": ("failed", "did not end within 0.5 seconds; the device, or the core, hangs"),
-        "query.every_node_is_named_once_in_order": ("passed", ""),
+        "query.unknown_operator_is_refused_with_a_reason": ("passed", ""),
     }
 
 
@@ -1421,5 +1421,5 @@ def test_core_is_closed_after_each_passed_or_failed_check() -> None:
 
     target = make_target("PLANTED", make_core=make_core)
     list(run_checks(choose_checks(patterns=["tensors.*", "operators.test_abs"]), target))
-    assert len(opened) > 4
+    assert len(opened) > 2
     assert all(core._is_closed for core in opened)

@@ -137,22 +137,17 @@ class Trial:
             for name, array in presets.items():
                 request.set_tensor(name, array)
             outputs = request.infer(inputs)
-            text = expectation.describe_fault(list(outputs.values()))
-            if text is None:
-                text = _find_touched(inputs, feed) or _find_unfilled(presets, outputs)
-            if text is not None:
-                return f"run {run + 1}: {text}"
+            fault = expectation.describe_fault(list(outputs.values()))
+            faults = [fault] if fault is not None else []
+            faults += [
+                f"input '{name}' was written to" for name, array in inputs.items() if array.tobytes() != feed[name].tobytes()
+            ]
+            for name, array in presets.items():
+                if array.size and not np.shares_memory(array, outputs[name]):
+                    faults.append(f"output '{name}' is not the array that was set for it")
+            if faults:
+                return f"run {run + 1}: {faults[0]}"
         return None
-
-
-def _find_touched(inputs: Mapping[str, Any], feed: Mapping[str, Any]) -> str | None:
-    touched = (name for name, array in inputs.items() if array.tobytes() != feed[name].tobytes())
-    return next((f"input '{name}' was written to" for name in touched), None)
-
-
-def _find_unfilled(presets: Mapping[str, Any], outputs: Mapping[str, Any]) -> str | None:
-    unfilled = (name for name, array in presets.items() if not np.shares_memory(array, outputs[name]) and array.size)
-    return next((f"output '{name}' is not the array that was set for it" for name in unfilled), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +165,7 @@ class GraphOutcome:
         return self.reason if self.smallest is None else f"{self.reason}\n{write_text(self.smallest)}"
 
 
-def try_graph(core: Core, subject: Subject, seed: int, *, shrinks: bool = True) -> GraphOutcome:
+def try_graph(core: Core, subject: Subject, seed: int) -> GraphOutcome:
     """Returns the outcome of a seed's graph on a device.
 
     A graph that the device refuses in part runs only split over the device and the reference. The outcome is DISPUTED if ONNX Runtime
@@ -193,7 +188,7 @@ def try_graph(core: Core, subject: Subject, seed: int, *, shrinks: bool = True) 
         return GraphOutcome(seed, drawn.family, DISPUTED, f"the oracles do not agree: {dispute}")
     failure = trial.find_failure(core, ways)
     if failure is not None:
-        return _conclude(core, drawn, trial, failure, shrinks=shrinks)
+        return _conclude(core, drawn, trial, failure)
     return _refuse(drawn, network, result) if result.refused else GraphOutcome(seed, drawn.family, RIGHT)
 
 
@@ -202,10 +197,8 @@ def _refuse(drawn: DrawnGraph, network: Network, result: QueryResult) -> GraphOu
     return GraphOutcome(drawn.seed, drawn.family, REFUSED, f"{network.node(first).label}: {reason}")
 
 
-def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, failure: Failure, *, shrinks: bool) -> GraphOutcome:
-    network = trial.network
-    if shrinks:
-        network, failure = shrink(core, trial, failure)
+def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, failure: Failure) -> GraphOutcome:
+    network, failure = shrink(core, trial, failure)
     pins = {name: device for name, device in failure.way.pins.items() if name in network.index_of_node}
     placed = f", with {pins}" if pins else ""
     reason = f"seed {drawn.seed}, {drawn.family}, on {failure.way.device} ({failure.way.name}{placed}): {failure.text}"

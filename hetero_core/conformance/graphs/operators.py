@@ -730,6 +730,8 @@ QUANTIZED: Operators = (
 # If, Loop and Scan, with bodies that capture values of the graph around them
 
 _INNER = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs")
+_WORDS = {"float32": "float", "float64": "double"}
+"""Element type -> its word in ONNX's text, if that is another."""
 Port = tuple[str, DrawnValue | str, int]
 """A port of a body: its name, the value whose type it has (or an element type, for a scalar), and the leading axes that it lacks."""
 
@@ -743,8 +745,8 @@ def grow_if(b: GraphBuilder) -> None:
     bodies = []
     for operator in ("Add", b.choose("Sub", "Mul", "Max")):
         first, last = b.name("v"), b.name("v")
-        nodes = [_node(b.choose(*_INNER), [x.name], first), _node(operator, [first, y.name], last)]
-        bodies.append(_body(b, nodes, [], [(last, x, 0)]))
+        nodes = f"{first} = {b.choose(*_INNER)} ({x.name}) {last} = {operator} ({first}, {y.name})"
+        bodies.append(_read_body(b, [], [(last, x, 0)], nodes))
     b.nodes_outputs("If", [condition], 1, captures=[x, y], then_branch=bodies[0], else_branch=bodies[1])
 
 
@@ -753,14 +755,10 @@ def grow_loop(b: GraphBuilder) -> None:
     x = b.pick_float(bound=30)
     y = b.pick_like(x)
     count, going, state, still, inner, result, stacked = (b.name("v") for _ in range(7))
-    nodes = [
-        _node("Identity", [going], still),
-        _node(b.choose("Add", "Sub"), [state, y.name], inner),
-        _node(b.choose("Tanh", "Sigmoid"), [inner], result),
-        _node(b.choose(*_INNER), [inner], stacked),
-    ]
+    nodes = f"{still} = Identity ({going}) {inner} = {b.choose('Add', 'Sub')} ({state}, {y.name}) "
+    nodes += f"{result} = {b.choose('Tanh', 'Sigmoid')} ({inner}) {stacked} = {b.choose(*_INNER)} ({inner})"
     inputs: list[Port] = [(count, "int64", 0), (going, "bool", 0), (state, x, 0)]
-    body = _body(b, nodes, inputs, [(still, "bool", 0), (result, x, 0), (stacked, x, 0)])
+    body = _read_body(b, inputs, [(still, "bool", 0), (result, x, 0), (stacked, x, 0)], nodes)
     start = np.array(True) if b.chance(0.5) else ""
     b.nodes_outputs("Loop", [np.array(b.integer(1, 5), np.int64), start, x], 2, captures=[y], body=body)
 
@@ -769,32 +767,27 @@ def grow_scan(b: GraphBuilder) -> None:
     """Adds a Scan along the first axis of a value, at times backwards."""
     x = b.pick_float(2, 3, 4, bound=30)
     state, item, inner, result, stacked = (b.name("v") for _ in range(5))
-    nodes = [
-        _node("Add", [state, item], inner),
-        _node(b.choose("Tanh", "Sigmoid"), [inner], result),
-        _node(b.choose("Mul", "Sub", "Max"), [result, item], stacked),
-    ]
-    body = _body(b, nodes, [(state, x, 1), (item, x, 1)], [(result, x, 1), (stacked, x, 1)])
+    nodes = f"{inner} = Add ({state}, {item}) {result} = {b.choose('Tanh', 'Sigmoid')} ({inner}) "
+    nodes += f"{stacked} = {b.choose('Mul', 'Sub', 'Max')} ({result}, {item})"
+    body = _read_body(b, [(state, x, 1), (item, x, 1)], [(result, x, 1), (stacked, x, 1)], nodes)
     start = b.weight(*(x.size(axis) for axis in range(1, x.rank)))
     directions = [1] if b.chance(0.3) else None
     b.nodes_outputs("Scan", [start, x], 2, body=body, num_scan_inputs=1, scan_input_directions=directions)
 
 
-def _node(op_type: str, inputs: Sequence[str], output: str) -> onnx.NodeProto:
-    import onnx
+def _read_body(b: GraphBuilder, inputs: Sequence[Port], outputs: Sequence[Port], nodes: str) -> onnx.GraphProto:
+    import onnx.parser
 
-    return onnx.helper.make_node(op_type, inputs, [output])
-
-
-def _body(b: GraphBuilder, nodes: Sequence[onnx.NodeProto], inputs: Sequence[Port], outputs: Sequence[Port]) -> onnx.GraphProto:
-    from onnx import helper
-
-    def declare(port: Port) -> onnx.ValueInfoProto:
+    def declare(port: Port) -> str:
         name, like, lacking = port
-        dtype, shape = (like, ()) if isinstance(like, str) else (like.dtype, like.shape[lacking:])
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+        if isinstance(like, str):
+            return f"{like} {name}"
+        sizes = ",".join("?" if size is None else str(size) for size in like.shape[lacking:])
+        return f"{_WORDS.get(like.dtype, like.dtype)}{f'[{sizes}]' if sizes else ''} {name}"
 
-    return helper.make_graph(nodes, b.name("body"), list(map(declare, inputs)), list(map(declare, outputs)))
+    return onnx.parser.parse_graph(
+        f"{b.name('body')} ({', '.join(map(declare, inputs))}) => ({', '.join(map(declare, outputs))}) {{ {nodes} }}"
+    )
 
 
 CONTROL: Operators = ((1, grow_if), (1, grow_loop), (0.6, grow_scan))

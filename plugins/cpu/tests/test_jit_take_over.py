@@ -45,7 +45,7 @@ from hetero_core import Core
 from hetero_core.runtime.executors import IMPORT_SECONDS
 from hetero_cpu.machine import compiler
 compiler.find_level = lambda: ""
-from hetero_core.conformance.oracles import run_onnxruntime
+from hetero_core.conformance.models import run_onnxruntime
 from hetero_core.testing.models import light_inputs, residual_model
 
 model = residual_model()

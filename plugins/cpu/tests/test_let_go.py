@@ -23,7 +23,7 @@ from hetero_cpu.plan.passes import strip_network, transform_network
 from hetero_cpu.plan.planner import build_plan
 
 from hetero_core import Core, Network
-from hetero_core.conformance.oracles import run_onnxruntime
+from hetero_core.conformance.models import run_onnxruntime
 from hetero_core.contract import RunContext
 from hetero_core.errors import MemoryLimitError
 from hetero_core.limits import RunLimits

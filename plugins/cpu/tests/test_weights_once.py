@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core, ExecutableNetwork
-from hetero_core.conformance.oracles import run_onnxruntime
+from hetero_core.conformance.models import run_onnxruntime
 
 PRODUCTS = (
     "g (float[n, 200] x) => (float[n, 300] y) {"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.conformance.oracles import run_evaluator
+from hetero_core.conformance.models import run_evaluator
 from hetero_core.errors import BlobMismatchError, ConfigKeyError, ConfigValueError
 from hetero_core.network.writer import network_to_proto
 

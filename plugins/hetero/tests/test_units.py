@@ -10,7 +10,7 @@ import pytest
 from hetero_hetero.moves import find_quantized_units, find_shape_nodes
 
 from hetero_core import Core, Network
-from hetero_core.conformance.oracles import run_evaluator
+from hetero_core.conformance.models import run_evaluator
 from hetero_core.network.writer import network_to_proto
 
 QUANTIZED = """g (float[1, 2] x) => (float[1, 2] y)
