@@ -10,7 +10,6 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.operators.recipe import Limits
-from hetero_cpu.operators.winograd import has_exact_tiles
 from hetero_cpu.plan import planner
 from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.plan.planner import find_ranges
@@ -103,12 +102,6 @@ def test_weights_of_floats_are_folded_whatever_their_size() -> None:
     y = graph.node("MatMul", graph.feed(np.ones((1, 600), np.float32)), weights)
     network = transform_network(read_network(graph.finish({y: np.zeros((1, 1100), np.float32)}).model))
     assert [node.op_type for node in network.nodes] == ["MatMul"]
-
-
-@pytest.mark.parametrize(("most", "limits", "is_exact"), [(5, (-128, 127), True), (127, (0, 127), True), (127, (-255, 255), False)])
-def test_tiles_are_exact_if_bounds_of_their_sums_are(most: int, limits: tuple[int, int], is_exact: bool) -> None:
-    w = np.random.default_rng(0).integers(-most, most + 1, (16, 64, 3, 3)).astype(np.float32)
-    assert has_exact_tiles(w, *limits) is is_exact
 
 
 def test_ranges_follow_a_clip_through_constants() -> None:

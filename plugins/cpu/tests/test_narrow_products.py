@@ -107,22 +107,6 @@ def test_convolutions_are_exact(core: Core, products: str, planned: list[str], s
 
 
 @pytest.mark.parametrize(
-    ("sizes", "largest"), [((1, 16, 11, 14, 16), 127), ((2, 128, 10, 13, 48), 25), ((1, 32, 30, 21, 160), 127)]
-)
-@pytest.mark.parametrize("zero", [np.uint8(0), np.uint8(255), np.int8(-3)], ids=["least", "most", "signed"])
-def test_exact_tiles_take_the_place_of_pairs(
-    core: Core, products: str, planned: list[str], sizes: Any, largest: int, zero: Any
-) -> None:
-    batch, channels, height, width, outputs = sizes
-    rng, limits = np.random.default_rng(height), np.iinfo(zero.dtype)
-    x = rng.choice([limits.min, limits.max, int(zero)], (batch, channels, height, width)).astype(zero.dtype)
-    w = rng.choice([-largest, largest, 0], (outputs, channels, 3, 3)).astype(np.int8)
-    geometry = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
-    assert find_difference(core, make_convolution(x, w, zero, geometry, adds=channels == 16), "JIT") == ""
-    assert bool(planned) == (products != "pairs")
-
-
-@pytest.mark.parametrize(
     ("largest", "weight"), [(127, -128), (127, 127), (255, -64), (255, 64), (255, 65), (255, -128), (128, 127)]
 )
 def test_pairs_of_the_largest_products_are_exact(core: Core, products: str, planned: list[str], largest: int, weight: int) -> None:

@@ -1,22 +1,24 @@
-"""Conv of channels-last images and volumes with constant weights, as a product over the taps of the kernel.
+"""Conv, and ConvTranspose with adjacent windows, of channels-last images and volumes with constant weights, as products.
 
 No windows are copied: a tap is an offset into the image, which has a halo of zeros if the convolution has pads. If the plan gave
-the image no halo, or it is in C order, it is staged into working memory with a halo. Taps in planes outside of a volume are left out.
+the image no halo, or it is in C order, it is staged into working memory with a halo, as is a volume if windows reach beyond its planes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 
+import numpy as np
+
+from hetero_core.kernels.windows import lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.operators.grouped import GROUP_PARAMETERS, make_grouped_product, pack_groups
+from hetero_cpu.machine.code import Code
+from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.operators.images import (
     Convolution,
-    Run,
     Staging,
     bind_staging,
     find_overhang,
@@ -25,13 +27,15 @@ from hetero_cpu.operators.images import (
     is_whole,
     lay_offsets,
     make_stage,
+    may_join,
     read_convolution,
 )
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
-from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
-from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
-from hetero_cpu.operators.tiling import Chunks, ColumnPacking, choose_chunks, choose_tiling, pad_vector
-from hetero_cpu.operators.winograd import choose_winograd, has_exact_tiles, plan_winograd
+from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, emit_product, list_cut, make_product
+from hetero_cpu.operators.recipe import NO_HALO, Recipe, Site
+from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.operators.weights import allocate_floats
+from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 from hetero_cpu.symbols.sizes import is_same
 
 
@@ -43,7 +47,10 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
         return None
-    size = find_tiles(convolution)
+    # The sums of a quantized network stay exact by the direct way. Transformed weights are up to four times as large.
+    is_direct = not convolution.has_planes_alone or site.weights.is_once or is_whole(convolution.weight)
+    sizes = {"channels": convolution.channels, "outputs": convolution.outputs, "group": convolution.group}
+    size = 0 if is_direct else choose_winograd(convolution.windows, **sizes, width=find_width())
     staging = choose_staging(convolution, size)
     if size:
         reaches = () if staging is not None else (find_overhang(convolution.windows, size),)
@@ -52,128 +59,181 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     return _make_recipe(convolution, epilogue, staging)
 
 
-def find_tiles(convolution: Convolution) -> int:
-    """Returns the side of Winograd's tiles with which a convolution of floats is computed; 0 for the direct way."""
-    site = convolution.site
-    size = has_planes_alone(convolution) and choose_winograd(
-        convolution.windows,
-        channels=convolution.channels,
-        outputs=convolution.outputs,
-        group=convolution.group,
-        # Transformed weights are up to four times as large.
-        width=0 if site.weights.is_once else find_width(),
-    )
-    if size and is_whole(convolution.weight):
-        # The sums of a quantized network are exact, and stay so in small tiles of small numbers.
-        limits = site.ranges.get(convolution.source, NO_LIMITS)
-        return 2 if has_exact_tiles(convolution.weight, limits.low, limits.high) else 0
-    return size
-
-
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
     """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None if it is read as it lies."""
     site, source, halo = convolution.site, convolution.source, find_overhang(convolution.windows, size)
-    if has_channel_vectors(site.prototypes[source]) and site.halos.get(source, NO_HALO).covers(halo):
+    front, back = convolution.depth_halo
+    is_covered = site.halos.get(source, NO_HALO).covers(halo) and not front and not back
+    if has_channel_vectors(site.prototypes[source]) and is_covered:
         return None
     height, width = convolution.windows.sizes
-    shape = (convolution.planes[0], halo.top + height + halo.bottom, halo.left + width + halo.right, convolution.channels)
-    return Staging(halo, shape, make_stage(site.prototypes[source]))
+    images = front + convolution.planes[0] + back
+    shape = (images, halo.top + height + halo.bottom, halo.left + width + halo.right, convolution.channels)
+    return Staging(halo, front, shape, make_stage(site.prototypes[source]))
 
 
-def has_planes_alone(convolution: Convolution) -> bool:
-    """Says whether each result is made of a single image, or of a single plane of a volume."""
-    return convolution.depths is None or convolution.depths.is_pointwise
+def plan_transposed_convolution(site: Site) -> Recipe | None:
+    """Returns the recipe of a ConvTranspose of a single group without pads, with strides equal to its kernel.
+
+    Source: ONNX ConvTranspose-22.
+
+    y[h * stride + i, w * stride + j] = x[h, w] @ weight[i, j] + bias: no output is made of two inputs. Of a volume also along the depth.
+    """
+    source, convolution = site.node.inputs[0], read_adjacent(site)
+    if (
+        convolution is None
+        or site.group.epilogue
+        or not site.is_float32(source)
+        or not has_channel_vectors(site.prototypes[source])
+    ):
+        return None
+    epilogue = NativeEpilogue(site.constant(2), "", ())
+    return _make_recipe(convolution, epilogue, None, (1, *convolution.weight.shape[2:])[-3:])
 
 
-def _pack_end(begin: int, packing: Callable[[Array], Array], weight: Array) -> Array:
-    """Returns the packed filters of a volume without their first planes."""
-    return packing(weight[:, :, begin:])
+_TRANSPOSED_ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"}
 
 
-def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
+def read_adjacent(site: Site) -> Convolution | None:
+    """Returns a ConvTranspose as a convolution by each position of its kernel; None unless it has a single group, constants of float32,
+    no pads, and strides equal to its kernel."""
+    node, weight, bias, x = site.node, site.constant(1), site.constant(2), site.prototypes[site.node.inputs[0]]
+    if weight is None or weight.ndim not in (4, 5) or not site.is_float32(node.inputs[1]):
+        return None
+    if not set(node.attributes) <= _TRANSPOSED_ATTRIBUTES or (site.has_input(2) and (bias is None or bias.dtype != np.float32)):
+        return None
+    channels, outputs, *kernel = weight.shape
+    strides = tuple(node.attributes.get("strides", (1,) * len(kernel)))
+    if x.ndim != weight.ndim or x.shape[1] != channels or strides != tuple(kernel) or (x.ndim == 5 and not may_join(x)):
+        return None
+    is_plain = node.attributes.get("group", 1) == 1 and all(dilation == 1 for dilation in node.attributes.get("dilations", ()))
+    # The shape tells that pads of another spelling changed nothing.
+    expected = (x.shape[0], outputs, *(size * stride for size, stride in zip(x.shape[2:], strides, strict=True)))
+    if not is_plain or any((*node.attributes.get("pads", ()), *node.attributes.get("output_padding", ()))):
+        return None
+    if site.types[node.outputs[0]].shape != expected:
+        return None
+    depths = lay_windows(x.shape[2:3], (1,)) if x.ndim == 5 else None
+    return Convolution(site, lay_windows(x.shape[-2:], (1, 1)), channels, outputs, 1, x.shape[0], depths, is_joined=x.ndim == 5)
+
+
+GROUP_PARAMETERS = ("chunks_of_group", "x_group", "w_group", "bias_group", "y_group", "added_group")
+"""Numbers of a row after those of a product, which are the first group's: the chunks of each, and bytes from group to group."""
+_MOVED = ("x", "w", "bias", "y", "added")
+
+
+def make_grouped_product(shape: ProductShape) -> Kernel:
+    """Returns the kernel of products of the same shape, side by side."""
+    return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit_groups(name, width, shape))
+
+
+def _emit_groups(name: str, width: int, shape: ProductShape) -> Code:
+    code = Code(name, 3, width)
+    row, chunk, worker = code.parameters
+    product = code.inner(f"{name}_group", 3)
+    emit_product(product, shape)
+    p = code.load_row(row, (*PARAMETERS, *GROUP_PARAMETERS))
+    group = chunk // p["chunks_of_group"]
+    own = code.reserve(len(PARAMETERS))
+    for position, key in enumerate(PARAMETERS):
+        number = p[key] + group * p[f"{key}_group"] if key in _MOVED else p[key]
+        code.store_number(own, number, 8 * position)
+    code.call(product, own, chunk % p["chunks_of_group"], worker)
+    return code.finish()
+
+
+def _pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
+    """Returns the packed columns of each group, in order. weight: (outputs, channels of a group, [depth,] height, width)."""
+    split = np.moveaxis(weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]), (2, 1), (-2, -1))
+    return _pack_matrices(split.reshape(group, -1, split.shape[-1]), tiling)
+
+
+def _pack_positions(weight: Array, tiling: Tiling) -> Array:
+    """Returns the packed columns of each position of the kernel, in order. weight: (channels, outputs, [depth,] height, width)."""
+    return _pack_matrices(np.moveaxis(weight.reshape(*weight.shape[:2], -1), 2, 0), tiling)
+
+
+def _pack_matrices(matrices: Array, tiling: Tiling) -> Array:
+    columns = [pack_columns(matrix, tiling) for matrix in matrices]
+    packed = allocate_floats(sum(part.size for part in columns))
+    np.concatenate(columns, out=packed)
+    return packed
+
+
+def _make_recipe(
+    convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, spread: tuple[int, ...] = ()
+) -> Recipe:
+    """Returns the recipe of a convolution. `spread`: the planes, rows and columns of results that each window has, of own weights."""
     site, windows, group = convolution.site, convolution.windows, convolution.group
     channels, outputs = convolution.channels // group, convolution.outputs // group
-    height, width = windows.outputs
+    (height, width), images, depth_taps = windows.outputs, convolution.planes[1], convolution.depth_taps
     added = (epilogue.added,) if epilogue.added else ()
     is_flat = (
         windows.is_pointwise
+        and not spread
         and site.output_halo == NO_HALO
         and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
         and staging is None
     )
-    runs = convolution.list_runs()
+    deep, down, right = spread or (1, 1, 1)
     # Planes that are convolved together are lines of their own.
-    is_single = is_flat and len(runs) == len(runs[0].taps) == 1 and runs[0].stride == 1
-    pixels = runs[0].count * height * width if is_single else height * width if is_flat else width
+    is_single = is_flat and convolution.has_planes_alone
+    pixels = images * height * width if is_single else height * width if is_flat else width
     tiling = choose_tiling(pixels, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
-    chunks_of_run = [
-        choose_chunks(
-            tiling,
-            lines=1 if is_single else run.count if is_flat else run.count * height,
-            depth=channels * len(run.taps) * prod(windows.kernel),
-            pixel_bytes=channels * 4 * prod(windows.strides),
-            workers=site.workers,
-        )
-        for run in runs
-    ]
+    chunks = choose_chunks(
+        tiling,
+        lines=1 if is_single else images if is_flat else images * height,
+        depth=channels * len(depth_taps) * prod(windows.kernel),
+        pixel_bytes=channels * 4 * prod(windows.strides),
+        workers=site.workers,
+    )
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
+    purpose: tuple[object, ...] = (tiling.vectors, tiling.width)
     if group == 1:
-        purpose: tuple[object, ...] = ("product", tiling.vectors, tiling.width)
-        packing: Callable[[Array], Array] = ColumnPacking(tiling.packing)
-        units = chunks_of_run[0].units
         # A question about an open number of tiles would part its class.
-        streams, prefetches = is_same(units, 1), tiling.count_prefetches(units)
+        streams, prefetches = is_same(chunks.units, 1), tiling.count_prefetches(chunks.units)
         kernel = make_product(
             ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, streams=streams)
         )
+        if spread:
+            weight = convolution.pack_lazily(("transposed", *purpose), partial(_pack_positions, tiling=tiling.packing))
+        else:
+            weight = convolution.pack_lazily(("product", *purpose), ColumnPacking(tiling.packing))
     else:
-        purpose, packing = (
-            ("grouped", group, tiling.vectors, tiling.width),
-            partial(pack_groups, group=group, tiling=tiling.packing),
-        )
         kernel = make_grouped_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added)))
+        weight = convolution.pack_lazily(("grouped", group, *purpose), partial(_pack_groups, group=group, tiling=tiling.packing))
     names = PARAMETERS if group == 1 else (*PARAMETERS, *GROUP_PARAMETERS)
-    planes = 1 if convolution.depths is None else convolution.depths.kernel[0]
-    # The taps before a run's are skipped in each block, and the last block may be narrower than the others.
-    begins = {0 if tiling.last_vectors == tiling.vectors else run.taps.start for run in runs}
-    weight_of_begin = {
-        begin: convolution.pack_lazily(
-            (*purpose, begin) if begin else purpose, partial(_pack_end, begin, packing) if begin else packing
-        )
-        for begin in sorted(begins)
-    }
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls = []
         for laid, *others in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
             staged, image = bind_staging(staging, laid, scratch)
             calls += staged
-            for run, chunks in zip(runs, chunks_of_run, strict=True):
-                calls.append(bind_run(run, chunks, image, *map(run.find_target, others)))
+            for number, (k, i, j) in enumerate(np.ndindex(deep, down, right)):
+                places = (each[k::deep, :, i::down, j::right] for each in others)
+                calls.append(bind_product(number, image, *places))
         return calls
 
-    def bind_run(run: Run, chunks: Chunks, image: Array, y: Array, addend: Array | None = None) -> NativeCall:
+    def bind_product(number: int, image: Array, y: Array, addend: Array | None = None) -> NativeCall:
         assert not is_flat or is_even(y)
         plane, _, row, pixel = image.strides
-        x = run.find_source(image)
+        x = convolution.pick_planes(image)
         top, left = (max(pads[0], 0) for pads in windows.pads)
         # If pixels lie side by side, a row of the kernel is a single tap.
         is_merged = pixel == channels * 4 and windows.dilations[1] == 1
         steps = 1 if is_merged else windows.kernel[1]
-        taps, depth = windows.kernel[0] * steps, channels * windows.kernel[1] // steps
-        offsets = lay_offsets(windows, row, pixel, steps, [index * run.dilation * plane for index in range(len(run.taps))])
-        begin = run.taps.start if run.taps.start in weight_of_begin else 0
-        weight, vector_bytes = weight_of_begin[begin], tiling.width * 4
-        skipped = (run.taps.start - begin) * taps * depth * tiling.vectors * vector_bytes
-        tap_bytes = (planes - begin) * taps * depth * vector_bytes
+        taps, depth = len(depth_taps) * windows.kernel[0] * steps, channels * windows.kernel[1] // steps
+        dilation = 0 if convolution.depths is None else convolution.depths.dilations[0]
+        offsets = lay_offsets(windows, row, pixel, steps, [tap * dilation * plane for tap in depth_taps])
+        weight_bytes = taps * depth * tiling.padded_outputs * 4
         numbers = {
             "x": address_of(x) - top * row - left * pixel, "x_image": x.strides[0], "x_row": row * windows.strides[0],
-            "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps * len(run.taps), "depth": depth,
-            "w": address_of(weight) + skipped, "block_bytes": tap_bytes * tiling.vectors, "bias": address_of(bias),
-            "rows": 1 if is_flat else height, **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
-            "chunks_of_group": chunks.count, "x_group": channels * 4,
-            "w_group": (planes - begin) * taps * depth * tiling.padded_outputs * 4,
+            "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
+            "w": address_of(weight) + number * weight_bytes, "block_bytes": taps * depth * tiling.vectors * tiling.width * 4,
+            "bias": address_of(bias), "rows": 1 if is_flat else height,
+            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
+            "chunks_of_group": chunks.count, "x_group": channels * 4, "w_group": weight_bytes,
             "bias_group": tiling.padded_outputs * 4, "y_group": outputs * 4, "added_group": outputs * 4,
         }  # fmt: skip
         keep = (offsets, weight, bias, x, y, addend)

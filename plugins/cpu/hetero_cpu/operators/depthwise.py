@@ -80,15 +80,15 @@ def plan_depthwise(site: Site) -> Recipe | None:
     if shift is not None and (not _is_exact(convolution.weight, epilogue.bias) or not site.is_channels_last(source)):
         return None
     # In C order the image is copied first, with zeros around it.
-    staging = None if shift is not None or has_channel_vectors(site.prototypes[source]) else choose_staging(convolution)
+    is_read = has_channel_vectors(site.prototypes[source]) and not any(convolution.depth_halo)
+    staging = None if shift is not None or is_read else choose_staging(convolution)
     zeros = site.halos.get(source, NO_HALO) if staging is None else staging.halo
     shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
     if shape is None:
         return None
-    runs = convolution.list_runs()
     is_plain = shift is None and epilogue.expression is None and added not in site.shifts
     # Sums of several planes are float32 until the last.
-    if not all(run.taps for run in runs) or (convolution.depths is not None and not is_plain):
+    if convolution.depths is not None and not is_plain:
         return None
     more: dict[str, Any] = {} if epilogue.expression is None else {"expression": epilogue.expression}
     weights = convolution.pack_lazily(("native depthwise", width), partial(_pack, width=width)).get()
@@ -107,23 +107,20 @@ def plan_depthwise(site: Site) -> Recipe | None:
         constants = {"weights": weights[tap], "bias": bias if is_first else nothing, "vectors": vectors}
         return WindowCall(kernel, shape, convolution.windows, width, shift or 0.0, site.workers, constants, bias.nbytes)
 
-    calls_of_run = [
-        (run, [make_call(tap, is_first=tap == run.taps[0], is_last=tap == run.taps[-1]) for tap in run.taps]) for run in runs
-    ]
+    taps = convolution.depth_taps
+    calls_of_taps = [make_call(tap, is_first=tap == taps[0], is_last=tap == taps[-1]) for tap in taps]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls = []
-        for laid, *others in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
+        for laid, y, *addend in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
             staged, image = bind_staging(staging, laid, scratch)
             calls += staged
-            for run, of_taps in calls_of_run:
-                y, *addend = map(run.find_target, others)
-                for index, call in enumerate(of_taps):
-                    calls.append(call.bind(run.find_source(image, index), y, *([y] if index else addend)))
+            for tap, call in enumerate(calls_of_taps):
+                calls.append(call.bind(convolution.pick_planes(image, tap), y, *([y] if tap else addend)))
         return calls
 
     reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
-    kernels = tuple(dict.fromkeys(call.kernel for _, calls in calls_of_run for call in calls))
+    kernels = tuple(dict.fromkeys(call.kernel for call in calls_of_taps))
     return join_recipe(convolution, epilogue, staging, bind, kernels, reaches=reaches)
 
 

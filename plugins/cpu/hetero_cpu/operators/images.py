@@ -13,38 +13,14 @@ from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Mask, Number
-from hetero_cpu.operators.recipe import Halo, Site
+from hetero_cpu.operators.recipe import NO_HALO, Halo, Site
 from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, is_same
 
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Neighbouring images that are convolved with the same taps: of a volume, planes whose windows have the same planes inside of it.
-
-    Result `target + k`, of `count`, begins at plane `source + k * stride`; `taps` are those of the depth, `dilation` planes apart.
-    `is_whole`: all images, one for each result.
-    """
-
-    target: int
-    count: int
-    source: int
-    stride: int
-    taps: range
-    dilation: int
-    is_whole: bool = False
-
-    def find_source(self, image: Array, tap: int = 0) -> Array:
-        """Returns the planes of a tap, counted from the first of `taps`. image: (planes, channels, height, width)."""
-        return image if self.is_whole else image[self.source + tap * self.dilation :: self.stride][: self.count]
-
-    def find_target(self, image: Array) -> Array:
-        """Returns the images of the results."""
-        return image if self.is_whole else image[self.target : self.target + self.count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +34,10 @@ class Convolution:
 
     site: Site
     windows: Windows
+    channels: int
     outputs: int
     group: int
+    batch: int
     depths: Windows | None = None
     is_joined: bool = False
 
@@ -69,12 +47,26 @@ class Convolution:
         return self.site.node.inputs[0]
 
     @property
+    def has_planes_alone(self) -> bool:
+        """Whether each result is made of a single image, or of a single plane of a volume."""
+        return self.depths is None or self.depths.is_pointwise
+
+    @property
     def planes(self) -> tuple[int, int]:
         """The images of an array of `list_planes`, and those of its result."""
-        batch, depths = self.site.shape(self.source)[0], self.depths
-        if depths is None:
-            return batch, batch
-        return (batch * depths.sizes[0],) * 2 if self.is_joined else (depths.sizes[0], depths.outputs[0])
+        if self.depths is None:
+            return self.batch, self.batch
+        return (self.batch * self.depths.sizes[0],) * 2 if self.is_joined else (self.depths.sizes[0], self.depths.outputs[0])
+
+    @property
+    def depth_halo(self) -> tuple[int, int]:
+        """The planes of zeros that windows read before and behind those of a volume."""
+        return (0, 0) if self.depths is None else (max(self.depths.pads[0][0], 0), _find_end(self.depths, 0))
+
+    @property
+    def depth_taps(self) -> range:
+        """The taps along the depth."""
+        return range(1 if self.depths is None else self.depths.kernel[0])
 
     def list_planes(self, array: Array) -> list[Array]:
         """Returns an array of source or result as images, (planes, channels, height, width): those that are computed together."""
@@ -82,27 +74,12 @@ class Convolution:
             return [array]
         return [join_planes(array)] if self.is_joined else [array[index].transpose(1, 0, 2, 3) for index in range(array.shape[0])]
 
-    def list_runs(self) -> list[Run]:
-        """Returns the runs of the images of an array of `list_planes`."""
-        depths = self.depths
-        if depths is None or depths.is_pointwise:
-            return [Run(0, self.planes[1], 0, 1, range(1), 1, is_whole=True)]
-        (size,), (kernel,), (stride,), (dilation,) = depths.sizes, depths.kernel, depths.strides, depths.dilations
-        runs = list[Run]()
-        for target in range(depths.outputs[0]):
-            begin = target * stride - depths.pads[0][0]
-            inside = [tap for tap in range(kernel) if 0 <= begin + tap * dilation < size]
-            taps = range(inside[0], inside[-1] + 1) if inside else range(0)
-            if runs and runs[-1].taps == taps:
-                runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
-            else:
-                runs.append(Run(target, 1, begin + taps.start * dilation if inside else 0, stride if inside else 1, taps, dilation))
-        return runs
-
-    @property
-    def channels(self) -> int:
-        """The channels of an image."""
-        return self.site.shape(self.source)[1]
+    def pick_planes(self, images: Array, tap: int = 0) -> Array:
+        """Returns the images that a tap of the depth meets, one for each result, out of those of the source with the `depth_halo`."""
+        if self.depths is None or self.has_planes_alone:
+            return images
+        begin = tap * self.depths.dilations[0] - min(self.depths.pads[0][0], 0)
+        return images[begin :: self.depths.strides[0]][: self.depths.outputs[0]]
 
     @property
     def weight(self) -> Array:
@@ -143,7 +120,7 @@ def read_convolution(site: Site, *, of_bytes: bool = False) -> Convolution | Non
     expected = site.types[site.group.outputs[0]].shape
     if expected != (shape[0], weight.shape[0], *windows.outputs) or 0 in expected or weight.shape[0] % group:
         return None
-    convolution = Convolution(site, windows, int(weight.shape[0]), group)
+    convolution = Convolution(site, windows, shape[1], int(weight.shape[0]), group, shape[0])
     if weight.ndim == 4:
         return convolution
     depths, windows = pick_axes(windows, slice(0, 1)), pick_axes(windows, slice(1, 3))
@@ -255,10 +232,10 @@ _MOST_INTERLEAVED = 4
 
 STAGE_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
-    "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows",
+    "front", "images", "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows",
 )  # fmt: skip
-"""Addresses and strides in bytes; `rows` of an image of y with its halo, of which `height` after the first `top` are of x; `width`
-pixels of x after `left` of zeros and before `right`."""
+"""Addresses and strides in bytes; `images` of x after `front` of zeros; `rows` of an image of y with its halo, of which `height` after
+the first `top` are of x; `width` pixels of x after `left` of zeros and before `right`."""
 CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes", "images")
 """Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset
 `last`."""
@@ -266,11 +243,17 @@ CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """An image that is copied: `halo` around it, (batch, height, width, channels) with it."""
+    """Images that are copied behind `front` of zeros, with a `halo` around each. shape: (images, height, width, channels) with them."""
 
     halo: Halo
+    front: int
     shape: tuple[int, int, int, int]
     kernel: Kernel
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the copies."""
+        return align(prod(self.shape) * FLOAT_BYTES)
 
 
 def make_stage(x: Array) -> Kernel:
@@ -306,9 +289,9 @@ def emit_stage(
     bytes of zeros at an address."""
     code, p, chunk, _ = begin_kernel(name, width, names)
     with code.visit_chunk(chunk, p["rows_of_chunk"], p["all_rows"]) as line:
-        image, place = line // p["rows"], line % p["rows"]
-        y = p["y"] + image * p["y_image"] + place * p["y_row"]
-        inside = (place >= p["top"]) & (place < p["top"] + p["height"])
+        number, place = line // p["rows"], line % p["rows"]
+        y, image = p["y"] + number * p["y_image"] + place * p["y_row"], number - p["front"]
+        inside = (place >= p["top"]) & (place < p["top"] + p["height"]) & (image >= 0) & (image < p["images"])
         with code.either(inside) as (copied, cleared):
             with copied:
                 x = p["x"] + image * p["x_image"] + (place - p["top"]) * p["x_row"]
@@ -399,24 +382,31 @@ def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> Non
     code.visit_vectors(nbytes // FLOAT_BYTES, copy)
 
 
+def stage_image(x: Array) -> Staging | None:
+    """Returns how images like x, (batch, channels, height, width), are copied channels last; None if they lie so."""
+    batch, channels, height, width = x.shape
+    return None if has_channel_vectors(x) else Staging(NO_HALO, 0, (batch, height, width, channels), make_stage(x))
+
+
 def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
-    """Returns the call that copies x, if it is staged, and the array (batch, channels, height, width) that is read instead."""
+    """Returns the call that copies x, if it is staged, and the images (batch, channels, height, width) that are read instead."""
     if staging is None:
         return [], x
     halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
     inner = staged[:, halo.top : halo.top + x.shape[2], halo.left : halo.left + x.shape[3]].transpose(0, 3, 1, 2)
-    return [call_stage(staging.kernel, x, staged, halo)], inner
+    return [call_stage(staging.kernel, x, staged, halo, staging.front)], inner
 
 
-def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, **own: Array) -> NativeCall:
-    """Returns the call that copies x into (batch, height, width, channels) with a halo; `own` are arrays of the kernel's own."""
-    batch, channels, height, width = x.shape
-    rows = batch * staged.shape[1]
+def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, front: int, **own: Array) -> NativeCall:
+    """Returns the call that copies x into images as a `Staging` has them; `own` are arrays of the kernel's own."""
+    images, channels, height, width = x.shape
+    rows = staged.shape[0] * staged.shape[1]
     numbers = {
         **list_strides("x", x), "x_channel": x.strides[1],
         "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
-        "rows": staged.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
-        "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows, **{name: address_of(array) for name, array in own.items()},
+        "front": front, "images": images, "rows": staged.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left,
+        "right": halo.right, "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows,
+        **{name: address_of(array) for name, array in own.items()},
     }  # fmt: skip
     names = (*STAGE_PARAMETERS, *own)
     return NativeCall(kernel, tuple(numbers[key] for key in names), -(-rows // STAGED_ROWS), (x, staged, *own.values()))

@@ -15,23 +15,23 @@ these may be too large, bytes lie as words of 16 bits, two side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, prod
+from math import prod
 
 import numpy as np
 
-from hetero_core.kernels.windows import Windows, lay_windows
+from hetero_core.kernels.windows import lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.convolution import find_tiles
+from hetero_cpu.operators.convolution import read_adjacent
 from hetero_cpu.operators.images import (
     STAGE_PARAMETERS,
-    Run,
+    Convolution,
     call_stage,
     emit_stage,
     find_overhang,
@@ -54,16 +54,12 @@ from hetero_cpu.operators.product_kernel import (
     make_product,
 )
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
-from hetero_cpu.operators.tiling import Chunks, Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
-from hetero_cpu.operators.transposed import is_adjacent
-from hetero_cpu.operators.weights import LazyArray
+from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
 from hetero_cpu.symbols.sizes import is_open
 
 _FEWEST_OUTPUTS = 8
 # A sum of so many products of bytes fits into int32.
 _LONGEST_DEPTH = 1 << 16
-# Channels from which on Winograd's tiles, which are float32, are faster than products.
-_FEWEST_OF_TILES = {"pairs": 128, "words": 0}
 # Rows from which on AMX's products of matrices are faster than those of vectors.
 _FEWEST_ROWS = 5
 # Tiles of AMX for the sums of a block: 32 pixels times 2 vectors, or 16 times 4.
@@ -169,15 +165,13 @@ def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_ima
 class NarrowPacking:
     """Packs a matrix (depth, outputs), turned if it `is_turned`, or filters (outputs, channels, height, width), each of `taps` parts of the
     depth filled up to a multiple of `group` bytes: of bytes a row with the sums of the columns, then rows of four bytes for each column.
-    Of filters of volumes (outputs, channels, depth, height, width) the planes `begin` to `end`."""
+    Of filters of volumes (outputs, channels, depth, height, width) the planes are further taps."""
 
     tiling: Tiling
     taps: int
     group: int
     dtype: str
     is_turned: bool = False
-    begin: int = 0
-    end: int = 1
     is_spread: bool = False
     """Whether the weights are (channels, outputs, height, width): a matrix for each place of the kernel, one after the other."""
 
@@ -189,8 +183,7 @@ class NarrowPacking:
         are_bytes = self.dtype != "bfloat16"
         narrow = weight.astype(self.dtype) if are_bytes else np.ascontiguousarray(weight).view(np.uint16)[..., 1::2]
         if narrow.ndim > 3:
-            filters = narrow[:, :, self.begin : self.end] if narrow.ndim == 5 else narrow
-            matrix = np.moveaxis(filters, (1, 0), (-2, -1)).reshape(self.taps, -1, len(narrow))
+            matrix = np.moveaxis(narrow, (1, 0), (-2, -1)).reshape(self.taps, -1, len(narrow))
         else:
             matrix = (narrow.T if self.is_turned else narrow)[np.newaxis]
         taps, depth, outputs = matrix.shape
@@ -308,41 +301,31 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
         return None
     windows, outputs = convolution.windows, convolution.outputs
     epilogue = read_chained_epilogue(site, site.constant(2), outputs, channel_axis=1)
-    runs = convolution.list_runs()
-    depth = convolution.channels * max(len(run.taps) for run in runs) * prod(windows.kernel)
+    depth = convolution.channels * len(convolution.depth_taps) * prod(windows.kernel)
     kind = _fit(found, convolution.weight, depth, outputs)
     if epilogue is None or kind is None or not epilogue.has_channel_vectors(site):
         return None
-    if convolution.channels >= _FEWEST_OF_TILES.get(kind.products, inf) and find_tiles(convolution):
-        return None
-    if not all(run.taps for run in runs):
-        return None
-    shape = (convolution.planes[0], convolution.channels, *windows.sizes)
     is_flat = (
         windows.is_pointwise
         and site.output_halo == NO_HALO
         and find_overhang(windows) == NO_HALO
         and (not epilogue.added or is_even(site.prototypes[epilogue.added]))
     )
-    work = _Work(windows, shape, runs, convolution.list_planes, is_flat=is_flat)
-    return _plan(site, kind, epilogue, work, convolution.weight, is_matrix=False, is_turned=False)
+    return _plan(kind, epilogue, convolution, is_flat=is_flat)
 
 
 def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a ConvTranspose with adjacent windows: each position of the kernel is a product of its own."""
-    found, weight, bias = _find_kind(site), site.constant(1), site.constant(2)
-    if found is None or weight is None or weight.ndim != 4 or not is_adjacent(site, weight):
+    found = _find_kind(site)
+    convolution = None if found is None else read_adjacent(site)
+    if found is None or convolution is None or convolution.depths or not site.holds_numbers(convolution.source):
         return None
-    if not site.holds_numbers(site.node.inputs[0]):
-        return None
-    outputs, shape = weight.shape[1], site.shape(site.node.inputs[0])
-    epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=1)
-    kind = _fit(found, weight, weight.shape[0], outputs)
+    weight = convolution.weight
+    epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    kind = _fit(found, weight, convolution.channels, convolution.outputs)
     if epilogue is None or epilogue.added or kind is None:
         return None
-    run = Run(0, shape[0], 0, 1, range(1), 1, is_whole=True)
-    work = _Work(lay_windows(shape[2:], (1, 1)), shape, [run], lambda array: [array], is_flat=False)
-    return _plan(site, kind, epilogue, work, weight, is_matrix=False, is_turned=False, spread=weight.shape[2:])
+    return _plan(kind, epilogue, convolution, is_flat=False, spread=weight.shape[2:])
 
 
 def plan_narrow_mat_mul(site: Site) -> Recipe | None:
@@ -369,75 +352,57 @@ def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe |
     if not all(site.prototypes[value].flags.c_contiguous for value in (source, epilogue.added) if value):
         return None
     rows = prod(shape[:-1])
-    run = Run(0, 1, 0, 1, range(1), 1, is_whole=True)
-    work = _Work(lay_windows((rows, 1), (1, 1)), (1, depth, rows, 1), [run], lambda array: [array], is_flat=True)
-    return _plan(site, kind, epilogue, work, weight, is_matrix=True, is_turned=is_turned)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """The windows over images of `sizes`, (planes, channels, height, width), which `list_planes` cuts out of source and result.
-
-    `is_flat`: all pixels of a plane are a line, and those of all planes if there is a single run of them.
-    """
-
-    windows: Windows
-    sizes: tuple[int, ...]
-    runs: Sequence[Run]
-    list_planes: Callable[[Array], list[Array]]
-    is_flat: bool
+    convolution = Convolution(site, lay_windows((rows, 1), (1, 1)), depth, outputs, 1, 1)
+    return _plan(kind, epilogue, convolution, is_flat=True, is_matrix=True, is_turned=is_turned)
 
 
 def _plan(
-    site: Site,
     kind: _Kind,
     epilogue: ChainedEpilogue,
-    work: _Work,
-    weight: Array,
+    convolution: Convolution,
     *,
-    is_matrix: bool,
-    is_turned: bool,
+    is_flat: bool,
+    is_matrix: bool = False,
+    is_turned: bool = False,
     spread: tuple[int, ...] = (),
 ) -> Recipe:
     """Returns the recipe of a product over the windows of images.
 
-    `spread`: the rows and columns of results that a pixel has, each by a matrix of its own; by default it has one.
+    `is_flat`: all pixels of a plane are a line, and those of all planes if each is convolved by itself. `spread`: the rows and columns of
+    results that a pixel has, each by a matrix of its own; by default it has one.
     """
-    windows, runs, is_flat = work.windows, work.runs, work.is_flat
-    source, (planes, channels, height, width) = site.node.inputs[0], work.sizes
-    outputs = weight.shape[0 if is_turned or not (is_matrix or spread) else 1]
+    site, source, windows, weight = convolution.site, convolution.source, convolution.windows, convolution.weight
+    channels, outputs, depth_taps, (planes, images) = (
+        convolution.channels,
+        convolution.outputs,
+        convolution.depth_taps,
+        convolution.planes,
+    )
+    (height, width), (front, back) = windows.sizes, convolution.depth_halo
     down, right = spread or (1, 1)
     halo = find_overhang(windows)
     values = (source, epilogue.added) if epilogue.added else (source,)
     rows, columns = windows.outputs
-    is_single = is_flat and runs[0].is_whole
-    pixels = planes * rows * columns if is_single else rows * columns if is_flat else columns
+    is_single = is_flat and convolution.has_planes_alone
+    pixels = images * rows * columns if is_single else rows * columns if is_flat else columns
     cut = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
     tiling, pixel_bytes = cut.tiling, cut.measure_pixel(channels)
-    shape = (planes, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
+    shape = (front + planes + back, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
     # Pixels lie side by side, so a row of the kernel is a single tap.
     steps = 1 if windows.dilations[1] == 1 else windows.kernel[1]
-    taps = windows.kernel[0] * steps
+    taps = len(depth_taps) * windows.kernel[0] * steps
     groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
-    tap_bytes = prod(windows.kernel) * pixel_bytes
-    parts_of_plane = taps if cut.has_sums else prod(windows.kernel)
-
-    def prepare(run: Run) -> tuple[Run, Chunks, LazyArray]:
-        chunks = choose_chunks(
-            tiling,
-            lines=1 if is_single else run.count if is_flat else run.count * rows,
-            depth=-(-len(run.taps) * tap_bytes // FLOAT_BYTES),
-            pixel_bytes=pixel_bytes * prod(windows.strides),
-            workers=site.workers,
-        )
-        begin, end = run.taps.start, run.taps.stop
-        parts = parts_of_plane * len(run.taps)
-        packing = NarrowPacking(tiling.packing, parts, cut.group, kind.dtype, is_turned, begin, end, is_spread=bool(spread))
-        # The sums of weights are those of the run's taps.
-        purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, begin, end, bool(spread))
-        return run, chunks, site.weights.pack_lazily((weight,), purpose, packing)
-
-    prepared = [prepare(run) for run in runs]
+    chunks = choose_chunks(
+        tiling,
+        lines=1 if is_single else images if is_flat else images * rows,
+        depth=-(-len(depth_taps) * prod(windows.kernel) * pixel_bytes // FLOAT_BYTES),
+        pixel_bytes=pixel_bytes * prod(windows.strides),
+        workers=site.workers,
+    )
+    parts = taps if cut.has_sums else len(depth_taps) * prod(windows.kernel)
+    packing = NarrowPacking(tiling.packing, parts, cut.group, kind.dtype, is_turned, is_spread=bool(spread))
+    purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, bool(spread))
+    packed = site.weights.pack_lazily((weight,), purpose, packing)
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     vectors = epilogue.lay_vectors(tiling.padded_outputs)
     x = site.prototypes[source]
@@ -455,36 +420,26 @@ def _plan(
         others = (view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)]))
         image = scratch[:nbytes].reshape(shape)
         calls = []
-        for laid, *results in zip(work.list_planes(x), *map(work.list_planes, others), strict=True):
-            calls.append(call_stage(stage, laid, image, halo, shift=shift_memory))
-            for run, chunks, packed in prepared:
-                own = list(map(run.find_target, results))
-                for index, (i, j) in enumerate(np.ndindex(down, right)):
-                    places = [each[:, :, i::down, j::right] for each in own]
-                    call = bind_run(run, chunks, packed, index, image, shift_memory, *places)
-                    calls.append(replace(call, keep=(*call.keep, *reads)))
+        for laid, *results in zip(*map(convolution.list_planes, (x, *others)), strict=True):
+            calls.append(call_stage(stage, laid, image, halo, front, shift=shift_memory))
+            for index, (i, j) in enumerate(np.ndindex(down, right)):
+                places = [each[:, :, i::down, j::right] for each in results]
+                call = bind_product(index, image, shift_memory, *places)
+                calls.append(replace(call, keep=(*call.keep, *reads)))
         return calls
 
-    def bind_run(
-        run: Run,
-        chunks: Chunks,
-        packed: LazyArray,
-        matrix: int,
-        image: Array,
-        shift_memory: Array,
-        y: Array,
-        addend: Array | None = None,
-    ) -> NativeCall:
+    def bind_product(matrix: int, image: Array, shift_memory: Array, y: Array, addend: Array | None = None) -> NativeCall:
         plane, row, pixel, _ = image.strides
-        begin = run.find_source(image)
-        offsets = lay_offsets(windows, row, pixel, steps, [index * run.dilation * plane for index in range(len(run.taps))])
+        begin = convolution.pick_planes(image)
+        dilation = 0 if convolution.depths is None else convolution.depths.dilations[0]
+        offsets = lay_offsets(windows, row, pixel, steps, [tap * dilation * plane for tap in depth_taps])
         # A window begins at the begin of the pads, which the halo covers.
         top, left = (halo.top - max(windows.pads[0][0], 0), halo.left - max(windows.pads[1][0], 0))
         numbers = {
             "x": address_of(begin) + (top * row + left * pixel), "x_image": begin.strides[0], "x_row": row * windows.strides[0],
-            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps * len(run.taps), "depth": groups,
+            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups,
             "w": address_of(packed) + matrix * (packed.nbytes // (down * right)),
-            "block_bytes": cut.measure_block(taps * len(run.taps), groups), "bias": address_of(bias),
+            "block_bytes": cut.measure_block(taps, groups), "bias": address_of(bias),
             "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
             "vectors": address_of(vectors), "vector_bytes": bias.nbytes,
             **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),

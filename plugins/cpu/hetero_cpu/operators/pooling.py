@@ -14,6 +14,7 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import (
+    bind_staging,
     find_overhang,
     has_channel_vectors,
     join_pixels,
@@ -22,11 +23,11 @@ from hetero_cpu.operators.images import (
     may_join,
     pick_axes,
     stack_axes,
+    stage_image,
 )
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.rows import choose_chunk_size
 from hetero_cpu.operators.windows import (
-    ImageReading,
     TileCode,
     WindowBody,
     WindowCall,
@@ -34,7 +35,6 @@ from hetero_cpu.operators.windows import (
     count_chunks,
     make_window_kernel,
     plan_shape,
-    read_image,
 )
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import value_of
@@ -195,35 +195,26 @@ def _make_average_call(site: Site, windows: Windows) -> WindowCall | None:
     return WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants)
 
 
-def _read_pooled(site: Site) -> ImageReading | None:
-    """Returns how the image is read; None if kernels cannot read it, or if a copy would have too few channels for its vectors.
-
-    A MaxPool of 320 x 320 pixels takes 1.1 ms in C order by NumPy and 13 as a copy with 3 channels; with 8 it takes 2.0 and 0.8.
-    """
-    x = site.prototypes[site.node.inputs[0]]
-    reading = read_image(x, workers=site.workers)
-    is_few = reading is not None and reading.copy is not None and x.shape[1] < find_width() // 2
-    return None if is_few else reading
-
-
 MakeCall = Callable[[Site, Windows], WindowCall | None]
 
 
 def _plan_pool(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | None:
     if len(windows.sizes) == 3:
         return _plan_volume(site, windows, make_call)
-    reading = _read_pooled(site)
-    call = None if reading is None else make_call(site, windows)
-    if reading is None or call is None:
+    staging, call = stage_image(site.prototypes[site.node.inputs[0]]), make_call(site, windows)
+    # A MaxPool of 320 x 320 pixels takes 1.1 ms in C order by NumPy and 13 as a copy with 3 channels; with 8 it takes 2.0 and 0.8.
+    if call is None or (staging is not None and staging.shape[3] < find_width() // 2):
         return None
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        copies, x = reading.bind(reads[0], scratch)
-        return [*copies, call.bind(x, writes[0])]
+        staged, x = bind_staging(staging, reads[0], scratch)
+        return [*staged, call.bind(x, writes[0])]
 
     reaches = () if call.shape.clips else (find_overhang(call.windows),)
-    kernels = (call.kernel,) if reading.copy is None else (reading.copy.kernel, call.kernel)
-    return Recipe((site.node.inputs[0],), bind, reading.scratch, is_channels_last=True, kernels=kernels, reaches=reaches)
+    kernels = (call.kernel,) if staging is None else (staging.kernel, call.kernel)
+    return Recipe(
+        (site.node.inputs[0],), bind, staging.nbytes if staging else 0, is_channels_last=True, kernels=kernels, reaches=reaches
+    )
 
 
 def _plan_volume(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | None:

@@ -12,7 +12,7 @@ import numpy as np
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.memory import align, cut_scratch, measure_scratch
+from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.operators.elementwise import Expression, ExpressionReader, read_activation
 from hetero_cpu.operators.images import Convolution, Staging, has_channel_vectors
 from hetero_cpu.operators.layout import Copy, plan_copy
@@ -117,7 +117,7 @@ def join_recipe(
     return Recipe(
         (convolution.source, epilogue.added) if epilogue.added else (convolution.source,),
         bind,
-        nbytes + (0 if staging is None else align(prod(staging.shape) * 4)),
+        nbytes + (0 if staging is None else staging.nbytes),
         is_channels_last=True,
         overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
         kernels=kernels if staging is None else (staging.kernel, *kernels),

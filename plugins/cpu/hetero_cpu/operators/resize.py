@@ -15,10 +15,18 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.images import emit_copy, has_channel_vectors, join_pixels, join_planes, may_join
+from hetero_cpu.operators.images import (
+    bind_staging,
+    emit_copy,
+    has_channel_vectors,
+    join_pixels,
+    join_planes,
+    may_join,
+    stage_image,
+)
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import choose_chunk_size, choose_rows_of_chunk
-from hetero_cpu.operators.windows import count_chunks, read_image
+from hetero_cpu.operators.rows import choose_chunk_size
+from hetero_cpu.operators.windows import count_chunks
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, value_of
 
@@ -61,32 +69,6 @@ def _emit(name: str, width: int, down: int, right: int) -> Code:
     return code.finish()
 
 
-_LINE_PARAMETERS = (
-    "x", "x_outer", "y", "y_outer", "y_place", "offsets", "weights", "taps", "places", "lines", "lines_of_chunk", "length",
-)  # fmt: skip
-"""Numbers of a row, in order: as `PARAMETERS`, along a single axis of which y has `places`; `lines`: places of all outer axes."""
-
-
-def _emit_lines(name: str, width: int) -> Code:
-    """Emits y[r, c, k] = sum over t < taps of weights[c, t] * x[r, offsets[c, t], k]."""
-    code, p, chunk, _ = begin_kernel(name, width, _LINE_PARAMETERS)
-    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
-        outer, place = line // p["places"], line % p["places"]
-        x, y = p["x"] + outer * p["x_outer"], p["y"] + outer * p["y_outer"] + place * p["y_place"]
-        first = place * p["taps"]
-
-        def add(element: Number, mask: Mask | None) -> None:
-            total = code.variable(code.constant(0.0))  # called inside the loop
-            with code.loop(first, first + p["taps"]) as tap:
-                read = code.load(x + code.load_number(p["offsets"] + tap * 8) + element * FLOAT_BYTES, mask=mask)
-                weight = code.spread(code.load_scalar(p["weights"] + tap * FLOAT_BYTES))
-                total.set(code.multiply_add(read, weight, total.get()))
-            code.store(y + element * FLOAT_BYTES, total.get(), mask=mask)
-
-        code.visit_vectors(p["length"], add)
-    return code.finish()
-
-
 def _emit_sums(code: Code, target: Number, sources: list[tuple[Number, Floats]], channels: Number) -> None:
     """Writes the weighted sum of pixels."""
 
@@ -115,7 +97,7 @@ def plan_resize(site: Site) -> Recipe | None:
     node, source = site.node, site.node.inputs[0]
     x, mode = site.prototypes[source], node.attributes.get("mode", "nearest")
     shape = site.types[node.outputs[0]].shape
-    if site.group.epilogue or not set(node.attributes) <= _ATTRIBUTES:
+    if site.group.epilogue or not set(node.attributes) <= _ATTRIBUTES or not site.is_float32(source):
         return None
     if (
         shape is None
@@ -132,58 +114,17 @@ def plan_resize(site: Site) -> Recipe | None:
         return None
     taps = _TAPS.get(mode)
     if taps is None or any(sampling.antialias for sampling in samplings):
-        return _plan_lines(site, samplings, scales) if x.ndim == 4 else None
+        return None
     if x.ndim == 5:
         return _plan_volume(site, taps, samplings, scales)
-    reading = read_image(x, workers=site.workers)
-    if reading is None:
-        return None
-    kernel = _make_kernel(taps, taps)
+    staging, kernel = stage_image(x), _make_kernel(taps, taps)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        copies, x = reading.bind(reads[0], scratch)
-        return [*copies, _bind_image(site, kernel, x, writes[0], samplings, scales)]
+        staged, x = bind_staging(staging, reads[0], scratch)
+        return [*staged, _bind_image(site, kernel, x, writes[0], samplings, scales)]
 
-    kernels = (kernel,) if reading.copy is None else (reading.copy.kernel, kernel)
-    return Recipe((source,), bind, reading.scratch, is_channels_last=True, kernels=kernels)
-
-
-def _plan_lines(site: Site, samplings: Samplings, scales: Scales) -> Recipe | None:
-    """Returns the recipe of an image that is resized along its height and then along its width, each with any number of taps."""
-    source, shape = site.node.inputs[0], site.output_shape()
-    x = site.prototypes[source]
-    reading, (batch, channels, height, _) = read_image(x, workers=site.workers), shape
-    if reading is None or any(map(is_open, (*x.shape, *shape))):
-        return None
-    if reading.copy is None and x.strides[3] != channels * FLOAT_BYTES:
-        return None
-    shapes = [(batch, *x.shape[2:], channels), (height, x.shape[3], channels)]
-    kernel = Kernel("resample_lines", _emit_lines)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        calls, x = reading.bind(reads[0], scratch)
-        middle, y = cut_scratch(scratch, shapes)[1], writes[0].transpose(0, 2, 3, 1)
-        calls = [*calls]
-        for image, target in zip(x.transpose(0, 2, 3, 1), y, strict=True):
-            rows = image.reshape(1, x.shape[2], -1), middle.reshape(1, height, -1)
-            for axis, (source, result) in enumerate((rows, (middle, target))):
-                calls.append(_bind_lines(site, kernel, source, result, samplings[axis], scales[axis]))
-        return calls
-
-    kernels = (kernel,) if reading.copy is None else (reading.copy.kernel, kernel)
-    return Recipe((source,), bind, measure_scratch(shapes), is_channels_last=True, kernels=kernels)
-
-
-def _bind_lines(site: Site, kernel: Kernel, x: Array, y: Array, sampling: Sampling, scale: float | None) -> NativeCall:
-    """Returns the call that resizes the second of three axes; the elements of the third lie side by side."""
-    (outer, places, length), size = y.shape, x.shape[1]
-    tables = [lay_table(partial(make, sampling, scale), (size, places, x.strides[1])) for make in (_make_offsets, _make_weights)]
-    lines, taps = outer * places, tables[0].shape[1]
-    lines_of_chunk = choose_rows_of_chunk(lines, length * taps, site.workers)
-    numbers = (
-        address_of(x), x.strides[0], address_of(y), *y.strides[:2], *map(address_of, tables), taps, places, lines, lines_of_chunk, length,
-    )  # fmt: skip
-    return NativeCall(kernel, numbers, -(-lines // lines_of_chunk), (*tables, x, y))
+    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
+    return Recipe((source,), bind, staging.nbytes if staging else 0, is_channels_last=True, kernels=kernels)
 
 
 def _plan_volume(site: Site, taps: int, samplings: Samplings, scales: Scales) -> Recipe | None:
@@ -273,7 +214,7 @@ def _make_weights(sampling: Sampling, scale: float | None, size: int, output: in
 def _find_taps(sampling: Sampling, scale: float | None, size: int, output: int) -> tuple[Array, Array]:
     exact = Fraction(output, size) if scale is None else Fraction(scale)
     if exact == 1 and output == size:
-        taps = 1 if sampling.antialias else _TAPS.get(sampling.mode, 1)
+        taps = _TAPS[sampling.mode]
         positions = np.repeat(np.arange(size)[:, None], taps, axis=1)
         return positions, np.broadcast_to(np.array([1.0, 0.0][:taps]), positions.shape)
     positions, weights = find_taps(Axis(0, size, output, exact), sampling)

@@ -68,7 +68,7 @@ NATIVE_STEPS = (
     ("resize", "plan_resize", "Resize Upsample"),
     ("sampling", "plan_grid_sample", "GridSample com.microsoft:GridSample"),
     ("search", "plan_top", "TopK"),
-    ("transposed", "plan_transposed_convolution", "ConvTranspose"),
+    ("convolution", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
     ("scores", "plan_double_product", "MatMul"),

@@ -19,14 +19,11 @@ from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, name_fields
-from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
-from hetero_cpu.operators.images import find_overhang, has_channel_vectors
-from hetero_cpu.operators.layout import Copy, plan_copy
+from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.recipe import Array, Halo
 from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open, least, value_of
 
 PARAMETERS = (
@@ -329,35 +326,3 @@ class WindowCall:
         }  # fmt: skip
         keep = (neutral, *self.constants.values(), x, y, third)
         return NativeCall(self.kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), -(-lines // lines_of_chunk), keep)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageReading:
-    """How a step reads an image: in place, or as a copy in working memory of `shape`, (batch, height, width, channels)."""
-
-    copy: Copy | None
-    shape: tuple[int, int, int, int]
-
-    @property
-    def scratch(self) -> int:
-        """The bytes of working memory."""
-        return 0 if self.copy is None else measure_scratch([self.shape])
-
-    def bind(self, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
-        """Returns the calls that copy the image, none if it is read in place, and the array that is read, its channels the second axis."""
-        if self.copy is None:
-            return [], x
-        (image,) = cut_scratch(scratch, [self.shape])
-        return [self.copy.bind(image, x.transpose(0, 2, 3, 1))], image.transpose(0, 3, 1, 2)
-
-
-def read_image(x: Array, *, workers: int) -> ImageReading | None:
-    """Returns how an array like x, (batch, channels, height, width), is read; None if kernels can neither read nor copy it."""
-    if x.ndim != 4 or x.dtype != np.float32:
-        return None
-    batch, channels, height, width = x.shape
-    shape = batch, height, width, channels
-    if has_channel_vectors(x):
-        return ImageReading(None, shape)
-    copy = plan_copy(lay_empty(shape, np.float32), x.transpose(0, 2, 3, 1), workers=workers)
-    return None if copy is None else ImageReading(copy, shape)

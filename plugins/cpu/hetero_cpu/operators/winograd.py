@@ -1,4 +1,4 @@
-"""The recipe of a 3x3 convolution with Winograd's transforms: their matrices, which sums they keep exact, and machine code."""
+"""The recipe of a 3x3 convolution with Winograd's transforms: their matrices and machine code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
-from math import isinf, prod
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
-from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.images import Convolution, Staging, bind_staging
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe
@@ -34,9 +32,6 @@ _BLOCK_OUTPUTS, _BLOCK_CHANNELS = 16, 48
 
 # Of the points that were tried these lose the fewest digits: for m = 4, 1.3 to 4.4e-6 of the largest result of a layer.
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
-_EXACT = 1 << 24
-_BLOCK = 1 << 16
-"""Weights that are looked at together: their sums fit into the processor's cache."""
 
 
 @cache
@@ -56,59 +51,6 @@ def build_matrices(size: int) -> tuple[Array, Array, Array]:
     # Zero by construction, up to rounding of the inverse.
     forth[np.abs(forth) < 1e-12] = 0
     return back, kernel * scale, forth
-
-
-@cache
-def _list_sums() -> list[tuple[Array, Array, Array]]:
-    """Returns the sums of A^T's first terms, down a tile and then across it: the matrix of each on the taps of a weight, the signs of the
-    elements that it is multiplied by, and the factors of its rows in units.
-    """
-    back, kernel, forth = build_matrices(2)
-    signs = np.array([np.maximum(forth, 0).sum(axis=1), np.maximum(-forth, 0).sum(axis=1)])[..., None]
-    sums = []
-    # The longest sums come first, because they decide most refusals.
-    for terms in ((0, 1, 2), (1, 2, 3), (0, 1), (1, 2), (0,), (1,), (2,), (3,)):
-        row = back[min(terms[0], 1)]
-        # The factors of a line's four elements by the weights of the line.
-        line = np.sum([row[i] * np.outer(forth[i], kernel[i]) for i in terms], axis=0)
-        units = 1 if np.array_equal(line, np.rint(line)) else 2
-        down, across = (np.kron(*matrices).astype(np.float32) for matrices in ((line, kernel), (np.eye(3), line)))
-        sums += [(down, signs, np.array([[1], [2], [2], [1]]) * units), (across, np.array([[[1.0]], [[0.0]]]), np.array([[units]]))]
-    return sums
-
-
-def has_exact_tiles(w: Array, low: float, high: float) -> bool:
-    """Says whether tiles of 2 x 2 give the exact sums of whole weights and of whole elements from `low` to `high`, or of zeros.
-
-    A sum on the way is a linear function of the elements, so its positive and its negative factors bound it. It is exact below 2^24 units,
-    which are 1, or 1/2 and 1/4 of transformed weights.
-    """
-    low, high = min(low, 0.0), max(high, 0.0)
-    if isinf(low) or isinf(high) or not w.size:
-        return False
-    taps = w.reshape(*w.shape[:2], 9)
-    totals, sizes = (each.sum(axis=1, dtype=np.float64).T for each in (taps, np.abs(taps)))
-    outputs = max(_BLOCK // max(w[:1].size, 1), 1)
-    for matrix, sides, factor in _list_sums():
-
-        def exceeds(total: Array, size: Array, sides: Array = sides, factor: Array = factor) -> Array:
-            # Of an output, the rows of each factor.
-            total, size = (each.reshape(-1, len(factor), each.shape[-1]).sum(axis=0) for each in (total, size))
-            above, below = (size + total) / 2, (size - total) / 2
-            most, least = sides[0] * above + sides[1] * below, sides[0] * below + sides[1] * above
-            bound = np.maximum(high * most - low * least, high * least - low * most) * factor
-            # Bounds are rounded themselves.
-            exceeded: Array = (bound >= _EXACT * (1 - 1e-4)).any(axis=0)
-            return exceeded
-
-        # The sizes of the products of all channels are at most the products of the sizes, which take no time.
-        (doubtful,) = np.nonzero(exceeds(matrix @ totals, np.abs(matrix) @ sizes))
-        for first in range(0, len(doubtful), outputs):
-            block = doubtful[first : first + outputs]
-            products = matrix @ taps[block].transpose(0, 2, 1)
-            if exceeds(matrix @ totals[:, block], np.abs(products, out=products).sum(axis=2).T).any():
-                return False
-    return True
 
 
 @cache
@@ -403,7 +345,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     products_position = (rows * block + _LINE) * 4
     moved_bytes = positions * moved_position
     products_bytes = positions * products_position
-    staged_bytes = 0 if staging is None else align(prod(staging.shape) * 4)
+    staged_bytes = 0 if staging is None else staging.nbytes
     kernels = (make_whole(shape),) if is_whole else (make_input(shape), make_output(shape))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:

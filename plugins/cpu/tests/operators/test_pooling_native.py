@@ -110,13 +110,12 @@ def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) ->
     np.testing.assert_allclose(y, expected, rtol=0, atol=0 if op_type == "MaxPool" else 12 * HALF_ULP * np.abs(x).max())
 
 
-@pytest.mark.parametrize("change", ["indices", "every other column", "few channels", "large window"])
+@pytest.mark.parametrize("change", ["indices", "few channels", "large window"])
 def test_max_pool_step_refuses_unsupported_nodes(native: NativeRun, change: str) -> None:
     from hetero_cpu.operators.pooling import plan_max_pool
 
     x = draw_array(1, 1, 4, 17, 17)
-    variants = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
-    images = {"x": variants[change] if change in variants else Lay().place(x)[1]}
+    images = {"x": x[:, :3].copy() if change == "few channels" else Lay().place(x)[1]}
     kernel = (16, 15) if change == "large window" else (2, 2)
     outputs = ("y", "places") if change == "indices" else ("y",)
     node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})

@@ -35,7 +35,7 @@ def draw_array(seed: int, *shape: int) -> Any:
     y_lay=lays,
 )
 def test_transposed_convolution_side_by_side_equals_the_formula(native: NativeRun, **drawn: Any) -> None:
-    from hetero_cpu.operators.transposed import plan_transposed_convolution
+    from hetero_cpu.operators.convolution import plan_transposed_convolution
 
     (height, width), (down, right) = drawn["size"], drawn["kernel"]
     x = draw_array(1, drawn["batch"], drawn["channels"], height, width)
@@ -73,7 +73,7 @@ def test_transposed_convolution_side_by_side_equals_the_formula(native: NativeRu
     ],
 )
 def test_native_step_refuses_overlapping_transposed_convolution(native: NativeRun, attributes: dict[str, Any]) -> None:
-    from hetero_cpu.operators.transposed import plan_transposed_convolution
+    from hetero_cpu.operators.convolution import plan_transposed_convolution
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 5, 5))[1]}
     node = Node("up", "ConvTranspose", ("x", "w"), ("y",), since_version=22, attributes=attributes)
