@@ -76,10 +76,11 @@ def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
 def unpack_hints(content: bytes) -> Declarations:
     """Returns the hints that `pack_hints` wrote. Raises: InvalidNetworkError."""
     try:
-        rows = [
-            (str(value), type_of_json(["tensor", dtype, shape]), str(source)) for value, dtype, shape, source in json.loads(content)
-        ]
-        hints = {value: Hint(value, type_, TensorType(type_.dtype), source) for value, type_, source in rows}
+        hints = {}
+        for value, dtype, shape, source in json.loads(content):
+            declared = type_of_json(["tensor", dtype, shape])
+            assert isinstance(declared, TensorType)
+            hints[str(value)] = Hint(str(value), declared, TensorType(declared.dtype), str(source))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidNetworkError(f"the declared shapes in a blob cannot be read: {error}. Export the network again.") from error
     return Declarations((), MappingProxyType(hints))

@@ -134,6 +134,6 @@ _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "Squeeze": lambda node, inputs: inputs[0].squeeze(_read_axes(node, inputs)),
     "Sub": lambda node, inputs: inputs[0] - inputs[1],
     "Transpose": lambda node, inputs: np.transpose(inputs[0], node.attributes.get("perm")),
-    "Unsqueeze": lambda node, inputs: np.expand_dims(inputs[0], _read_axes(node, inputs)),
+    "Unsqueeze": lambda node, inputs: np.expand_dims(inputs[0], _read_axes(node, inputs) or ()),
     "Where": lambda node, inputs: np.where(*inputs),
 }
