@@ -115,9 +115,11 @@ class Program:
         """Returns the nodes in order of execution, for `Executable.executed_nodes`; copies between the memories are left out."""
         return list_nodes([step.node for step in self.steps if not step.value], types, kernel="toolkit")
 
+    # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
+    @np.errstate(all="ignore")
     def run(
         self,
-        inputs: tuple[Array, ...],
+        inputs: Sequence[Array],
         captured: Mapping[str, Array] = EMPTY,
         *,
         profile: Profile | None = None,
@@ -131,20 +133,6 @@ class Program:
         Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError if `limits` has no room for
         the results of a step. Errors of a kernel carry the node as a note.
         """
-        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
-        with np.errstate(all="ignore"):
-            return self.run_steps(inputs, captured, profile=profile, is_cancelled=is_cancelled, limits=limits)
-
-    def run_steps(
-        self,
-        inputs: Sequence[Array],
-        captured: Mapping[str, Array] = EMPTY,
-        *,
-        profile: Profile | None = None,
-        is_cancelled: Callable[[], bool] | None = None,
-        limits: RunLimits | None = None,
-    ) -> tuple[Array, ...]:
-        """Returns the outputs as `run` does; the caller has silenced NumPy's warnings."""
         values = list(self.values)
         for slot, array in zip(self.input_slots, inputs, strict=True):
             values[slot] = array

@@ -9,7 +9,6 @@ Inputs that do not fit together count nothing: the kernel, called next, reports 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -65,31 +64,22 @@ def _type_of(x: Any) -> TensorType | None:
 
 @lru_cache(1024)
 def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...], values: tuple[tuple[Any, ...] | None, ...]) -> int:
-    from hetero_core.network.inference import infer_contrib  # many rules, and asked for only if a limit is set
+    if not node.since_version:
+        from hetero_core.network.inference import infer_contrib  # many rules, and asked for only if a limit is set
 
-    outputs = (
-        _infer_outputs(node, input_types, values) if node.since_version else infer_contrib(node, input_types, lambda value: None)
-    )
-    return sum(_count_bytes(value_type) for value_type in outputs.values())
+        return sum(map(_count_bytes, infer_contrib(node, input_types, lambda value: None).values()))
+    from hetero_core.network.onnx_types import ask_onnx  # imports onnx
 
-
-def _infer_outputs(
-    node: Node, input_types: tuple[TensorType | None, ...], values: tuple[tuple[Any, ...] | None, ...]
-) -> dict[str, ValueType]:
-    from hetero_core.network.onnx_types import infer_alone  # imports onnx
-
-    # Each input by a name of its own: a value that is read twice would have a single type.
-    names = tuple(f"input{index}" if name else "" for index, name in enumerate(node.inputs))
-    types = {name: value_type for name, value_type in zip(names, input_types, strict=False) if name and value_type is not None}
+    types = {
+        name: value_type for name, value_type in zip(node.inputs, input_types, strict=False) if name and value_type is not None
+    }
     constants = {
         name: Initializer.of_array(np.frombuffer(value[2], value[0]).reshape(value[1]))
-        for name, value in zip(names, values, strict=False)
+        for name, value in zip(node.inputs, values, strict=False)
         if name and value is not None
     }
-    try:
-        return infer_alone(replace(node, inputs=names), types, constants)
-    except Exception:  # noqa: BLE001  # compiled code of onnx raises exceptions of any type
-        return {}  # inputs that do not fit together
+    # Of inputs that do not fit together nothing is told.
+    return sum(map(_count_bytes, ask_onnx(node, types, constants, {}, {})[1].values()))
 
 
 def _count_bytes(value_type: ValueType | None) -> int:

@@ -42,15 +42,12 @@ def read_pins(path: str | os.PathLike[str]) -> dict[str, str]:
             )
     pins = document.get(TABLE)
     if not isinstance(pins, dict):
-        description = "nothing" if pins is None else repr(pins)
-        raise AffinityError(f'{where}: expected a table [{TABLE}] with lines such as "conv1" = "GPU", found {description}')
+        raise AffinityError(f'{where}: expected a table [{TABLE}] with lines such as "conv1" = "GPU", found {pins!r}')
     for pattern, device in pins.items():
-        if isinstance(device, dict):
-            raise AffinityError(
-                f"{where}, [{TABLE}], key '{pattern}': expected a device as text, got a table; quote a pattern that has dots"
-            )
         if not isinstance(device, str) or not device.strip():
-            raise AffinityError(f"{where}, [{TABLE}], key '{pattern}': expected a device as text, got {device!r}")
+            raise AffinityError(
+                f"{where}, [{TABLE}], key '{pattern}': expected a device as text, got {device!r}; quote a pattern that has dots"
+            )
     return pins
 
 

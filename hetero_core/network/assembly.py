@@ -298,7 +298,8 @@ class GraphReader:
         owner = f"node '{name}' ({op_type})"
         entries = proto.metadata_props
         metadata = {entry.key: entry.value for entry in entries} if entries else EMPTY
-        opset = (_read_opset_note(metadata, owner) if metadata else 0) or scope.opset(domain, owner)
+        noted, origins = _read_notes(metadata, owner) if metadata else (0, ())
+        opset = noted or scope.opset(domain, owner)
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
         fields = proto.attribute
         attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
@@ -320,7 +321,7 @@ class GraphReader:
             since,
             MappingProxyType(dict(attributes)) if attributes else EMPTY,
             tuple(captures),
-            _read_origins_note(metadata, owner) if metadata else (),
+            origins,
             metadata.get(ORIGINAL_NAME_KEY, None if own_name == name else own_name),
         )
         check_arity(node)
@@ -367,7 +368,6 @@ class GraphReader:
                 "Correct the node."
             )
         self._note_pin(proto, f"Constant node '{name}'")
-        value = scope.value(proto.output[0])
         # Tools leave notes in attributes of their own. ONNX Runtime, too, takes the first value and no notice of the remaining attributes.
         attribute = next((each for each in proto.attribute if each.name in _CONSTANTS), proto.attribute[0])
         kind, dtype = _CONSTANTS.get(attribute.name, (0, None))
@@ -375,31 +375,19 @@ class GraphReader:
             raise InvalidNetworkError(
                 f"{owner} has the attribute '{attribute.name}'; expected value, sparse_value or one of value_int(s), ... Rename it."
             )
-        if attribute.type in (kind, 0) and kind == SPARSE_TENSOR:  # files of 2017 state no kind
-            draft.add_initializer(value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget))
-            return
-        if attribute.type in (kind, 0) and kind == TENSOR and not attribute.ref_attr_name:
-            draft.add_initializer(value, read_tensor(attribute.t, self._weights, owner))
-            return
-        decoded = (
-            self._read_attributes(proto, owner, scope)
-            if attribute.type == kind or attribute.ref_attr_name
-            else {attribute.name: None}
-        )
-        if attribute.name not in decoded:
-            raise InvalidNetworkError(
-                f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
-            )
-        elements = decoded[attribute.name]
-        if kind_of_value(elements) not in (kind, 0):
-            raise InvalidNetworkError(
-                f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type."
-            )
-        array: np.ndarray[Any, Any] = np.asarray(elements)
-        if dtype is not None:
-            array = np.empty(len(elements) if isinstance(elements, tuple) else (), dtype)
-            array[...] = elements
-        draft.add_initializer(value, Initializer.of_array(array))
+        if kind == SPARSE_TENSOR and attribute.type in (kind, 0):  # files of 2017 state no kind
+            initializer = read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget)
+        elif kind == TENSOR and attribute.type in (kind, 0) and not attribute.ref_attr_name:
+            initializer = read_tensor(attribute.t, self._weights, owner)
+        else:
+            elements = self._read_attributes(proto, owner, scope).get(attribute.name)
+            if kind_of_value(elements) not in (kind, 0):
+                raise InvalidNetworkError(
+                    f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type, or give its value "
+                    "in the call of the function."
+                )
+            initializer = Initializer.of_array(np.asarray(elements, dtype))
+        draft.add_initializer(scope.value(proto.output[0]), initializer)
 
     def _note_pin(self, proto: onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto, place: str) -> None:
         """Records a pin at a place that has no device of its own."""
@@ -462,26 +450,19 @@ class GraphReader:
         return {**bound, **attributes}
 
 
-def _read_origins_note(metadata: Mapping[str, str], owner: str) -> tuple[str, ...]:
-    """Returns the origins that a packed network notes for a node; empty without a note."""
-    text = metadata.get(ORIGINS_KEY)
-    if text is None:
-        return ()
+def _read_notes(metadata: Mapping[str, str], owner: str) -> tuple[int, tuple[str, ...]]:
+    """Returns the opset and the origins that a packed network notes for a node; 0 and empty without a note."""
+    text, listed = metadata.get(OPSET_KEY, "0"), metadata.get(ORIGINS_KEY, "[]")
     try:
-        origins = json.loads(text)
+        opset, origins = int(text), json.loads(listed)
     except ValueError:
-        origins = None
+        opset, origins = 0, None
     if not isinstance(origins, list) or not all(isinstance(origin, str) for origin in origins):
-        raise InvalidNetworkError(f"{owner} has '{ORIGINS_KEY}' = '{text[:40]}'; expected a list of names. Remove this metadata.")
-    return tuple(origins)
-
-
-def _read_opset_note(metadata: Mapping[str, str], owner: str) -> int:
-    """Returns the opset that a packed network notes for a node, 0 if it notes none."""
-    text = metadata.get(OPSET_KEY, "0")
-    if not text.isdecimal() or len(text) > 9:
-        raise InvalidNetworkError(f"{owner} has '{OPSET_KEY}' = '{text[:40]}'; expected an opset version. Remove this metadata.")
-    return int(text)
+        raise InvalidNetworkError(
+            f"{owner} has '{OPSET_KEY}' = '{text[:40]}' and '{ORIGINS_KEY}' = '{listed[:40]}'; expected an opset version and a list of "
+            "names. Remove this metadata."
+        )
+    return opset, tuple(origins)
 
 
 def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str | None:
@@ -507,39 +488,34 @@ def _without_absent_ends(node: Node) -> Node:
     return replace(node, inputs=inputs)
 
 
+_UNBOUNDED = 2**31 - 1
+"""The number that onnx states as the most inputs of a variadic operator."""
+
+
 def check_arity(node: Node) -> None:
     """Refuses a node that its operator's schema does not allow. Raises: InvalidNetworkError."""
     if not node.since_version:
         return
     demands = find_schema(node.op_type, node.since_version, node.domain)
-    _check_count(node, "inputs", node.inputs, demands.inputs)
-    _check_count(node, "outputs", node.outputs, demands.outputs)
+    for kind, values, (least, most) in (("inputs", node.inputs, demands.inputs), ("outputs", node.outputs, demands.outputs)):
+        if not least <= len(values) <= most:
+            expected = str(least) if least == most else f"{least} or more" if most >= _UNBOUNDED else f"{least} to {most}"
+            raise InvalidNetworkError(
+                f"node {node.label} has {len(values)} {kind}; its operator has {expected}. Correct the node, or export the model again."
+            )
     if "" in node.inputs:
         for position, value in enumerate(node.inputs):
             # Inputs after the formal inputs belong to the last of these, which is variadic.
             if not value and demands.needed[min(position, len(demands.needed) - 1)]:
                 raise InvalidNetworkError(f"node {node.label} lacks its input {position}, which its operator needs. Connect it.")
     for name, value in node.attributes.items():
-        kind, expected = kind_of_value(value), demands.kinds.get(name)
+        own, demanded = kind_of_value(value), demands.kinds.get(name)
         # An empty list has no kind.
-        if expected is not None and kind != expected and (kind or expected not in LISTS):
+        if demanded is not None and own != demanded and (own or demanded not in LISTS):
             raise InvalidNetworkError(
-                f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'an empty list')}; its operator takes "
-                f"{KIND_NAMES.get(expected, 'another kind')}. Correct it, or export the model again."
+                f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(own, 'an empty list')}; its operator takes "
+                f"{KIND_NAMES.get(demanded, 'another kind')}. Correct it, or export the model again."
             )
     for name in demands.required:
         if name not in node.attributes:
             raise InvalidNetworkError(f"node {node.label} lacks the attribute '{name}', which its operator needs. Give it a value.")
-
-
-_UNBOUNDED = 2**31 - 1
-"""The number that onnx states as the most inputs of a variadic operator."""
-
-
-def _check_count(node: Node, kind: str, values: Sequence[str], limits: tuple[int, int]) -> None:
-    least, most = limits
-    if not least <= len(values) <= most:
-        expected = str(least) if least == most else f"{least} or more" if most >= _UNBOUNDED else f"{least} to {most}"
-        raise InvalidNetworkError(
-            f"node {node.label} has {len(values)} {kind}; its operator has {expected}. Correct the node, or export the model again."
-        )

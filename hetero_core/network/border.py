@@ -26,21 +26,10 @@ BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
 
 _DTYPE_OF_PRECISION = {
-    "FP64": "float64",
-    "FP32": "float32",
-    "FP16": "float16",
     "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "I4": "int4",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "U4": "uint4",
     "BOOL": "bool",
+    **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"{letter}{bits}": f"{kind}{bits}" for letter, kind in (("I", "int"), ("U", "uint")) for bits in (4, 8, 16, 32, 64)},
 }
 _PRECISION_OF_DTYPE = {dtype: precision for precision, dtype in _DTYPE_OF_PRECISION.items()}
 

@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hetero_core.dtypes import DTYPES
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, type_of_json
 
 
 def word_contradiction(value: str, graph: str, declared: ValueType, computed: ValueType, source: str) -> str:
@@ -77,20 +76,11 @@ def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
 def unpack_hints(content: bytes) -> Declarations:
     """Returns the hints that `pack_hints` wrote. Raises: InvalidNetworkError."""
     try:
-        hints = {value: _read_hint(value, dtype, shape, source) for value, dtype, shape, source in json.loads(content)}
+        hints = {}
+        for value, dtype, shape, source in json.loads(content):
+            declared = type_of_json(["tensor", dtype, shape])
+            assert isinstance(declared, TensorType)
+            hints[str(value)] = Hint(str(value), declared, TensorType(declared.dtype), str(source))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidNetworkError(f"the declared shapes in a blob cannot be read: {error}. Export the network again.") from error
     return Declarations((), MappingProxyType(hints))
-
-
-def _read_hint(value: object, dtype: object, shape: object, source: object) -> Hint:
-    is_shape = isinstance(shape, list) and all(size is None or isinstance(size, int | str) for size in shape)
-    if (
-        not isinstance(value, str)
-        or not isinstance(source, str)
-        or dtype not in DTYPES
-        or not isinstance(shape, list)
-        or not is_shape
-    ):
-        raise ValueError(f"a hint about {value!r:.40} is of no known form")
-    return Hint(value, TensorType(str(dtype), tuple(shape)), TensorType(str(dtype)), source)

@@ -6,13 +6,11 @@ is an absent optional input or an unused output. Imports neither onnx nor an arr
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -23,9 +21,6 @@ from hetero_core.network.border import EMPTY_BORDER, Border, InputInfo, OutputIn
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, ValueType
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -234,11 +229,6 @@ def iterate_nodes(graph: Graph) -> Iterator[Node]:
         yield from inner.nodes
 
 
-_FLOAT32_END = 3.4028235677973366e38
-"""Half a step above the largest float32."""
-_FORMAT = b"hetero network 1\n"
-
-
 def fingerprint_network(network: Network) -> str:
     """Returns the SHA-256, in hex, over nodes in order, values, types, opsets, attributes and the contents of all constants.
 
@@ -246,77 +236,45 @@ def fingerprint_network(network: Network) -> str:
     """
     from hashlib import sha256  # OpenSSL, which most loads do without
 
-    digest = sha256(_FORMAT)
-    _feed_graph(digest, network)
-    if network.border.shapes_runs:
-        _feed_border(digest, network.border)
-    return digest.hexdigest()
+    border = _describe_border(network.border) if network.border.shapes_runs else ()
+    described = repr(("hetero network 2", _describe_graph(network), border))
+    return sha256(described.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _feed_border(digest: _Hash, border: Border) -> None:
-    for state in border.states:
-        _feed_texts(digest, "state", (state.output, state.input))
-        _feed(digest, "d", state.initial.digest)
-    for name, constant in border.defaults.items():
-        _feed_texts(digest, "default", [name])
-        _feed(digest, "d", constant.digest)
-    _feed_texts(digest, "bounds", (f"{name}={border.bounds[name]}" for name in sorted(border.bounds)))
+def _describe_border(border: Border) -> tuple[object, ...]:
+    states = [(state.output, state.input, state.initial.digest) for state in border.states]
+    return states, [(name, constant.digest) for name, constant in border.defaults.items()], sorted(border.bounds.items())
 
 
-def _feed(digest: _Hash, kind: str, content: bytes) -> None:
-    """Feeds an item; its kind and length go first, so that no two sequences of items give the same bytes."""
-    digest.update(f"{kind}{len(content)}:".encode())
-    digest.update(content)
-
-
-def _feed_texts(digest: _Hash, kind: str, texts: Iterable[str]) -> None:
-    items = list(texts)
-    _feed(digest, kind, str(len(items)).encode())
-    for text in items:
-        _feed(digest, "t", text.encode("utf-8", "surrogatepass"))
-
-
-def _feed_graph(digest: _Hash, graph: Graph) -> None:
-    _feed_texts(digest, "inputs", (spec.name for spec in graph.inputs))
-    _feed_texts(digest, "outputs", (spec.name for spec in graph.outputs))
+def _describe_graph(graph: Graph) -> tuple[object, ...]:
     types = {spec.name: spec.type for spec in (*graph.inputs, *graph.outputs)} | dict(graph.types)
-    _feed_texts(digest, "types", (f"{value}={types[value]}" for value in sorted(types)))
-    for value in sorted(graph.initializers):
-        _feed_texts(digest, "constant", [value])
-        _feed(digest, "d", graph.initializers[value].digest)
-    _feed(digest, "nodes", str(len(graph.nodes)).encode())
-    for node in graph.nodes:
-        _feed_node(digest, node)
+    return (
+        *([spec.name for spec in specs] for specs in (graph.inputs, graph.outputs)),
+        sorted((name, str(value_type)) for name, value_type in types.items()),
+        sorted((name, constant.digest) for name, constant in graph.initializers.items()),
+        list(map(_describe_node, graph.nodes)),
+    )
 
 
-def _feed_node(digest: _Hash, node: Node) -> None:
+def _describe_node(node: Node) -> tuple[object, ...]:
     # The operator names the version that counts: another opset with the same operator is the same.
-    _feed_texts(digest, "node", (node.name, node.operator))
-    _feed_texts(digest, "reads", node.inputs)
-    _feed_texts(digest, "writes", node.outputs)
-    for key in sorted(node.attributes):
-        _feed_texts(digest, "attribute", [key])
-        _feed_value(digest, node.attributes[key])
+    attributes = [(key, _describe_value(node.attributes[key])) for key in sorted(node.attributes)]
+    return node.name, node.operator, node.inputs, node.outputs, attributes
 
 
-def _feed_value(digest: _Hash, value: Any) -> None:
+def _describe_value(value: Any) -> object:
     if isinstance(value, Graph):
-        _feed(digest, "graph", b"")
-        _feed_graph(digest, value)
-    elif isinstance(value, tuple):
-        _feed(digest, "list", str(len(value)).encode())
-        for each in value:
-            _feed_value(digest, each)
-    elif isinstance(value, (str, bytes)):
-        _feed(digest, "text", value if isinstance(value, bytes) else value.encode("utf-8"))
-    elif isinstance(value, float):
-        # ONNX stores 32 bits; a larger number becomes an infinity.
-        _feed(digest, "float", struct.pack("<f", value if not abs(value) >= _FLOAT32_END else math.copysign(math.inf, value)))
-    elif isinstance(value, int):
-        _feed(digest, "int", str(int(value)).encode())
-    elif isinstance(value, np.ndarray):
-        _feed(digest, "array", digest_array(value))
-    elif isinstance(value, np.generic):
-        _feed_value(digest, value.item())
-    else:
-        _feed(digest, "type", str(value).encode())
+        return _describe_graph(value)
+    if isinstance(value, tuple):
+        return tuple(map(_describe_value, value))
+    if isinstance(value, np.ndarray):
+        return "array", digest_array(value)
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):  # ONNX stores 32 bits; a larger number becomes an infinity
+            return float(np.float32(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, (str, bytes)):
+        return value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+    return "type", str(value)

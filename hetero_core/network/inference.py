@@ -29,7 +29,7 @@ from hetero_core.network.hints import (
 )
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
-from hetero_core.network.operators import KEPT_RANKS, REFUSALS, OpenSize, Shape, SizedNode, open_size
+from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, STANDARD_DOMAINS, OpenSize, Shape, SizedNode, open_size
 from hetero_core.network.opsets import find_schema
 from hetero_core.network.soundness import check_axes
 from hetero_core.network.types import (
@@ -174,7 +174,7 @@ class _Inference:
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
             if not node.domain:
                 _require_rank(node, input_types)
-            from hetero_core.network.onnx_types import ask_onnx, infer_by_signature  # imports onnx
+            from hetero_core.network.onnx_types import ask_onnx  # imports onnx
 
             node, types = ask_onnx(node, state.types, state.constants, state.elements, self.objections)
             if node.op_type in KEPT_RANKS and not node.domain and isinstance(input_types[0], TensorType):
@@ -184,9 +184,6 @@ class _Inference:
             for value, dtype in _apply_type_rule(node, input_types).items():
                 typed = TensorType(dtype)
                 types[value] = merge_types(types.get(value, typed), typed) or types[value]
-            if not all(has_known_element(types.get(value, state.types.get(value))) for value in node.writes):
-                for value, signed in infer_by_signature(node, input_types).items():
-                    types[value] = merge_types(types.get(value, signed), signed) or signed
         for value_type in (types or {}).values():
             if isinstance(value_type, TensorType) and value_type.shape is not None:
                 _check_rank(node, len(value_type.shape))
@@ -353,7 +350,8 @@ def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) 
 
 def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, str]:
     """Returns the element types that the rule of an operator tells of its outputs."""
-    operator = find_operator(node)
+    # They hold in every version, other than the sizes.
+    operator = find_operator(node) or (OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None)
     if operator is None or operator.dtypes is None:
         return {}
     known = [value_type.dtype if isinstance(value_type, TensorType) else None for value_type in input_types]

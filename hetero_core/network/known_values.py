@@ -70,31 +70,19 @@ def _divide(node: Node, inputs: Arrays) -> Any:
 
 
 def _slice(node: Node, inputs: Arrays) -> Any:
-    bounds = [list(node.attributes[key]) if key in node.attributes else None for key in ("starts", "ends", "axes")]
-    for index, array in enumerate(inputs[1:4]):
-        bounds[index] = None if array is None else array.tolist()
-    starts, ends, axes = bounds
-    if starts is None or ends is None:
-        return None
-    steps = inputs[4].tolist() if len(inputs) > 4 and inputs[4] is not None else [1] * len(starts)
-    if 0 in steps:
-        return None
+    bounds: list[Any] = [*map(node.attributes.get, ("starts", "ends", "axes")), None]
+    for index, array in enumerate(inputs[1:]):
+        bounds[index] = bounds[index] if array is None else array.tolist()
+    starts, ends, axes, steps = bounds
     cut = [slice(None)] * inputs[0].ndim
-    for axis, start, end, step in zip(range(len(starts)) if axes is None else axes, starts, ends, steps, strict=True):
-        cut[axis] = slice(start, end, step)
+    for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        cut[index if axes is None else axes[index]] = slice(start, end, 1 if steps is None else steps[index])
     return inputs[0][tuple(cut)]
 
 
 def _read_axes(node: Node, inputs: Arrays) -> tuple[int, ...] | None:
-    if len(inputs) > 1 and inputs[1] is not None:
-        return tuple(inputs[1].tolist())
-    axes = node.attributes.get("axes")
+    axes = node.attributes.get("axes") if len(inputs) < 2 or inputs[1] is None else inputs[1].tolist()
     return None if axes is None else tuple(axes)
-
-
-def _unsqueeze(node: Node, inputs: Arrays) -> Any:
-    axes = _read_axes(node, inputs)
-    return None if axes is None else np.expand_dims(inputs[0], axes)
 
 
 def _fill(node: Node, inputs: Arrays) -> Any:
@@ -146,6 +134,6 @@ _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "Squeeze": lambda node, inputs: inputs[0].squeeze(_read_axes(node, inputs)),
     "Sub": lambda node, inputs: inputs[0] - inputs[1],
     "Transpose": lambda node, inputs: np.transpose(inputs[0], node.attributes.get("perm")),
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": lambda node, inputs: np.expand_dims(inputs[0], _read_axes(node, inputs) or ()),
     "Where": lambda node, inputs: np.where(*inputs),
 }

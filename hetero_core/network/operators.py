@@ -951,8 +951,8 @@ def _compared(node: Node, dtypes: DTypes) -> str | None:
 
 
 def _cast(node: Node, dtypes: DTypes) -> str | None:
-    number = node.attributes.get("to")
-    return dtype_of_onnx(number) if isinstance(number, int) else None
+    target = node.attributes.get("to")
+    return dtype_of_onnx(target) if isinstance(target, int | str) else None
 
 
 def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
@@ -1114,6 +1114,7 @@ OPERATORS: Mapping[str, Operator] = {
         1, lambda node: [(*node.shape(), len(node.get("cats_int64s", ()) or node.get("cats_strings", ())))], "float32"
     ),
     "LinearRegressor": define(1, _score("targets"), "float32"),
+    "SVMRegressor": define(1, _score("targets"), "float32"),
     **dict.fromkeys(("Normalizer", "Scaler"), define(1, keep(), "float32")),
     "TreeEnsemble": define(5, _score("n_targets"), 0),
     "TreeEnsembleRegressor": define(1, _score("n_targets"), "float32"),

@@ -19,10 +19,6 @@ def check_text(*texts: object) -> None:
         raise NetworkReadError(f"a name in the model is not UTF-8: {name!r}; the model is damaged. Export it again.") from None
 
 
-_LEAST_AXIS = {"axis": -LARGEST_RANK, "batch_dims": 0}
-"""The attributes that name an axis, or count axes from the front."""
-
-
 def check_axes(node: Node) -> None:
     """Refuses a node that names an axis which no tensor has, or more inputs or outputs than it has: inference counts up to them.
 
@@ -30,24 +26,16 @@ def check_axes(node: Node) -> None:
     """
     if not node.attributes or node.domain:
         return
-    for name, least in _LEAST_AXIS.items():
-        axis = node.attributes.get(name, 0)
-        if isinstance(axis, int) and not least <= axis <= LARGEST_RANK:
+    limits = {"axis": (-LARGEST_RANK, LARGEST_RANK), "batch_dims": (0, LARGEST_RANK), "num_scan_inputs": (0, len(node.inputs))}
+    if node.op_type == "Split":
+        limits["num_outputs"] = (len(node.outputs),) * 2
+    for name, (least, most) in limits.items():
+        number = node.attributes.get(name, least)
+        if isinstance(number, int) and not least <= number <= most:
             raise InvalidNetworkError(
-                f"node {node.label} has {name} {axis}; expected one from {least} to {LARGEST_RANK}. Correct the attribute, or export the "
-                "model again."
+                f"node {node.label} has {name} {number}; expected one from {least} to {most}. Correct the attribute, or export the model "
+                "again."
             )
-    scanned = node.attributes.get("num_scan_inputs", 0)
-    if isinstance(scanned, int) and not 0 <= scanned <= len(node.inputs):
-        raise InvalidNetworkError(
-            f"node {node.label} has num_scan_inputs {scanned}; expected one from 0 to {len(node.inputs)}, the number of its inputs. "
-            "Correct the attribute."
-        )
-    count = node.attributes.get("num_outputs", len(node.outputs))
-    if node.op_type == "Split" and count != len(node.outputs):
-        raise InvalidNetworkError(
-            f"node {node.label} has num_outputs {count} and {len(node.outputs)} outputs; expected as many. Correct the attribute."
-        )
 
 
 def check_single_assignment(graph: Graph) -> None:

@@ -183,17 +183,13 @@ def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape:
             f"{owner} has indices {indices.type}; expected int64[{count}] or int64[{count},{len(shape)}] for its {count} values. "
             "Export the model again."
         )
-    limits = np.array([prod(shape)] if len(indices.shape) == 1 else shape, np.int64)
-    coordinates = indices.array.reshape(count, -1)
-    if bool(((coordinates < 0) | (coordinates >= limits)).any()):
+    sizes = (prod(shape),) if len(indices.shape) == 1 else shape
+    try:
+        return np.ravel_multi_index(tuple(indices.array.reshape(count, -1).T), sizes) if sizes else np.zeros(count, np.int64)
+    except ValueError as error:
         raise NetworkReadError(
             f"{owner} has an index outside its shape {list(shape)}; the file is damaged or was written wrongly. Export or copy it again."
-        )
-    if len(indices.shape) == 1:
-        return indices.array
-    strides = np.array([prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
-    flat: Array = coordinates @ strides
-    return flat
+        ) from error
 
 
 def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:

@@ -167,12 +167,9 @@ def merge_types(first: ValueType, second: ValueType) -> ValueType | None:
     if isinstance(first, MapType) and isinstance(second, MapType):
         value = merge_types(first.value, second.value)
         return None if value is None or first.key != second.key else MapType(first.key, value)
-    if isinstance(first, SequenceType) and isinstance(second, SequenceType):
+    if isinstance(first, SequenceType | OptionalType) and isinstance(second, type(first)):
         element = merge_types(first.element, second.element)
-        return None if element is None else SequenceType(element)
-    if isinstance(first, OptionalType) and isinstance(second, OptionalType):
-        element = merge_types(first.element, second.element)
-        return None if element is None else OptionalType(element)
+        return None if element is None else type(first)(element)
     # A tensor type that says nothing stands for a value of which not even the kind is known.
     if first == TensorType(None):
         return second
@@ -199,10 +196,8 @@ def unite_types(first: ValueType, second: ValueType) -> ValueType:
     """Returns the type of a value that is either of two: it says no more than both types say."""
     if first == second:
         return first
-    if isinstance(first, SequenceType) and isinstance(second, SequenceType):
-        return SequenceType(unite_types(first.element, second.element))
-    if isinstance(first, OptionalType) and isinstance(second, OptionalType):
-        return OptionalType(unite_types(first.element, second.element))
+    if isinstance(first, SequenceType | OptionalType) and isinstance(second, type(first)):
+        return type(first)(unite_types(first.element, second.element))
     if not (isinstance(first, TensorType) and isinstance(second, TensorType)):
         return TensorType(None)
     dtype = first.dtype if first.dtype == second.dtype else None

@@ -93,13 +93,13 @@ def test_file_of_pins_holds_patterns_in_order(tmp_path: Path) -> None:
     [
         (None, "cannot read pins from '{path}': No such file or directory"),
         ("[affinity\n", "cannot read pins from '{path}': it is no TOML: Expected ']'"),
-        ("", '\'{path}\': expected a table [affinity] with lines such as "conv1" = "GPU", found nothing'),
+        ("", '\'{path}\': expected a table [affinity] with lines such as "conv1" = "GPU", found None'),
         ("affinity = 3\n", '\'{path}\': expected a table [affinity] with lines such as "conv1" = "GPU", found 3'),
         ("[afinity]\na = 'CPU'\n", "'{path}' has 'afinity' at its top, did you mean 'affinity'?"),
         ("[affinity]\n[config]\n", "expected the table [affinity] alone, found affinity, config"),
         ("[affinity]\nconv1 = 3\n", "'{path}', [affinity], key 'conv1': expected a device as text, got 3"),
         ("[affinity]\nconv1 = ' '\n", "'{path}', [affinity], key 'conv1': expected a device as text, got ' '"),
-        ("[affinity]\nblock.conv1 = 'GPU'\n", "key 'block': expected a device as text, got a table; quote a pattern that has dots"),
+        ("[affinity]\nblock.conv1 = 'GPU'\n", "key 'block': expected a device as text, got {'conv1': 'GPU'}; quote a pattern that has dots"),
     ],
 )
 def test_bad_file_of_pins_is_refused_with_file_and_key(text: str | None, message: str, tmp_path: Path) -> None:

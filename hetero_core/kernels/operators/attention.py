@@ -335,7 +335,8 @@ def flex_attention(
 
 
 _LOWEST = np.float32(np.finfo(np.float32).min)
-_FILTER = -10000.0
+_MASKED = {"mask_filter_value": -10000.0, "scale": 0.0, "unidirectional": 0}
+"""The attributes of ONNX Runtime's older attentions, with their defaults."""
 InputTypes = tuple[ValueType | None, ...]
 
 
@@ -350,25 +351,12 @@ def join_heads(xp: Namespace, x: Array) -> Array:
     return xp.swapaxes(x, 1, 2).reshape((batch, steps, heads * size))
 
 
-def make_mask(
-    xp: Namespace, mask: Array | None, batch: int, queries: int, keys: int, *, past: int, is_causal: bool, low: float
-) -> Any:
-    """Returns the mask term of the scores, (batch or 1, 1, queries, keys), None if nothing is masked.
+def _add_filter(xp: Namespace, mask: Array, batch: int, keys: int, low: Any) -> Array:
+    """Returns the mask term of the scores, (batch or 1, 1, queries or 1, keys).
 
     mask: how many keys of each row count (batch,); ends, then begins (2 batch,); 1 and 0 for each key, (batch, keys) or
     (batch, queries, keys). Source: ONNX Runtime, com.microsoft.Attention-1, mask_index.
     """
-    added: Any = None
-    if mask is not None:
-        added = _add_filter(xp, mask, batch, keys, np.float32(low))
-    if is_causal and queries > 1:
-        ahead = xp.arange(keys)[None, :] > xp.arange(queries)[:, None] + past
-        base = np.float32(0) if added is None else added
-        added = xp.where(ahead[None, None], _LOWEST, base).astype(np.float32)
-    return added
-
-
-def _add_filter(xp: Namespace, mask: Array, batch: int, keys: int, low: Any) -> Array:
     zero = np.float32(0)
     if mask.ndim == 3:
         return xp.where(mask > 0, zero, low)[:, None]
@@ -381,9 +369,26 @@ def _add_filter(xp: Namespace, mask: Array, batch: int, keys: int, low: Any) -> 
     return added[:, None, None, :]
 
 
-def attend(xp: Namespace, q: Array, k: Array, v: Array, *, scale: float, added: Any, bias: Array | None) -> tuple[Array, Array]:
-    """Returns softmax(scores) v and the scores; all of (batch, heads, steps, size)."""
-    scores = xp.matmul(q, xp.swapaxes(k, 2, 3)) * np.float32(scale)
+def attend(
+    xp: Namespace,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    bias: Array | None,
+    *,
+    past: int,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> tuple[Array, Array]:
+    """Returns softmax(scores) v and the scores; all of (batch, heads, steps, size). `mask` is that of `_add_filter`."""
+    queries, keys = q.shape[2], k.shape[2]
+    added = None if mask is None else _add_filter(xp, mask, q.shape[0], keys, np.float32(mask_filter_value))
+    if unidirectional and queries > 1:
+        ahead = xp.arange(keys)[None, :] > xp.arange(queries)[:, None] + past
+        added = xp.where(ahead[None, None], _LOWEST, np.float32(0) if added is None else added).astype(np.float32)
+    scores = xp.matmul(q, xp.swapaxes(k, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
     if bias is not None:
         scores = scores + (bias if added is None else bias + added)
     elif added is not None:
@@ -410,6 +415,7 @@ def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
     outputs=2,
     refuse=_refuse_masks(3),
+    shared=_MASKED,
     unread={"do_rotary": 0, "past_present_share_buffer": 0},
 )
 def microsoft_attention(
@@ -421,11 +427,9 @@ def microsoft_attention(
     past: Array | None = None,
     attention_bias: Array | None = None,
     *,
-    mask_filter_value: float = _FILTER,
     num_heads: int,
     qkv_hidden_sizes: tuple[int, ...] = (),
-    scale: float = 0.0,
-    unidirectional: int = 0,
+    **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the attention of x to itself and to the past, and the keys and values with the past before them.
 
@@ -433,10 +437,7 @@ def microsoft_attention(
     """
     projected = xp.matmul(x, weights)
     projected = projected if bias is None else projected + bias
-    return attend_projected(
-        xp, projected, mask_index, past, attention_bias, sizes=qkv_hidden_sizes, heads=num_heads, scale=scale,
-        is_causal=bool(unidirectional), low=mask_filter_value,
-    )  # fmt: skip
+    return attend_projected(xp, projected, mask_index, past, attention_bias, sizes=qkv_hidden_sizes, heads=num_heads, **masked)
 
 
 def attend_projected(
@@ -446,11 +447,9 @@ def attend_projected(
     past: Array | None,
     bias: Array | None,
     *,
-    sizes: tuple[int, ...],
+    sizes: tuple[int, ...] = (),
     heads: int,
-    scale: float,
-    is_causal: bool,
-    low: float,
+    **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the attention of (batch, steps, q and k and v) and the stacked keys and values."""
     width = projected.shape[2]
@@ -458,11 +457,9 @@ def attend_projected(
     q, k, v = (
         split_heads(xp, part, heads) for part in (projected[..., :first], projected[..., first:second], projected[..., second:])
     )
-    before = 0 if past is None else past.shape[3]
     if past is not None:
         k, v = xp.concatenate([past[0], k], axis=2), xp.concatenate([past[1], v], axis=2)
-    added = make_mask(xp, mask, q.shape[0], q.shape[2], k.shape[2], past=before, is_causal=is_causal, low=low)
-    y, _ = attend(xp, q, k, v, scale=scale or 1 / sqrt(q.shape[3]), added=added, bias=bias)
+    y, _ = attend(xp, q, k, v, mask, bias, past=0 if past is None else past.shape[3], **masked)
     # Keys and values of two sizes have no common tensor; the output is then unused.
     present = xp.stack([k, v]) if k.shape == v.shape else v
     return join_heads(xp, y), present
@@ -475,6 +472,7 @@ def attend_projected(
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
     outputs=2,
     refuse=_refuse_masks(5),
+    shared=_MASKED,
     unread={"do_rotary": 0, "past_present_share_buffer": 0},
 )
 def quantized_attention(
@@ -489,17 +487,12 @@ def quantized_attention(
     weight_zero_point: Array | None = None,
     past: Array | None = None,
     *,
-    mask_filter_value: float = _FILTER,
     num_heads: int,
-    scale: float = 0.0,
-    unidirectional: int = 0,
+    **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the results of Attention with quantized input and weights."""
     projected = mat_mul_integer_to_float(xp, x, weights, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
-    return attend_projected(
-        xp, projected, mask_index, past, None, sizes=(), heads=num_heads, scale=scale, is_causal=bool(unidirectional),
-        low=mask_filter_value,
-    )  # fmt: skip
+    return attend_projected(xp, projected, mask_index, past, None, heads=num_heads, **masked)
 
 
 def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
@@ -522,6 +515,7 @@ def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
     choices={"unidirectional": (0, 1)},
     outputs=4,
     refuse=_refuse_packed,
+    shared=_MASKED,
 )
 def multi_head_attention(
     xp: Namespace,
@@ -534,10 +528,8 @@ def multi_head_attention(
     past_key: Array | None = None,
     past_value: Array | None = None,
     *,
-    mask_filter_value: float = _FILTER,
     num_heads: int,
-    scale: float = 0.0,
-    unidirectional: int = 0,
+    **masked: Any,
 ) -> tuple[Array, Array, Array, Array]:
     """Returns the attention of query to key, the keys and values with the past before them, and the scores.
 
@@ -546,13 +538,10 @@ def multi_head_attention(
     width = query.shape[2]
     parts = (None,) * 3 if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
     q, k, v = (_lay_heads(xp, x, part, num_heads) for x, part in zip((query, key, value), parts, strict=True))
-    before = 0 if past_key is None else past_key.shape[2]
     if past_key is not None and past_value is not None:
         k, v = xp.concatenate([past_key, k], axis=2), xp.concatenate([past_value, v], axis=2)
-    added = make_mask(
-        xp, key_padding_mask, q.shape[0], q.shape[2], k.shape[2], past=before, is_causal=bool(unidirectional), low=mask_filter_value
-    )
-    y, scores = attend(xp, q, k, v, scale=scale or 1 / sqrt(q.shape[3]), added=added, bias=attention_bias)
+    past = 0 if past_key is None else past_key.shape[2]
+    y, scores = attend(xp, q, k, v, key_padding_mask, attention_bias, past=past, **masked)
     return join_heads(xp, y), k, v, scores
 
 
@@ -570,6 +559,7 @@ def _lay_heads(xp: Namespace, x: Array, bias: Array | None, heads: int) -> Array
     choices={"past_present_share_buffer": (0,), "output_qk": (0, 1)},
     outputs=4,
     refuse=_refuse_packed,
+    shared={name: default for name, default in _MASKED.items() if name != "unidirectional"},
     unread={"output_qk": 0, "past_present_share_buffer": 0},
 )
 def decoder_masked_multi_head_attention(
@@ -586,9 +576,8 @@ def decoder_masked_multi_head_attention(
     cache_indirection: Array | None = None,
     bias: Array | None = None,
     *,
-    mask_filter_value: float = _FILTER,
     num_heads: int,
-    scale: float = 0.0,
+    **masked: Any,
 ) -> tuple[Array, Array, Array, Array]:
     """Returns the results of MultiHeadAttention for a single step, with growing caches; without beams."""
     if cache_indirection is not None:
@@ -596,9 +585,8 @@ def decoder_masked_multi_head_attention(
     if query.shape[1] != 1:
         raise ValueError(f"the query has {query.shape[1]} steps; the operator takes one")
     y, k, v, scores = multi_head_attention(
-        xp, query, key, value, bias, mask_index, attention_bias, past_key, past_value, mask_filter_value=mask_filter_value,
-        num_heads=num_heads, scale=scale,
-    )  # fmt: skip
+        xp, query, key, value, bias, mask_index, attention_bias, past_key, past_value, num_heads=num_heads, **masked
+    )
     return y, k, v, narrow(scores, np.float32)
 
 

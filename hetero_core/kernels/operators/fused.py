@@ -99,7 +99,13 @@ _GEMM_ACTIVATIONS = (
 _CONV_ACTIVATIONS = ("", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 
 
-@microsoft_kernel("FusedGemm", halves=(0,), dtypes=FLOAT32, choices={**_TURNS, "activation": _GEMM_ACTIVATIONS})
+@microsoft_kernel(
+    "FusedGemm",
+    halves=(0,),
+    dtypes=FLOAT32,
+    choices={**_TURNS, "activation": _GEMM_ACTIVATIONS},
+    shared={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
+)
 def fused_gemm(
     xp: Namespace,
     a: Array,
@@ -109,13 +115,10 @@ def fused_gemm(
     activation: str = "",
     activation_alpha: float = 0.0,
     activation_beta: float = 0.0,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
+    **product: Any,
 ) -> Array:
     """Returns activation(alpha A @ B + beta C)."""
-    y = gemm(xp, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    y = gemm(xp, a, b, c, **product)
     return activate(xp, y, activation.casefold(), activation_alpha, activation_beta)
 
 

@@ -500,24 +500,19 @@ def crop_and_resize(
     mode: str = "bilinear",
 ) -> Array:
     """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a fixed value outside of the image."""
-    sizes = x.shape[2:]
-    rows, columns = (
-        _lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(integers_of(crop_size))
-    )
-    images = xp.take(x, batch_indices, axis=0)
-    inside = _is_inside(rows, sizes[0])[:, None, :, None] & _is_inside(columns, sizes[1])[:, None, None, :]
-    if mode == "nearest":
-        y = _read(xp, images, _round(xp, rows, sizes[0]), _round(xp, columns, sizes[1]))
-        return xp.where(inside, y, np.float32(extrapolation_value))
-    top, left = xp.floor(rows), xp.floor(columns)
-    bottom, right = xp.ceil(rows), xp.ceil(columns)
-    y_share, x_share = (rows - top)[:, None, :, None], (columns - left)[:, None, None, :]
-    corners = [
-        [_read(xp, images, _limit(xp, row, sizes[0]), _limit(xp, column, sizes[1])) for column in (left, right)]
-        for row in (top, bottom)
-    ]
-    upper, lower = (pair[0] + (pair[1] - pair[0]) * x_share for pair in corners)
-    return xp.where(inside, upper + (lower - upper) * y_share, np.float32(extrapolation_value))
+    sizes, counts = x.shape[2:], integers_of(crop_size)
+    rows, columns = (_lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(counts))
+    shape = (rois.shape[0], *counts)
+    places = [xp.broadcast_to(line, shape).reshape((shape[0], prod(counts))) for line in (rows[:, :, None], columns[:, None, :])]
+    inside = [(place >= 0) & (place <= size - 1) for place, size in zip(places, sizes, strict=True)]
+    images, resolve = xp.take(x, batch_indices, axis=0), _resolve_border(xp, sizes, "border", 0)
+    if mode == "nearest":  # halves go away from zero
+        nearest = tuple(xp.floor(place + np.float32(0.5)).astype(np.int64) for place in places)
+        y = read_elements(xp, images, nearest, resolve)
+    else:
+        y = interpolate(xp, images, tuple(places), resolve, weigh_linear)
+    y = xp.where((inside[0] & inside[1])[:, None], y, np.float32(extrapolation_value))
+    return y.reshape((*images.shape[:2], *counts))
 
 
 def _lay_line(xp: Namespace, begin: Array, end: Array, size: int, count: int) -> Array:
@@ -527,26 +522,6 @@ def _lay_line(xp: Namespace, begin: Array, end: Array, size: int, count: int) ->
         return (np.float32(0.5) * (begin + end) * last)[:, None]
     step = (end - begin) * last / np.float32(count - 1)
     return (begin * last)[:, None] + xp.arange(count).astype(np.float32)[None, :] * step[:, None]
-
-
-def _is_inside(places: Array, size: int) -> Array:
-    return (places >= 0) & (places <= size - 1)
-
-
-def _limit(xp: Namespace, places: Array, size: int) -> Array:
-    return xp.clip(places, 0, size - 1).astype(np.int64)
-
-
-def _round(xp: Namespace, places: Array, size: int) -> Array:
-    """Returns the nearest positions; halves go away from zero."""
-    return _limit(xp, xp.floor(places + np.float32(0.5)), size)
-
-
-def _read(xp: Namespace, images: Array, rows: Array, columns: Array) -> Array:
-    """Returns (regions, channels, rows, columns) of images (regions, channels, height, width)."""
-    regions = xp.arange(images.shape[0])[:, None, None, None]
-    channels = xp.arange(images.shape[1])[None, :, None, None]
-    return images[regions, channels, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:

@@ -166,7 +166,7 @@ def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array],
                 results = (results,)
         else:
             reads = [arrays[value] if value in arrays else passed[value] for value in work.reads]
-            results = program.run_steps(reads, is_cancelled=current.is_cancelled, limits=current.limits)
+            results = program.run(reads, is_cancelled=current.is_cancelled, limits=current.limits)
         for value, place, result in zip(writes, work.placed, results):  # noqa: B905  # of one length; strict takes 0.13 us
             if place is not None:
                 _copy_result(arrays[place], result, value)
