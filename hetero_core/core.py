@@ -18,6 +18,7 @@ from hetero_core.devices.extensions import OperatorTypes, check_extension, list_
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device, find_for_call, find_target
 from hetero_core.devices.switches import read_switches
+from hetero_core.devices.threads import read_value
 from hetero_core.errors import (
     BlobDamagedError,
     BlobMismatchError,
@@ -250,7 +251,7 @@ class Core:
     def get_config(self, device: str, name: str) -> Any:
         """Returns the value of a key for calls that do not give it themselves. Raises: ConfigKeyError."""
         parsed, entry = self._find(device)
-        return entry.resolve(parsed, None)[1][entry.find_key(parsed, name)]
+        return read_value(name, entry.find_key(parsed, name), entry.resolve(parsed, None)[1])
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the complete configuration of a call with these values. Raises: DeviceNotFoundError, ConfigKeyError, ConfigValueError."""

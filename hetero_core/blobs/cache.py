@@ -35,7 +35,8 @@ from hetero_core.contract import DeviceName, Extension, Payload
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import split_device_list
-from hetero_core.devices.provenance import describe_object
+from hetero_core.devices.provenance import describe_object, find_core_version
+from hetero_core.devices.registry import CallTarget
 from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, ConfigValueError, HeteroError, UntrustedBlobError
 from hetero_core.network.graph import Network
 from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
@@ -236,15 +237,7 @@ Find = Callable[[str], tuple[DeviceName, Device]]
 
 
 def describe_load(
-    network: Network,
-    device: DeviceName,
-    entry: Device,
-    config: Mapping[str, Any],
-    *,
-    find: Find,
-    extensions: Iterable[Extension],
-    wrappers: Iterable[object],
-    core_version: str,
+    network: Network, target: CallTarget, find: Find, extensions: Iterable[Extension], wrappers: Iterable[object]
 ) -> bytes:
     """Returns the text, JSON in UTF-8 with sorted keys; the same in every process.
 
@@ -252,11 +245,11 @@ def describe_load(
     """
     fields = {
         "format": FORMAT_VERSION,
-        "core": core_version,
+        "core": find_core_version(),
         "network": network.name,
         "fingerprint": network.fingerprint,
         "pins": dict(network.affinity),
-        "device": _describe_device(device, entry, config, find, is_part=bool(device.arguments)),
+        "device": _describe_device(target.device, target.entry, target.config, find, is_part=bool(target.device.arguments)),
         "extensions": sorted(f"{extension.domain}:{extension.op_type}-{extension.since_version}" for extension in extensions),
         "wrappers": [str(describe_object("", wrapper)) for wrapper in wrappers],
     }

@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hetero_core.errors import PrivateFolderError
 from hetero_core.plain_files import (
@@ -26,9 +26,6 @@ from hetero_core.plain_files import (
     require_owner,
     write_whole,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +118,7 @@ def _open_folder_or_warn() -> str | None:
 @lru_cache(maxsize=4)
 def _open_folder_of(*_: str) -> str | None:
     try:
-        return find_private_folder(FOLDER)
+        return str(open_private_folder(FOLDER))
     except PrivateFolderError as error:
         logger.warning("nothing is kept for later processes: %s", error)
         return None
@@ -132,13 +129,6 @@ STORE = Store()
 
 
 def open_private_folder(name: str) -> Path:
-    """Returns the folder of `find_private_folder` as a Path."""
-    from pathlib import Path  # with its own imports 3 ms, which a warm start saves
-
-    return Path(find_private_folder(name))
-
-
-def find_private_folder(name: str) -> str:
     """Returns the user's folder of this name, mode 0700, below folders that no other user can change; creates it if it is missing.
 
     `name`: small letters, digits, "_", "." and "-", as "cupy-kernels". Safe for threads and processes.
@@ -159,7 +149,7 @@ def find_private_folder(name: str) -> str:
     if not HAS_OWNERS:  # a folder below a user's own is private by its access list
         folder = os.path.join(resolved, "hetero", name)
         os.makedirs(folder, exist_ok=True)
-        return folder
+        return Path(folder)
     try:
         strangers = find_writers(resolved, may_be_sticky=True) - {0, os.geteuid()}
     except PermissionError as error:
@@ -173,7 +163,7 @@ def find_private_folder(name: str) -> str:
     for piece in ("hetero", name):
         path = os.path.join(path, piece)
         _make_private(path)
-    return path
+    return Path(path)
 
 
 def _find_base() -> str:

@@ -17,11 +17,13 @@ from hetero_core.devices.threads import (
     AUTO,
     EXCLUSIVE_KEY,
     HINT_KEY,
+    OLD_KEY,
     PRIORITY_KEY,
     REQUESTS_KEY,
     STREAMS_KEY,
     THREADS_KEY,
     THROUGHPUT,
+    multiply_streams,
 )
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
@@ -121,6 +123,8 @@ ALIASES: Mapping[str, str] = freeze_mapping(
         "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
         "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
         "GPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
+        # For reading and removing a value; `multiply_streams` converts a value that is set.
+        OLD_KEY: THREADS_KEY,
     }
 )
 
@@ -303,7 +307,7 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
     converted: dict[str, Any] = {}
     owner = where or f"device {device}"
     require_mapping(config, owner)
-    for name, value in config.items():
+    for name, value in multiply_streams(config, device=device, where=where).items():
         known = resolve_key(name, keys, device=device, where=where)
         new = convert_value(known, keys[known], value, device=device, where=where)
         if known in converted and converted[known] != new:

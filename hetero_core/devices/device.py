@@ -170,16 +170,13 @@ class Device:
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
                 config[name] = device.arguments
-        return device, self.resolve_threads(device, merge_config({}, config))
-
-    def resolve_threads(self, device: DeviceName, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the configuration with the number of threads and streams for this process. Raises: ConfigValueError."""
-        return resolve_threads(
-            config,
+        resolved = resolve_threads(
+            merge_config({}, config),
             device=str(device),
             processors=count_processors(),
             find_range=lambda: self.metric(device, "RANGE_FOR_STREAMS"),
         )
+        return device, resolved
 
     def _with_arguments(self, device: DeviceName, config: Mapping[str, Any]) -> DeviceName:
         keys = self.keys(device)

@@ -96,19 +96,22 @@ def _read_id(device_id: str, text: str) -> str:
     return device_id[1:-1]
 
 
+def _mask(text: str) -> str:
+    """Returns the text with a letter in place of each character in quotes, so that separators are found outside of quotes alone."""
+    return re.sub(_QUOTED, lambda quoted: "q" * len(quoted[0]), text)
+
+
 def _walk(text: str) -> Iterator[tuple[int, str, int]]:
     """Yields position, character and depth of parentheses outside quotes; both parentheses of a pair have the same depth."""
-    depth, is_quoted = 0, False
-    for position, character in enumerate(text):
-        if character == '"':
-            is_quoted = not is_quoted
-        elif not is_quoted:
-            depth += character == "("
-            yield position, character, depth
-            depth -= character == ")"
-            if depth < 0:
-                break
-    if is_quoted:
+    depth = 0
+    masked = _mask(text)
+    for position, character in enumerate(masked):
+        depth += character == "("
+        yield position, character, depth
+        depth -= character == ")"
+        if depth < 0:
+            break
+    if '"' in masked:
         raise DeviceNameError(f"device list '{text}': a quote does not end")
     if depth != 0:
         raise DeviceNameError(f"device list '{text}': parentheses do not match")
@@ -116,15 +119,8 @@ def _walk(text: str) -> Iterator[tuple[int, str, int]]:
 
 def _split_once(text: str, separator: str) -> tuple[str, str, str]:
     """Splits at the first separator outside quotes, as `str.partition` does."""
-    if '"' not in text:
-        return text.partition(separator)
-    place = 0
-    for index, piece in enumerate(re.split(_QUOTED, text)):
-        if index % 2 == 0 and separator in piece:
-            place += piece.index(separator)
-            return text[:place], separator, text[place + 1 :]
-        place += len(piece)
-    return text, "", ""
+    place = _mask(text).find(separator)
+    return (text, "", "") if place < 0 else (text[:place], separator, text[place + 1 :])
 
 
 def _split_entries(arguments: str) -> tuple[str, ...]:

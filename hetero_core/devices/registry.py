@@ -205,7 +205,6 @@ class Registry:
         entry_points = importlib_metadata.entry_points()
         wrappers = entry_points.select(group=WRAPPERS_GROUP)
         announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
-        self._installed = frozenset(announced)  # when this Core was opened
         self._plugins = switches.plugins
         self._left_out = switches.select(announced, [wrapper.name for wrapper in wrappers])
         self._announced = {name: claims for name, claims in announced.items() if name not in self._left_out}
@@ -234,10 +233,6 @@ class Registry:
             advice = advise_missing(name, self._announced)
             if name in self._left_out:
                 advice = f"{PLUGINS_VARIABLE}={self._plugins} leaves it out"
-            elif name not in self._installed and name in read_announcements(
-                importlib_metadata.entry_points(group=DEVICES_GROUP), self._timeout
-            ):
-                advice = "it was installed after this Core was opened, open another Core"
             hint = f"; {advice};" if advice else suggest_device(name, self._announced) or ";"
             if "," in name:
                 hint = f", did you mean 'HETERO:{name}'?"

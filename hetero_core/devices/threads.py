@@ -1,7 +1,8 @@
 """Division of the processors of a process: from the configuration of a load to its streams, and the threads of each.
 
 A stream is a run of a loaded network; NUM_STREAMS is how many the Core's threads may have under way at the same time.
-INFERENCE_NUM_THREADS is the budget of the whole network; every stream gets the same part of it. Pure functions.
+INFERENCE_NUM_THREADS is the budget of the whole network; every stream gets the same part of it. CPU_THREADS_PER_STREAM, an old key,
+is translated to it. Pure functions.
 """
 
 from __future__ import annotations
@@ -88,3 +89,46 @@ def unshare_threads(config: Mapping[str, Any], processors: int) -> dict[str, int
     threads, streams = config[THREADS_KEY], config[STREAMS_KEY]
     keys = {STREAMS_KEY: streams}
     return keys if threads * streams > processors else {**keys, THREADS_KEY: threads * streams}
+
+
+OLD_KEY = "CPU_THREADS_PER_STREAM"
+
+
+def multiply_streams(config: Mapping[str, Any], *, device: str, where: str = "") -> Mapping[str, Any]:
+    """Returns the values with INFERENCE_NUM_THREADS in place of CPU_THREADS_PER_STREAM: that many times the streams of the same call.
+
+    `where` replaces the device in messages: "network 'net' on CPU".
+
+    Raises: ConfigValueError if either is no number of 1 or more, or the number of streams follows from the threads.
+    """
+    own = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
+    owner = where or f"device {device}"
+    names = (STREAMS_KEY, "CPU_THROUGHPUT_STREAMS", own)
+    folded = {name.strip().upper(): value for name, value in config.items() if isinstance(name, str)}
+    if OLD_KEY not in folded:
+        return config
+    streams = next((folded[name] for name in names if name in folded), 1)
+    threads = _read_count(folded[OLD_KEY])
+    is_throughput = str(folded.get(HINT_KEY, "")).strip().upper() == THROUGHPUT and not any(name in folded for name in names)
+    if threads is None or _read_count(streams) is None or is_throughput:
+        raise ConfigValueError(
+            f"configuration key {OLD_KEY} of {owner}: expected an int of 1 or more, and {STREAMS_KEY} as one beside it, got "
+            f"{folded[OLD_KEY]!r} and {'the hint THROUGHPUT' if is_throughput else repr(streams)}; {THREADS_KEY} says how many threads all "
+            "streams have together"
+        )
+    total = threads * (_read_count(streams) or 1)
+    return {name: total if str(name).strip().upper() == OLD_KEY else value for name, value in config.items()}
+
+
+def read_value(name: str, known: str, config: Mapping[str, Any]) -> Any:
+    """Returns the value of a key of a complete configuration; `name` is the name that the caller used, `known` the declared name."""
+    if known == THREADS_KEY and name.strip().upper() == OLD_KEY:
+        return config[THREADS_KEY] // config[STREAMS_KEY]
+    return config[known]
+
+
+def _read_count(value: Any) -> int | None:
+    """Returns an int of 1 or more, which may be a text; None for anything else."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

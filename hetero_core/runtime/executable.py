@@ -31,7 +31,7 @@ from hetero_core.contract import (
 from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, convert_config, resolve_key, take_back
 from hetero_core.devices.metrics import find_metric
 from hetero_core.devices.provenance import Provenance, call_named, read_mapping
-from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS
+from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
 from hetero_core.errors import (
     BlobError,
     ClosedError,
@@ -567,7 +567,7 @@ class ExecutableNetwork:
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
-        return self.config[resolve_key(name, self._binding.keys, device=str(self.device), where=self.where)]
+        return read_value(name, resolve_key(name, self._binding.keys, device=str(self.device), where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device allows to change, for all

@@ -17,13 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext, freeze_mapping
 from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.device import Device
-from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
 from hetero_core.errors import (
@@ -56,10 +55,7 @@ from hetero_core.runtime.executors import ExecutorManager
 from hetero_core.runtime.outputs import STRICT_ADVICE
 
 if TYPE_CHECKING:
-    from hetero_core.blobs.cache import NetworkCache
     from hetero_core.blobs.container import BlobHeader
-
-    Bind: TypeAlias = Callable[..., ExecutableNetwork]
 
 Result = TypeVar("Result")
 
@@ -288,36 +284,21 @@ class Loader:
                 target, executable, network.name, lambda: network.fingerprint, around=around, is_from_cache=is_from_cache
             )
 
-        def compile_network() -> ExecutableNetwork:
+        def make() -> ExecutableNetwork:
             return bind(target.entry.load_network(target.device, bare_network(network), target.config, query))
 
-        folder = target.config.get("CACHE_DIR")
-        if not folder:
-            return compile_network()
-        from hetero_core.blobs.cache import make_cache  # hashes, locks, blobs
-
-        cache = make_cache(folder, target.config.get("CACHE_SIZE_LIMIT", 0))
-        return compile_network() if cache is None else self._load_cached(cache, network, target, bind, compile_network)
-
-    def _load_cached(
-        self, cache: NetworkCache, network: Network, target: CallTarget, bind: Bind, make: Callable[[], ExecutableNetwork]
-    ) -> ExecutableNetwork:
-        from hetero_core.blobs.cache import describe_load  # only a load with a cache needs it
-
         device, entry, config = target.device, target.entry, target.config
-        identity = describe_load(
-            network,
-            device,
-            entry,
-            config,
-            find=self._find,
-            extensions=self._extensions.values(),
-            wrappers=self._registry.wrappers,
-            core_version=find_core_version(),
-        )
+        folder = config.get("CACHE_DIR")
+        if not folder:
+            return make()
+        from hetero_core.blobs.cache import describe_load, make_cache  # hashes, blobs
+
+        cache = make_cache(folder, config.get("CACHE_SIZE_LIMIT", 0))
+        if cache is None:
+            return make()
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return cache.load(
-            identity,
+            describe_load(network, target, self._find, self._extensions.values(), self._registry.wrappers),
             take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
             make=make,
             pack=ExecutableNetwork.pack,

@@ -7,8 +7,8 @@ previous run from the idle context. A failed or cancelled run changes no state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -35,22 +35,14 @@ class RequestState:
         # Moves the value: the network, or the part of its device that keeps the value.
         self._home = network.homes.get(tie.input, network)
         self._require_idle = require_idle
-        self._tie = tie
+        self.name, self.output = tie.input, tie.output
+        """The input that reads the state, and the output that makes it."""
+        self._initial = tie.initial
         self.position_in = position_in
         self.position_out = position_out
         self.spec: ValueSpec = network.all_inputs[position_in]
         self.is_resident = self.spec.memory != HOST and network.all_outputs[position_out].memory == self.spec.memory
         self._array: Any = None
-
-    @property
-    def name(self) -> str:
-        """The input that reads the state."""
-        return self._tie.input
-
-    @property
-    def output(self) -> str:
-        """The output that makes it."""
-        return self._tie.output
 
     @property
     def value(self) -> np.ndarray[Any, Any]:
@@ -75,8 +67,12 @@ class RequestState:
     def array(self) -> Any:
         """The array itself, in the memory of the input."""
         if self._array is None:
-            self._array = self._place(self._tie.initial.array)
+            self._array = self._place(self._initial.array)
         return self._array
+
+    @array.setter
+    def array(self, array: Any) -> None:
+        self._array = array
 
     def _place(self, array: np.ndarray[Any, Any]) -> Any:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
@@ -102,30 +98,24 @@ class RequestState:
         value = result.copy() if is_shared else result
         return self._place(np.ascontiguousarray(value) if value.ndim else value)
 
-    def keep(self, array: Any) -> None:
-        """Makes an array the value that the next run reads."""
-        self._array = array
 
-
-class RequestStates(Mapping[str, RequestState]):
+class RequestStates(dict[str, RequestState]):
     """All states of a request, by the name of the input, in the order in which they were tied."""
 
     def __init__(self, network: ExecutableNetwork, request: InferRequest) -> None:
         self._network = network
         # Weak: a reference cycle would keep the request and its network until the garbage collector runs.
         self._request = ref(request)
-        self._states: dict[str, RequestState] = {}
-        if network.border.states:
-            position_in = {spec.name: index for index, spec in enumerate(network.all_inputs)}
-            position_out = {spec.name: index for index, spec in enumerate(network.all_outputs)}
-            for tie in network.border.states:
-                self._states[tie.input] = RequestState(
-                    network,
-                    tie,
-                    position_in=position_in[tie.input],
-                    position_out=position_out[tie.output],
-                    require_idle=self._require_idle,
-                )
+        position_in = {spec.name: index for index, spec in enumerate(network.all_inputs)}
+        position_out = {spec.name: index for index, spec in enumerate(network.all_outputs)}
+        for tie in network.border.states:
+            self[tie.input] = RequestState(
+                network,
+                tie,
+                position_in=position_in[tie.input],
+                position_out=position_out[tie.output],
+                require_idle=self._require_idle,
+            )
         self.copied_bytes = 0
         """Bytes of state that the last run copied."""
 
@@ -137,15 +127,13 @@ class RequestStates(Mapping[str, RequestState]):
     def reset(self) -> None:
         """Lets the next run read all initial values again. Raises: RequestBusyError."""
         self._require_idle("reset the states")
-        for state in self._states.values():
+        for state in self.values():
             state.reset()
 
     def join(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the inputs of the device: the caller's inputs in order, with the states inserted at their positions."""
-        if not self._states:
-            return inputs
         rest = iter(inputs)
-        arrays = {state.position_in: state.array for state in self._states.values()}
+        arrays = {state.position_in: state.array for state in self.values()}
         places = range(len(self._network.all_inputs))
         # Replaced constants may follow.
         return (*(arrays[index] if index in arrays else next(rest) for index in places), *rest)
@@ -158,13 +146,11 @@ class RequestStates(Mapping[str, RequestState]):
 
         Raises: InferenceError.
         """
-        if not self._states:
-            return outputs
         is_own = type(outputs) is OwnOutputs
         shared = set() if is_own else find_shared((*outputs, *inputs))
         checked = list(outputs)
         copied = 0
-        for state in self._states.values():
+        for state in self.values():
             output = outputs[state.position_out]
             is_shared = not is_own and (id(output) in shared or not getattr(getattr(output, "flags", None), "writeable", True))
             checked[state.position_out] = state.check(output, is_shared=is_shared, is_laid=is_own)
@@ -174,20 +160,10 @@ class RequestStates(Mapping[str, RequestState]):
 
     def keep(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Takes the new states out of checked outputs; returns the caller's outputs."""
-        if not self._states:
-            return outputs
-        for state in self._states.values():
-            state.keep(outputs[state.position_out])
-        tied = {state.position_out for state in self._states.values()}
+        for state in self.values():
+            state.array = outputs[state.position_out]
+        tied = {state.position_out for state in self.values()}
         return tuple(value for index, value in enumerate(outputs) if index not in tied)
 
-    def __getitem__(self, name: str) -> RequestState:
-        if name not in self._states:
-            raise InputNameError(word_missing(f"network '{self._network.name}'", "state", name, self._states))
-        return self._states[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        return len(self._states)
+    def __missing__(self, name: str) -> NoReturn:
+        raise InputNameError(word_missing(f"network '{self._network.name}'", "state", name, self))

@@ -1,4 +1,4 @@
-"""Passes that join scales and shifts of channels: BatchNormalization, Mul and Add with constants, with each other and with Conv.
+"""Passes that join scales and shifts of channels: BatchNormalization, Mul and Add with constants, with Conv.
 
 Everything is computed in float64 and rounded once, to the type of the weights. Only float32 and float64 are folded.
 """
@@ -33,10 +33,7 @@ class Affine:
 
 
 def fold_affines(network: Network) -> Network:
-    """Returns the network with each chain of channel scales behind a Conv in the weights of the Conv, and other chains joined.
-
-    A chain that follows no Conv becomes its first BatchNormalization, if it begins with one.
-    """
+    """Returns the network with each chain of channel scales behind a Conv in the weights of the Conv."""
     constants = dict(network.initializers)
     names = FreshNames(network)
 
@@ -44,11 +41,7 @@ def fold_affines(network: Network) -> Network:
         affine = read_affine(second, network.type_of, constants)
         if affine is None or affine.source not in first.outputs or first.domain:
             return None
-        parameters = None
-        if first.op_type == "Conv":
-            parameters = _scale_convolution(first, affine, constants)
-        elif first.op_type == "BatchNormalization":
-            parameters = _scale_norm(first, read_affine(first, network.type_of, constants), affine, constants)
+        parameters = _scale_convolution(first, affine, constants) if first.op_type == "Conv" else None
         if parameters is None:
             return None
         inputs: list[str] = []
@@ -74,19 +67,6 @@ def _scale_convolution(conv: Node, affine: Affine, constants: Mapping[str, Initi
         return None
     b = (constants[bias].array.astype(np.float64) if bias else np.zeros(outputs)) * affine.scale + affine.shift
     return _scale_later(weight, affine.scale), Initializer.of_array(b.astype(weight.dtype))
-
-
-def _scale_norm(
-    norm: Node, first: Affine | None, affine: Affine, constants: Mapping[str, Initializer]
-) -> tuple[Initializer, Initializer] | None:
-    """Returns the scale and the bias of a BatchNormalization with a scale and a shift behind it; its mean and variance stay."""
-    if first is None or affine.scale.size not in (1, first.scale.size) or affine.shift.size not in (1, first.scale.size):
-        return None
-    dtype = constants[norm.inputs[1]].array.dtype
-    mean, variance = (constants[name].array.astype(np.float64) for name in norm.inputs[3:5])
-    scale = first.scale * affine.scale * np.sqrt(variance + float(norm.attributes.get("epsilon", 1e-5)))
-    shift = first.shift * affine.scale + affine.shift + mean * first.scale * affine.scale
-    return Initializer.of_array(scale.astype(dtype)), Initializer.of_array(shift.astype(dtype))
 
 
 def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initializer:

@@ -273,7 +273,7 @@ def _add_crop(chain: Chain, crop: Mapping[int, tuple[int, int]], where: str) -> 
     if crop:
         assert chain.shape is not None
         begins, ends = zip(*crop.values(), strict=True)
-        named = {"crop_begin": begins, "crop_end": ends, "crop_axes": tuple(crop)}
+        named = {"begin": begins, "end": ends, "axes": tuple(crop)}
         bounds = [chain.hold(purpose, np.asarray(numbers, np.int64)) for purpose, numbers in named.items()]
         chain.add("Slice", *bounds, shape=_find_cropped(chain.shape, crop, where))
 
@@ -345,9 +345,9 @@ def _add_planar_colors(chain: Chain, color: str) -> None:
     height = rows * 2 // 3
     chain.cast("float64" if chain.dtype == "float64" else "float32")
     plane = chain.value, chain.shape
-    _slice_rows(chain, 0, height, (batch, height, width, 1))
+    _add_crop(chain, {1: (0, height)}, "")
     brightness, (chain.value, chain.shape) = chain.value, plane
-    _slice_rows(chain, height, rows, (batch, height // 2, width, 1))
+    _add_crop(chain, {1: (height, rows)}, "")
     if color.startswith("NV12"):
         _reshape(chain, (batch, height // 2, width // 2, 2))
     else:
@@ -365,13 +365,6 @@ def _add_planar_colors(chain: Chain, color: str) -> None:
     channels = (_RED, _GREEN, _BLUE) if color.endswith("RGB") else (_BLUE, _GREEN, _RED)
     chain.add("MatMul", chain.hold("colors", np.asarray(channels, dtype).T.copy()))
     chain.add("Clip", chain.hold("darkest", np.asarray(0, dtype)), chain.hold("brightest", np.asarray(255, dtype)))
-
-
-def _slice_rows(chain: Chain, begin: int, end: int, shape: tuple[Dimension, ...]) -> None:
-    bounds = [
-        chain.hold(purpose, np.asarray([number], "int64")) for purpose, number in (("begin", begin), ("end", end), ("axis", 1))
-    ]
-    chain.add("Slice", *bounds, shape=shape)
 
 
 def _reshape(chain: Chain, shape: tuple[Dimension, ...]) -> None:

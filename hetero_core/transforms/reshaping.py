@@ -149,18 +149,12 @@ def _read_size(size: Any, name: str, where: str, bounds: dict[str, tuple[int, in
 def _bind_sizes(network: Network, sizes: Mapping[str, Any], bounds: dict[str, tuple[int, int]]) -> dict[str, Dimension]:
     """Returns named size -> its new size."""
     known = {size for spec in network.inputs for size in spec.shape or () if isinstance(size, str)}
-    inputs = [spec.name for spec in network.inputs]
     bound: dict[str, Dimension] = {}
     for name, size in sizes.items():
         if name not in known:
-            advice = (
-                "an input takes a shape, as in (1, 3, 224, 224)"
-                if name in inputs
-                else suggest(name, [*known, *inputs]).lstrip(", ")
-            )
             raise InvalidNetworkError(
-                f"network '{network.name}' has no size '{name}'; its named sizes are {enumerate_choices(known)}"
-                + (f"; {advice}" if advice else "")
+                f"network '{network.name}' has no size '{name}'{suggest(name, known) or ';'} its named sizes are "
+                f"{enumerate_choices(known)}, and an input takes a shape, as in (1, 3, 224, 224)"
             )
         bounds.pop(name, None)
         bound[name] = _read_size(size, name, f"size '{name}' of network '{network.name}'", bounds)

@@ -51,16 +51,9 @@ def _check_types(output: ValueSpec, source: ValueSpec, where: str) -> None:
     if not isinstance(source.type, TensorType) or not isinstance(output.type, TensorType):
         raise InvalidNetworkError(f"{where}: a state is a tensor; these are {output} and {source}")
     if merge_types(output.type, source.type) is None or output.dtype is None:
-        advice = ""
-        if (
-            output.dtype == source.dtype
-            and output.shape is not None
-            and source.shape is not None
-            and len(output.shape) == len(source.shape)
-        ):
-            sizes = tuple(size if size == other else None for size, other in zip(source.shape, output.shape, strict=True))
-            advice = f"; a state that grows needs an open size, as with_shapes({{'{source.name}': {sizes}}}) gives"
-        raise InvalidNetworkError(f"{where}: the output is {output.type}, the input {source.type}{advice}")
+        raise InvalidNetworkError(
+            f"{where}: the output is {output.type}, the input {source.type}; a state that grows needs an open size, by with_shapes"
+        )
 
 
 def _read_initial(spec: ValueSpec, value: Any, network: Network) -> Initializer:

@@ -45,7 +45,7 @@ def change_version(core: Core, count: Any) -> None:
 
 
 def change_core_version(core: Core, count: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hetero_core.runtime.loading.find_core_version", lambda: "9.9")
+    monkeypatch.setattr("hetero_core.blobs.cache.find_core_version", lambda: "9.9")
 
 
 def add_extension(core: Core, count: Any) -> None:

@@ -88,6 +88,18 @@ def test_old_names_and_values_are_taken_by_core_and_network(read: Callable[..., 
             loaded.get_config("CPU_THREADS")
 
 
+def test_old_name_of_threads_per_stream_is_set_read_and_reset(read: Callable[..., Network]) -> None:
+    with Core() as core:
+        loaded = core.load_network(read(TEXT), "CPU", {"CPU_THREADS_PER_STREAM": "1", "CPU_THROUGHPUT_STREAMS": 2})
+        names = ("cpu_threads_per_stream", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
+        assert [loaded.get_config(name) for name in names] == [1, 2, 2]
+        before = core.get_config("CPU", "INFERENCE_NUM_THREADS")
+        core.set_config({"CPU_THREADS_PER_STREAM": 1}, "CPU")
+        assert [core.get_config("CPU", name) for name in names] == [1, 1, 1]
+        core.set_config({"CPU_THREADS_PER_STREAM": None}, "CPU")
+        assert core.get_config("CPU", "INFERENCE_NUM_THREADS") == core.get_config("CPU", "CPU_THREADS_PER_STREAM") == before
+
+
 def test_configuration_must_be_a_mapping(read: Callable[..., Network]) -> None:
     with Core() as core:
         loaded = core.load_network(read(TEXT), "CPU")

@@ -63,8 +63,8 @@ def test_errors_name_the_network_and_near_misses(core: Core, read: Callable[...,
         network.set_config({"LOG_LEVEL": "DEBUG"})
     with pytest.raises(ConfigKeyError, match="^network 'g' on CPU has no configuration key 'DEADLINES', did you mean 'DEADLINE'"):
         network.set_config({"DEADLINES": 1})
-    with pytest.raises(ConfigValueError, match="^configuration key NUM_STREAMS of network 'g' on CPU: expected an int"):
-        network.set_config({"CPU_THROUGHPUT_STREAMS": "many"})
+    with pytest.raises(ConfigValueError, match="^configuration key CPU_THREADS_PER_STREAM of network 'g' on CPU: expected an int"):
+        network.set_config({"CPU_THREADS_PER_STREAM": "many"})
 
 
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU", "MULTI:CPU,TEMPLATE", "AUTO:CPU,TEMPLATE", "BATCH:CPU(2)"])

@@ -270,7 +270,7 @@ REFUSED_TIES: list[tuple[str, dict[str, str], dict[str, Any], str]] = [
         {"present": "past"},
         {},
         "output 'present' of network 'g' cannot be the state of input 'past': the output is float32[3], the input float32[2]; a state "
-        "that grows needs an open size, as with_shapes({'past': (None,)}) gives",
+        "that grows needs an open size, by with_shapes",
     ),
     (
         "g (float[2] past) => (int64[2] present) { present = Cast<to=7>(past) }",

@@ -228,6 +228,11 @@ def test_device_gets_threads_per_stream_and_network_reports_all(
     assert (counting.configs[0]["INFERENCE_NUM_THREADS"], counting.configs[0]["NUM_STREAMS"]) == (2, 2)
     assert (network.get_config("INFERENCE_NUM_THREADS"), network.get_config("NUM_STREAMS")) == (5, 2)
     assert network.get_config("COUNTING_THROUGHPUT_STREAMS") == 2
+    old = core.load_network(read(TEXT), "COUNTING", {"counting_throughput_streams": 2, "cpu_threads_per_stream": "3"})
+    assert (old.get_config("INFERENCE_NUM_THREADS"), old.get_config("NUM_STREAMS")) == (6, 2)
+    assert (counting.configs[1]["INFERENCE_NUM_THREADS"], counting.configs[1]["NUM_STREAMS"]) == (3, 2)
+    alone = core.load_network(read(TEXT), "COUNTING", {"CPU_THREADS_PER_STREAM": 3})
+    assert (alone.get_config("INFERENCE_NUM_THREADS"), alone.get_config("NUM_STREAMS")) == (3, 1)
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == len(AsyncInferQueue(network)) == 2
     hinted = core.load_network(read(TEXT), "COUNTING", {"PERFORMANCE_HINT": "THROUGHPUT"})
     assert (hinted.get_config("INFERENCE_NUM_THREADS"), hinted.get_config("NUM_STREAMS")) == (6, 4)
@@ -237,6 +242,25 @@ def test_device_gets_threads_per_stream_and_network_reports_all(
     assert core.get_config("COUNTING", "INFERENCE_NUM_THREADS") == 6
     core.set_config({"PERFORMANCE_HINT": "THROUGHPUT"}, "COUNTING")
     assert core.get_config("COUNTING", "NUM_STREAMS") == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"CPU_THREADS_PER_STREAM": 0}, "expected an int of 1 or more, and NUM_STREAMS as one beside it, got 0 and 1"),
+        ({"CPU_THREADS_PER_STREAM": 1, "NUM_STREAMS": "AUTO"}, "got 1 and 'AUTO'; INFERENCE_NUM_THREADS says"),
+        ({"CPU_THREADS_PER_STREAM": 1, "PERFORMANCE_HINT": "throughput"}, "got 1 and the hint THROUGHPUT"),
+        (
+            {"CPU_THREADS_PER_STREAM": 1, "INFERENCE_NUM_THREADS": 2},
+            "INFERENCE_NUM_THREADS of device COUNTING is given twice: 1 and 2",
+        ),
+    ],
+)
+def test_threads_of_a_stream_need_the_number_of_streams(
+    core: Core, counting: Counting, config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigValueError, match=message):
+        core.resolve_config("COUNTING", config)
 
 
 def test_streams_key_of_another_device_is_unknown(core: Core, counting: Counting) -> None:

@@ -44,17 +44,6 @@ def test_norm_scale_and_shift_become_part_of_the_convolution(core: Core) -> None
     assert len(network.initializers) == 2
 
 
-def test_scale_and_shift_without_convolution_join_the_norm(core: Core) -> None:
-    model = make(
-        "g (float[2, 4, 5, 5] x) => (float[2, 4, 5, 5] y) { d = BatchNormalization (x, s, b, m, v) e = Mul (d, k) y = Add (e, h) }",
-        k=draw_array(6, 4, 1, 1),
-        h=draw_array(7, 4, 1, 1),
-        **NORM,
-    )
-    network = check(core, model, fold_affines)
-    assert [(node.op_type, len(node.origins)) for node in network.nodes] == [("BatchNormalization", 3)]
-
-
 @pytest.mark.parametrize(
     ("text", "constants"),
     [

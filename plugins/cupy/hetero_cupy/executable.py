@@ -18,7 +18,7 @@ from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import HostOperator, compile_program, find_host_inputs
-from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType
 from hetero_cupy.cupy_runtime import CupyCard
 from hetero_cupy.namespace import DTYPES, CardNamespace, CopyCounts
@@ -42,7 +42,6 @@ class GpuExecutable(Executable):
             for spec in prepared.inputs
         )
         self.outputs = tuple(place_value(spec, card.memory) for spec in prepared.outputs)
-        require_room_for_weights(card, prepared, where)
         self._counted = self.weights
         with self._watch_memory("while the weights were written"):
             self._program = self._compile(prepared, host_inputs)
@@ -111,21 +110,6 @@ class GpuExecutable(Executable):
             "GPU_HOST_WRITES": lambda: self.traffic.snapshot()[2],
             "GPU_HOST_WRITTEN_BYTES": lambda: self.traffic.snapshot()[3],
         }
-
-
-def require_room_for_weights(card: CupyCard, network: Network, where: str) -> None:
-    """Raises DeviceMemoryError if the constants of a network take more than the card's free memory."""
-    bytes_of_constant = {
-        id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()
-    }
-    needed = sum(bytes_of_constant.values())
-    free, _ = card.read_memory()
-    if needed > free:
-        raise DeviceMemoryError(
-            f"cannot load {where}: its constants take {needed} bytes, {free} are free on {card.facts.full_name}; {GIVES_UP}",
-            needed=needed,
-            free=free,
-        )
 
 
 def describe_full_card(card: CupyCard, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
