@@ -22,6 +22,7 @@ from hetero_core.cli.options import (
     whole_number,
 )
 from hetero_core.core import Core
+from hetero_core.reports.fields import record_to_json
 
 if TYPE_CHECKING:
     from hetero_core.debugging.divergence import Divergence, ValueDifference
@@ -64,7 +65,7 @@ def answer(options: argparse.Namespace) -> Answer:
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
     from hetero_core.cli.inputs import collect_with_constants
-    from hetero_core.debugging.divergence import Divergence, compare_outputs_as_they_are, find_divergence
+    from hetero_core.debugging.divergence import compare_unmodified, find_divergence
 
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
@@ -78,16 +79,15 @@ def answer(options: argparse.Namespace) -> Answer:
         with ExitStack() as stack:
             step = follow(options)
             reference, other = (stack.enter_context(Runner(core, device, config, step)) for device, config in configs)
-            if options.outputs:
-                outputs = compare_outputs_as_they_are(
-                    network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
-                )
-                divergence = Divergence((), None, (), outputs)
-            else:
-                divergence = find_divergence(
-                    network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
-                )
-    fields = describe_divergence(divergence, network.name, options.device)
+            compare = compare_unmodified if options.outputs else find_divergence
+            divergence = compare(network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs)
+    fields = {
+        "network": network.name,
+        "devices": options.device,
+        "agrees": divergence.agrees,
+        "is_of_plan": divergence.is_of_plan,
+        **record_to_json(divergence),
+    }
     text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
     if divergence.is_of_plan and not options.outputs:
         text += f"\n{advise_on_plan(options)}"
@@ -128,31 +128,6 @@ class Runner:
 _MOST_ROWS = 20
 
 
-def describe_divergence(divergence: Divergence, network: str, devices: Sequence[str]) -> dict[str, Any]:
-    """Returns the fields of the command's JSON."""
-    return {
-        "network": network,
-        "devices": list(devices),
-        "agrees": divergence.agrees,
-        "is_of_plan": divergence.is_of_plan,
-        "outputs": [_to_fields(each) for each in divergence.outputs],
-        "first": None if divergence.first is None else _to_fields(divergence.first),
-        "alone": [_to_fields(each) for each in divergence.alone],
-        "values": [_to_fields(each) for each in divergence.values],
-    }
-
-
-def _to_fields(each: ValueDifference) -> dict[str, Any]:
-    return {
-        "value": each.value,
-        "node": each.node,
-        "operator": each.operator,
-        "max_absolute_difference": each.absolute,
-        "max_relative_difference": each.relative,
-        "mismatch": each.mismatch,
-    }
-
-
 def format_divergence(divergence: Divergence, network: str, devices: Sequence[str], *, shows_all: bool) -> str:
     """Returns the outputs and the values as tables, and a conclusion."""
     title = f"network '{network}': {len(divergence.values)} values on {devices[1]}, compared with {devices[0]}"
@@ -180,8 +155,8 @@ def _format_rows(differences: Sequence[ValueDifference]) -> str:
             each.value,
             each.node,
             each.operator,
-            format_number(each.absolute),
-            format_number(each.relative),
+            format_number(each.max_absolute_difference),
+            format_number(each.max_relative_difference),
             "DIFFERS" if each.mismatch else "same",
         )
         for each in differences
@@ -192,7 +167,7 @@ def _format_rows(differences: Sequence[ValueDifference]) -> str:
 def _choose_rows(divergence: Divergence) -> list[ValueDifference]:
     """Returns the first values that differ too much and the largest differences, in order of execution."""
     wrong = [each for each in divergence.values if each.mismatch is not None][: _MOST_ROWS // 2]
-    by_size = sorted(divergence.values, key=lambda each: -(each.relative if each.relative is not None else 0.0))
+    by_size = sorted(divergence.values, key=lambda each: -(each.max_relative_difference or 0.0))
     chosen = {id(each) for each in [*wrong, *by_size[: _MOST_ROWS - len(wrong)]]}
     return [each for each in divergence.values if id(each) in chosen]
 

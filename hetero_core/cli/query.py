@@ -15,7 +15,7 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name
 from hetero_core.network.graph import Network
 from hetero_core.plan import Plan
-from hetero_core.reports.fields import plan_to_json
+from hetero_core.reports.fields import plan_to_json, record_to_json
 from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import describe_plan
 
@@ -78,7 +78,7 @@ def _explain(
     core: Core, network: Network, result: QueryResult, options: argparse.Namespace, config: Mapping[str, str]
 ) -> tuple[str, list[dict[str, Any]]]:
     """Returns text and JSON fields about each node that --explain names; every device of the list is asked about them."""
-    from hetero_core.reports.text import describe_explanation, explain_node, explanation_to_json
+    from hetero_core.reports.text import describe_explanation, explain_node
 
     plan = _find_plan(core, network, result, options.device, config)
     for name in options.explain:
@@ -87,7 +87,7 @@ def _explain(
     explanations = [explain_node(plan, name) for name in options.explain]
     return (
         "\n\n".join(describe_explanation(plan, explanation) for explanation in explanations),
-        [explanation_to_json(explanation) for explanation in explanations],
+        [record_to_json(explanation) for explanation in explanations],
     )
 
 
