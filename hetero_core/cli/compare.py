@@ -6,10 +6,10 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_number, format_table
-from hetero_core.cli.measurement import wait_for_kernels
 from hetero_core.cli.options import (
     Parser,
     add_input_options,
@@ -21,6 +21,7 @@ from hetero_core.cli.options import (
     share_config,
     whole_number,
 )
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
 from hetero_core.reports.fields import record_to_json
 
@@ -120,7 +121,8 @@ class Runner:
                 self._network, self._loaded = network, self._core.load_network(network, self._device, self._config)
         else:
             with self._step(f"waiting until {self._device} has compiled its machine code"):
-                wait_for_kernels(self._loaded, inputs, most_seconds=_MOST_SECONDS)
+                if not is_ready(self._loaded):
+                    warm_up(self._loaded, partial(self._loaded.infer, inputs), _MOST_SECONDS)
         with self._step(f"running network '{network.name}' on {self._device}"):
             return self._loaded.infer(inputs)
 

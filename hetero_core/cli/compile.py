@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_undigested
 from hetero_core.cli.answer import WRONG_RESULT, Answer, UsageError, follow
-from hetero_core.cli.measurement import wait_for_kernels
 from hetero_core.cli.options import (
     Parser,
     add_device_options,
@@ -21,6 +20,7 @@ from hetero_core.cli.options import (
     read_pinned,
     read_tolerance,
 )
+from hetero_core.composing.runs import warm_up
 from hetero_core.contract import BlobCheck, DeviceName
 from hetero_core.core import Core
 from hetero_core.devices.switches import read_switches
@@ -120,7 +120,7 @@ def _run_samples(
     """
     from hetero_core.cli.outputs import compare_samples
 
-    wait_for_kernels(executable, samples[0][0], most_seconds=60.0)
+    warm_up(executable, lambda: executable.infer(samples[0][0]), 60.0)
     request = executable.create_infer_request()
     for inputs, outputs in samples:
         outputs |= deepcopy({**request.infer(inputs), **outputs})  # the next run may overwrite them

@@ -5,7 +5,6 @@ Only the command that runs is imported, so `hetero --help` needs no plugin and n
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -27,6 +26,7 @@ from hetero_core.cli.answer import (
     word_options,
 )
 from hetero_core.cli.options import Parser
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.switches import read_switches
 from hetero_core.errors import HeteroError
 
@@ -87,7 +87,8 @@ def _drop_output() -> None:
 def build_parser(words: Collection[str] = COMMANDS) -> Parser:
     """Returns the parser of all commands; only the commands that stand among the words are imported and have their options."""
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and exit")
+    version = f"hetero-core {find_core_version()}"
+    parser.add_argument("--version", action="version", version=version, help="print the version of hetero-core and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         description = summary[0].upper() + summary[1:] + "."
@@ -98,16 +99,6 @@ def build_parser(words: Collection[str] = COMMANDS) -> Parser:
             module.add_options(command)
             command.set_defaults(answer=module.answer)
     return parser
-
-
-class _ShowVersion(argparse.Action):
-    """Looks the version up only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib_metadata import version  # reads the installed distributions
-
-        print(f"hetero-core {version('hetero-core')}")
-        parser.exit()
 
 
 def _run_command(words: list[str]) -> int:

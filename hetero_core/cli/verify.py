@@ -6,8 +6,8 @@ import argparse
 
 from hetero_core.blobs.container import read_undigested
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow
-from hetero_core.cli.measurement import wait_for_kernels
 from hetero_core.cli.options import Parser, add_repeated, read_config, read_tolerance, whole_number
+from hetero_core.composing.runs import warm_up
 from hetero_core.core import Core
 
 
@@ -46,7 +46,7 @@ def answer(options: argparse.Namespace) -> Answer:
         with step(f"running the samples of network '{loaded.name}' on {loaded.device}"):
             rows = compare_samples(loaded, samples, rtol=options.rtol)
             for _ in range(options.runs - 1):
-                wait_for_kernels(loaded, samples[0][0], most_seconds=60.0)
+                warm_up(loaded, lambda: loaded.infer(samples[0][0]), 60.0)
                 again = compare_samples(loaded, samples, rtol=options.rtol)
                 rows = [max(pair, key=lambda row: row["mismatch"] is not None) for pair in zip(rows, again, strict=True)]
         fields = {"network": loaded.name, "device": str(loaded.device), "samples": len(samples)}
