@@ -21,7 +21,6 @@ from hetero_core.cli.answer import (
     Answer,
     error_to_json,
     exit_code_of_error,
-    print_error,
     to_json,
     word_options,
 )
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except OSError as error:
         _drop_output()
-        print_error("hetero: error:", f"cannot write to the standard output: {error.strerror or error}")
+        print(f"hetero: error: cannot write to the standard output: {error.strerror or error}", file=sys.stderr)
         return OUTPUT_LOST
 
 
@@ -129,4 +128,5 @@ def _print_error(error: Exception, exit_code: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps(to_json(error_to_json(error, exit_code)), indent=2, ensure_ascii=False))
         return
-    print_error("hetero: error:", "\n  ".join([word_options(str(error)), *getattr(error, "__notes__", ())]))
+    text = "\n  ".join([word_options(str(error)), *getattr(error, "__notes__", ())])
+    print(f"hetero: error: {text}", file=sys.stderr)

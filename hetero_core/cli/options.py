@@ -66,12 +66,7 @@ class _StoreOnce(argparse.Action):
     ) -> None:
         seen: dict[str, Any] = namespace.__dict__.setdefault("_seen", {})
         if option is not None and self.dest in seen:
-            advice = "leave one out"
-            if self.dest == "device":
-                advice = (
-                    f"this command takes one device: HETERO:{seen[self.dest]},{values} splits the model over both, and "
-                    "'hetero inspect' asks several"
-                )
+            advice = f"HETERO:{seen[self.dest]},{values} is a device over both" if self.dest == "device" else "leave one out"
             raise UsageError(f"{option} is given twice: {seen[self.dest]} and {values}; {advice}")
         if option is not None:
             seen[self.dest] = values

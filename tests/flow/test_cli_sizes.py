@@ -124,7 +124,7 @@ def test_second_device_is_refused_with_the_way_to_split(command: str, model: str
     assert main([command, model, "-d", "TEMPLATE", "-d", "CPU"]) == 2
     message = capsys.readouterr().err
     assert "-d is given twice: TEMPLATE and CPU" in message
-    assert "HETERO:TEMPLATE,CPU splits the model over both" in message
+    assert "HETERO:TEMPLATE,CPU is a device over both" in message
 
 
 def test_second_value_of_any_single_option_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
