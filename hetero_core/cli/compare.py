@@ -14,10 +14,10 @@ from hetero_core.cli.options import (
     Parser,
     add_input_options,
     add_repeated,
+    add_rtol,
     read_config,
     read_model,
     read_shapes,
-    read_tolerance,
     share_config,
     whole_number,
 )
@@ -43,12 +43,7 @@ def add_options(parser: Parser) -> None:
     )
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
     add_input_options(parser)
-    parser.add_argument(
-        "--rtol",
-        type=read_tolerance,
-        metavar="R",
-        help="largest difference that passes, as a share of the largest expected value of each array (default: by element type)",
-    )
+    add_rtol(parser)
     parser.add_argument(
         "--runs",
         type=whole_number(1),

@@ -125,6 +125,12 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
     add_shape_option(inputs, "a random input with open dimensions")
 
 
+def add_rtol(parser: argparse._ActionsContainer) -> None:
+    """Adds --rtol, for commands that compare arrays."""
+    text = "largest difference that passes, as a share of the largest expected value of each array (default: by element type)"
+    parser.add_argument("--rtol", type=read_tolerance, metavar="R", help=text)
+
+
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """Returns a function that reads a whole number and raises ArgumentTypeError if it is below `least` or above `most`."""
     expected = f"{least} or more" if most is None else f"{least} to {most}"

@@ -15,6 +15,7 @@ from hetero_core.cli.options import (
     Parser,
     add_device_options,
     add_repeated,
+    add_rtol,
     find_target,
     pin_network,
     read_config,
@@ -74,9 +75,7 @@ def add_options(parser: Parser) -> None:
         help="write the executed graph as a model; with PERF_COUNT it has times",
     )
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model on this device, too; exit code 1 if the outputs differ")
-    outputs.add_argument(
-        "--rtol", type=read_tolerance, metavar="R", help="largest difference, as a share of the largest expected value"
-    )
+    add_rtol(outputs)
     outputs.add_argument(
         "--atol", type=read_tolerance, metavar="A", help="largest absolute difference; --rtol or --atol has to hold"
     )
