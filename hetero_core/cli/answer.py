@@ -108,35 +108,18 @@ def _show_step(step: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def count_up(options: argparse.Namespace, title: str, *, total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Yields a function that counts one more of `total`; on a terminal a line shows the count, the rate and the time that remains."""
+    """Yields a function that counts one more of `total`; on a terminal a line shows the count and the time that remains."""
     if options.json or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    rate = TextColumn("{task.fields[rate]}")
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=total, completed=done, rate="")
-
-        def advance() -> None:
-            speed = progress.tasks[0].speed
-            progress.update(task, advance=1, rate="" if speed is None else f"{speed:.1f}/s, left:")
-
-        yield advance
-
-
-def print_error(label: str, text: str) -> None:
-    """Prints a labelled message on standard error; on a terminal the label is red."""
-    if not sys.stderr.isatty():
-        print(f"{label} {text}", file=sys.stderr)
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    Console(stderr=True, highlight=False).print(Text.assemble((label, "bold red"), f" {text}"), soft_wrap=True)
+        task = progress.add_task(title, total=total, completed=done)
+        yield lambda: progress.advance(task)
 
 
 _PIPE_WIDTH = 1_000_000

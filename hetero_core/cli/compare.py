@@ -6,22 +6,24 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_number, format_table
-from hetero_core.cli.measurement import wait_for_kernels
 from hetero_core.cli.options import (
     Parser,
     add_input_options,
     add_repeated,
+    add_rtol,
     read_config,
     read_model,
     read_shapes,
-    read_tolerance,
     share_config,
     whole_number,
 )
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
+from hetero_core.reports.fields import record_to_json
 
 if TYPE_CHECKING:
     from hetero_core.debugging.divergence import Divergence, ValueDifference
@@ -41,12 +43,7 @@ def add_options(parser: Parser) -> None:
     )
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
     add_input_options(parser)
-    parser.add_argument(
-        "--rtol",
-        type=read_tolerance,
-        metavar="R",
-        help="largest difference that passes, as a share of the largest expected value of each array (default: by element type)",
-    )
+    add_rtol(parser)
     parser.add_argument(
         "--runs",
         type=whole_number(1),
@@ -64,7 +61,7 @@ def answer(options: argparse.Namespace) -> Answer:
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
     from hetero_core.cli.inputs import collect_with_constants
-    from hetero_core.debugging.divergence import Divergence, compare_outputs_as_they_are, find_divergence
+    from hetero_core.debugging.divergence import compare_unmodified, find_divergence
 
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
@@ -78,16 +75,15 @@ def answer(options: argparse.Namespace) -> Answer:
         with ExitStack() as stack:
             step = follow(options)
             reference, other = (stack.enter_context(Runner(core, device, config, step)) for device, config in configs)
-            if options.outputs:
-                outputs = compare_outputs_as_they_are(
-                    network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
-                )
-                divergence = Divergence((), None, (), outputs)
-            else:
-                divergence = find_divergence(
-                    network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
-                )
-    fields = describe_divergence(divergence, network.name, options.device)
+            compare = compare_unmodified if options.outputs else find_divergence
+            divergence = compare(network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs)
+    fields = {
+        "network": network.name,
+        "devices": options.device,
+        "agrees": divergence.agrees,
+        "is_of_plan": divergence.is_of_plan,
+        **record_to_json(divergence),
+    }
     text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
     if divergence.is_of_plan and not options.outputs:
         text += f"\n{advise_on_plan(options)}"
@@ -120,37 +116,13 @@ class Runner:
                 self._network, self._loaded = network, self._core.load_network(network, self._device, self._config)
         else:
             with self._step(f"waiting until {self._device} has compiled its machine code"):
-                wait_for_kernels(self._loaded, inputs, most_seconds=_MOST_SECONDS)
+                if not is_ready(self._loaded):
+                    warm_up(self._loaded, partial(self._loaded.infer, inputs), _MOST_SECONDS)
         with self._step(f"running network '{network.name}' on {self._device}"):
             return self._loaded.infer(inputs)
 
 
 _MOST_ROWS = 20
-
-
-def describe_divergence(divergence: Divergence, network: str, devices: Sequence[str]) -> dict[str, Any]:
-    """Returns the fields of the command's JSON."""
-    return {
-        "network": network,
-        "devices": list(devices),
-        "agrees": divergence.agrees,
-        "is_of_plan": divergence.is_of_plan,
-        "outputs": [_to_fields(each) for each in divergence.outputs],
-        "first": None if divergence.first is None else _to_fields(divergence.first),
-        "alone": [_to_fields(each) for each in divergence.alone],
-        "values": [_to_fields(each) for each in divergence.values],
-    }
-
-
-def _to_fields(each: ValueDifference) -> dict[str, Any]:
-    return {
-        "value": each.value,
-        "node": each.node,
-        "operator": each.operator,
-        "max_absolute_difference": each.absolute,
-        "max_relative_difference": each.relative,
-        "mismatch": each.mismatch,
-    }
 
 
 def format_divergence(divergence: Divergence, network: str, devices: Sequence[str], *, shows_all: bool) -> str:
@@ -180,8 +152,8 @@ def _format_rows(differences: Sequence[ValueDifference]) -> str:
             each.value,
             each.node,
             each.operator,
-            format_number(each.absolute),
-            format_number(each.relative),
+            format_number(each.max_absolute_difference),
+            format_number(each.max_relative_difference),
             "DIFFERS" if each.mismatch else "same",
         )
         for each in differences
@@ -192,7 +164,7 @@ def _format_rows(differences: Sequence[ValueDifference]) -> str:
 def _choose_rows(divergence: Divergence) -> list[ValueDifference]:
     """Returns the first values that differ too much and the largest differences, in order of execution."""
     wrong = [each for each in divergence.values if each.mismatch is not None][: _MOST_ROWS // 2]
-    by_size = sorted(divergence.values, key=lambda each: -(each.relative if each.relative is not None else 0.0))
+    by_size = sorted(divergence.values, key=lambda each: -(each.max_relative_difference or 0.0))
     chosen = {id(each) for each in [*wrong, *by_size[: _MOST_ROWS - len(wrong)]]}
     return [each for each in divergence.values if id(each) in chosen]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import INTERRUPTED, NO_DEVICE, OK, WRONG_RESULT, Answer, UsageError, count_up, format_table, print_error
+from hetero_core.cli.answer import INTERRUPTED, NO_DEVICE, OK, WRONG_RESULT, Answer, UsageError, count_up, format_table
 from hetero_core.cli.options import Parser, add_repeated, read_config, read_seconds, whole_number, write_target
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _run(processes: CheckProcesses, options: argparse.Namespace) -> tuple[list[O
 
 
 def _print_failure(outcome: Outcome) -> None:
-    print_error("FAILED", f"{outcome.check.name}: {outcome.reason}")
+    print(f"FAILED {outcome.check.name}: {outcome.reason}", file=sys.stderr)
     if outcome.trace:
         print("\n".join(f"    {line}" for line in outcome.trace.splitlines()), file=sys.stderr, flush=True)
 

@@ -133,7 +133,7 @@ def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSp
     if unknown:
         title = f"input {unknown[0]} has" if len(unknown) == 1 else f"{len(unknown)} inputs have"
         listed = "" if len(unknown) == 1 else ": " + "; ".join(map(str, unknown))
-        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {advise_on_sizes(unknown, sizes)}")
+        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {_advise_on_sizes(unknown, sizes)}")
 
 
 _CURE = "Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random"
@@ -293,9 +293,6 @@ def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, in
     return np.asarray(generator.integers(0, 256 if dtype == "uint8" else 2, shape)).astype(numpy_dtype(dtype))
 
 
-_IMAGE_SIZE = 224
-
-
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Chosen sizes: whole shapes by input, and sizes by name."""
@@ -385,30 +382,13 @@ def is_open(shape: Sequence[Dimension] | None) -> bool:
     return shape is None or not all(isinstance(size, int) for size in shape)
 
 
-def advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:
-    """Returns --shape options that choose every open size, by its name if it has a name."""
-    options: dict[str, None] = {}
-    for spec in specs:
-        shape = sizes.find_shape(spec)
-        if shape is None:
-            options[f"--shape {spec.name}=1,3,224,224"] = None
-        elif all(isinstance(size, int | str) for size in shape):
-            options.update(
-                {f"--shape {name}={_guess(shape, axis)}": None for axis, name in enumerate(shape) if isinstance(name, str)}
-            )
-        else:
-            options[f"--shape {spec.name}={','.join(str(_guess(shape, axis)) for axis in range(len(shape)))}"] = None
-    return " ".join(options)
-
-
-def _guess(shape: Sequence[Dimension], axis: int) -> int:
-    """Returns a size for an axis: its own, the height and width of a usual image, else 1."""
-    size = shape[axis]
-    if isinstance(size, int):
-        return size
-    is_first = len(shape) == 4 and shape[1] in _MODE_OF_CHANNELS and axis in (2, 3)
-    is_last = len(shape) == 4 and shape[3] in _MODE_OF_CHANNELS and axis in (1, 2)
-    return _IMAGE_SIZE if is_first or is_last else 1
+def _advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:
+    """Returns --shape options that choose every open size."""
+    shapes = {spec.name: sizes.find_shape(spec) or (1, 3, 224, 224) for spec in specs}
+    return " ".join(
+        f"--shape {name}={','.join(str(size) if isinstance(size, int) else '1' for size in shape)}"
+        for name, shape in shapes.items()
+    )
 
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}

@@ -5,7 +5,6 @@ Only the command that runs is imported, so `hetero --help` needs no plugin and n
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -22,11 +21,11 @@ from hetero_core.cli.answer import (
     Answer,
     error_to_json,
     exit_code_of_error,
-    print_error,
     to_json,
     word_options,
 )
 from hetero_core.cli.options import Parser
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.switches import read_switches
 from hetero_core.errors import HeteroError
 
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except OSError as error:
         _drop_output()
-        print_error("hetero: error:", f"cannot write to the standard output: {error.strerror or error}")
+        print(f"hetero: error: cannot write to the standard output: {error.strerror or error}", file=sys.stderr)
         return OUTPUT_LOST
 
 
@@ -87,7 +86,8 @@ def _drop_output() -> None:
 def build_parser(words: Collection[str] = COMMANDS) -> Parser:
     """Returns the parser of all commands; only the commands that stand among the words are imported and have their options."""
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and exit")
+    version = f"hetero-core {find_core_version()}"
+    parser.add_argument("--version", action="version", version=version, help="print the version of hetero-core and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         description = summary[0].upper() + summary[1:] + "."
@@ -98,16 +98,6 @@ def build_parser(words: Collection[str] = COMMANDS) -> Parser:
             module.add_options(command)
             command.set_defaults(answer=module.answer)
     return parser
-
-
-class _ShowVersion(argparse.Action):
-    """Looks the version up only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib_metadata import version  # reads the installed distributions
-
-        print(f"hetero-core {version('hetero-core')}")
-        parser.exit()
 
 
 def _run_command(words: list[str]) -> int:
@@ -138,4 +128,5 @@ def _print_error(error: Exception, exit_code: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps(to_json(error_to_json(error, exit_code)), indent=2, ensure_ascii=False))
         return
-    print_error("hetero: error:", "\n  ".join([word_options(str(error)), *getattr(error, "__notes__", ())]))
+    text = "\n  ".join([word_options(str(error)), *getattr(error, "__notes__", ())])
+    print(f"hetero: error: {text}", file=sys.stderr)

@@ -10,8 +10,8 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from hetero_core.cli.answer import OK, Answer, UsageError
 from hetero_core.cli.options import Parser
@@ -29,29 +29,16 @@ _CORE = Path(__file__).parents[1]
 _IN_WHEEL, _IN_CHECKOUT = _CORE / "template", _CORE.parent / "plugins" / "template" / "hetero_template"
 
 
-@dataclass(frozen=True, slots=True)
-class PluginName:
-    """A device's name and the names made from it: `MY_CHIP` is the package hetero_my_chip and the distribution hetero-my-chip."""
-
-    device: str
-
-    @property
-    def package(self) -> str:
-        """The package's name."""
-        return f"hetero_{self.device.lower()}"
-
-    @property
-    def distribution(self) -> str:
-        """The distribution's name."""
-        return self.package.replace("_", "-")
-
-    @property
-    def prefix(self) -> str:
-        """The word that the names of its classes begin with."""
-        return "".join(part.capitalize() for part in self.device.split("_"))
+def _name_plugin(device: str) -> SimpleNamespace:
+    """Returns a device's name, those of its package and distribution, and the beginning of its classes: MY_CHIP, hetero_my_chip,
+    hetero-my-chip, MyChip.
+    """
+    package = f"hetero_{device.lower()}"
+    prefix = "".join(part.capitalize() for part in device.split("_"))
+    return SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
 
 
-def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
+def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
     from importlib_metadata import distribution as find_distribution  # reads an installed distribution
 
@@ -80,12 +67,12 @@ def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
     }
 
 
-def _fill(file: str, name: PluginName, **words: str) -> str:
+def _fill(file: str, name: SimpleNamespace, **words: str) -> str:
     """Returns a file of `new_plugin_files` with the names of the plugin in their places."""
     return (_FILES / f"{file}.txt").read_text(encoding="utf-8").format(name=name, **words)
 
 
-def _write_device(name: PluginName, kind: str) -> str:
+def _write_device(name: SimpleNamespace, kind: str) -> str:
     """Returns the source of a device with the names of the plugin in place of TEMPLATE's, and a first line of its own."""
     if kind == "kernels":
         path = _FILES / "device.py.txt"
@@ -115,7 +102,7 @@ def answer(options: argparse.Namespace) -> Answer:
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
-    name = PluginName(options.name.upper().replace("-", "_"))
+    name = _name_plugin(options.name.upper().replace("-", "_"))
     _require_free(name)
     folder = Path(options.folder or name.distribution)
     texts = _write_texts(name, options.kind)
@@ -138,7 +125,7 @@ def answer(options: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), {"device": name.device, "kind": options.kind, "folder": str(folder), "files": list(texts)}, OK)
 
 
-def _require_free(name: PluginName) -> None:
+def _require_free(name: SimpleNamespace) -> None:
     """Raises UsageError if the name belongs to an installed or known device, or its distribution to hetero itself."""
     from importlib_metadata import entry_points  # reads the installed distributions
 

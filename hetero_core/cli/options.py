@@ -66,12 +66,7 @@ class _StoreOnce(argparse.Action):
     ) -> None:
         seen: dict[str, Any] = namespace.__dict__.setdefault("_seen", {})
         if option is not None and self.dest in seen:
-            advice = "leave one out"
-            if self.dest == "device":
-                advice = (
-                    f"this command takes one device: HETERO:{seen[self.dest]},{values} splits the model over both, and "
-                    "'hetero inspect' asks several"
-                )
+            advice = f"HETERO:{seen[self.dest]},{values} is a device over both" if self.dest == "device" else "leave one out"
             raise UsageError(f"{option} is given twice: {seen[self.dest]} and {values}; {advice}")
         if option is not None:
             seen[self.dest] = values
@@ -128,6 +123,12 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
     add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help="a file as for 'hetero run', or NAME=VALUE; may be repeated")
     inputs.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="the seed of random inputs (0)")
     add_shape_option(inputs, "a random input with open dimensions")
+
+
+def add_rtol(parser: argparse._ActionsContainer) -> None:
+    """Adds --rtol, for commands that compare arrays."""
+    text = "largest difference that passes, as a share of the largest expected value of each array (default: by element type)"
+    parser.add_argument("--rtol", type=read_tolerance, metavar="R", help=text)
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:

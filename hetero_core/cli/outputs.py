@@ -150,7 +150,8 @@ def compare_outputs(
     rows = [_compare_tensor(name, own[name], other[name], rtol, atol) for name in own if name in other]
     for name in [name for name in (*own, *other) if name not in own or name not in other]:
         where = "first" if name in own else "second"
-        rows.append({"name": name, **_UNKNOWN, "mismatch": f"{name}: only the {where} device returns it"})
+        unknown = {"max_absolute_difference": None, "max_relative_difference": None}
+        rows.append({"name": name, **unknown, "mismatch": f"{name}: only the {where} device returns it"})
     return rows
 
 
@@ -165,25 +166,17 @@ def compare_samples(loaded: ExecutableNetwork, samples: Sequence[Sample], *, rto
     return rows
 
 
-_UNKNOWN: Mapping[str, Any] = {"max_absolute_difference": None, "max_relative_difference": None}
-
-
 def _compare_tensor(name: str, actual: Any, expected: Any, rtol: float | None, atol: float) -> dict[str, Any]:
     import numpy as np
 
-    from hetero_core.testing.compare import describe_mismatch, max_absolute_difference, max_relative_difference
+    from hetero_core.debugging.divergence import measure_difference
 
-    mismatch = describe_mismatch(actual, expected, rtol=rtol, name=name)
-    if actual is None or expected is None or np.shape(actual) != np.shape(expected):
-        return {"name": name, **_UNKNOWN, "mismatch": mismatch}
-    absolute = max_absolute_difference(actual, expected)
-    is_same_type = np.asarray(actual).dtype == np.asarray(expected).dtype
-    return {
-        "name": name,
-        "max_absolute_difference": absolute,
-        "max_relative_difference": max_relative_difference(actual, expected),
-        "mismatch": None if is_same_type and absolute <= atol else mismatch,
-    }
+    actual, expected = (value if value is None else np.asarray(value) for value in (actual, expected))
+    row = {"name": name, **measure_difference(name, actual, expected, rtol)}
+    absolute = row["max_absolute_difference"]
+    if absolute is not None and absolute <= atol and actual.dtype == expected.dtype:
+        row["mismatch"] = None
+    return row
 
 
 def format_comparison(rows: list[dict[str, Any]], device: str) -> str:

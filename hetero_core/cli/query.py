@@ -15,7 +15,7 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name
 from hetero_core.network.graph import Network
 from hetero_core.plan import Plan
-from hetero_core.reports.fields import plan_to_json
+from hetero_core.reports.fields import plan_to_json, record_to_json
 from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import describe_plan
 
@@ -29,15 +29,12 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     add_shape_option(parser)
-    add_repeated(parser, "--explain", metavar="NODE", help="explain why this node is on its device; may be repeated")
-    parser.add_argument(
+    views = parser.add_mutually_exclusive_group()
+    add_repeated(views, "--explain", metavar="NODE", help="explain why this node is on its device; may be repeated")
+    views.add_argument(
         "--cost", action="store_true", help="list who could run each node, and the times that `hetero tune` has measured"
     )
-    parser.add_argument(
-        "--trace-selection",
-        action="store_true",
-        help="print how HETERO selects its subgraphs, step by step",
-    )
+    views.add_argument("--trace-selection", action="store_true", help="print how HETERO selects its subgraphs, step by step")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}"
     )
@@ -45,11 +42,6 @@ def add_options(parser: Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the answer of the device; exit code 1 if a node has no device."""
-
-    if options.trace_selection and options.explain:
-        raise UsageError("--trace-selection prints the selection step by step; give it without --explain")
-    if options.cost and (options.explain or options.trace_selection):
-        raise UsageError("--cost lists the times of all nodes; give it without --explain and --trace-selection")
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         network, config = read_pinned(core, options)
         if options.trace_selection:
@@ -78,7 +70,7 @@ def _explain(
     core: Core, network: Network, result: QueryResult, options: argparse.Namespace, config: Mapping[str, str]
 ) -> tuple[str, list[dict[str, Any]]]:
     """Returns text and JSON fields about each node that --explain names; every device of the list is asked about them."""
-    from hetero_core.reports.text import describe_explanation, explain_node, explanation_to_json
+    from hetero_core.reports.text import describe_explanation, explain_node
 
     plan = _find_plan(core, network, result, options.device, config)
     for name in options.explain:
@@ -87,7 +79,7 @@ def _explain(
     explanations = [explain_node(plan, name) for name in options.explain]
     return (
         "\n\n".join(describe_explanation(plan, explanation) for explanation in explanations),
-        [explanation_to_json(explanation) for explanation in explanations],
+        [record_to_json(explanation) for explanation in explanations],
     )
 
 

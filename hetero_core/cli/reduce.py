@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import INTERRUPTED, Answer, UsageError, follow
-from hetero_core.cli.options import Parser, add_input_options, add_repeated, find_target, open_named_model, read_model, read_shapes
+from hetero_core.cli.options import Parser, add_input_options, add_repeated, find_target, open_named_model, read_model
 from hetero_core.cli.preparation import choose_values
 from hetero_core.core import Core
 from hetero_core.reports.text import count
@@ -46,16 +46,11 @@ def add_options(parser: Parser) -> None:
     )
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="with -d: a configuration key of the devices that have it")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the reduced model")
-    parser.add_argument(
-        "--record",
-        metavar="DEVICE",
-        help="run the model there once; values of removed nodes become constants, not inputs",
-    )
     add_repeated(parser, "--value", metavar="NAME", help="only what this output, or this inner value, needs; may be repeated")
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="seconds after which a check counts as passed (600)"
     )
-    add_input_options(parser, "inputs of --record and of -d")
+    add_input_options(parser, "inputs of -d")
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -72,8 +67,6 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core, tempfile.TemporaryDirectory(prefix="hetero-reduce-") as folder, Checker(command, options.timeout) as ask:
         network = choose_values(read_model(core, options.model), options.value)
         step, path = follow(options), Path(folder) / "model.onnx"
-        with step(f"recording the values of '{options.model}'"):
-            recorded = None if options.record is None else _record(core, network, options)
         with step(f"checking '{options.model}'"), open_named_model(options.model) as model:
             if options.value:
                 write_network(network, path)
@@ -95,7 +88,7 @@ def answer(options: argparse.Namespace) -> Answer:
             return is_failing
 
         try:
-            reduced = reduce_network(network, fails, recorded=recorded)
+            reduced = reduce_network(network, fails)
         except KeyboardInterrupt:
             if checks == 1:
                 raise
@@ -127,10 +120,8 @@ def _choose_check(options: argparse.Namespace) -> list[str]:
     if (options.check is None) == (not options.device):
         raise UsageError("expected a check: --check COMMAND, or -d REFERENCE -d DEVICE to compare the outputs of two devices")
     if options.check is not None:
-        if not options.record and (options.input or options.shape):
-            raise UsageError("-i and --shape have a meaning only with --record or -d")
-        if options.config:
-            raise UsageError("-c has a meaning only with -d")
+        if options.input or options.shape or options.config:
+            raise UsageError("-c, -i and --shape have a meaning only with -d")
         command = shlex.split(options.check)
         if not command:
             raise UsageError("--check is empty; expected a command, as in --check 'hetero run {} -d CPU --random'")
@@ -212,15 +203,3 @@ def _serve_checks(link: Connection[Any, Any]) -> None:
     with contextlib.suppress(EOFError):
         while True:
             link.send(main(link.recv()))
-
-
-def _record(core: Core, network: Network, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the arrays among the inner values of a run."""
-    import numpy as np
-
-    from hetero_core.cli.inputs import collect_with_constants
-    from hetero_core.debugging.divergence import expose_values
-
-    network, inputs = collect_with_constants(network, options.input, shapes=read_shapes(options.shape), seed=options.seed)
-    with core.load_network(expose_values(network), options.record) as loaded:
-        return {name: value for name, value in loaded.infer(inputs).items() if isinstance(value, np.ndarray)}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import is_blob
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
-from hetero_core.cli.measurement import is_compiling, wait_for_kernels
 from hetero_core.cli.options import (
     Parser,
     add_device_options,
     add_repeated,
+    add_rtol,
     find_target,
     pin_network,
     read_config,
@@ -27,6 +27,7 @@ from hetero_core.cli.options import (
     write_target,
 )
 from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
 from hetero_core.profile import Profile
 
@@ -74,9 +75,7 @@ def add_options(parser: Parser) -> None:
         help="write the executed graph as a model; with PERF_COUNT it has times",
     )
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model on this device, too; exit code 1 if the outputs differ")
-    outputs.add_argument(
-        "--rtol", type=read_tolerance, metavar="R", help="largest difference, as a share of the largest expected value"
-    )
+    add_rtol(outputs)
     outputs.add_argument(
         "--atol", type=read_tolerance, metavar="A", help="largest absolute difference; --rtol or --atol has to hold"
     )
@@ -193,13 +192,14 @@ def _describe_times(fields: Mapping[str, Any], executable: ExecutableNetwork) ->
     first = f"first inference in {format_seconds(fields['seconds'])}"
     if fields["later_seconds"] is None:
         return first
-    state = ", while machine code is still being compiled" if is_compiling(executable) else ""
+    state = ", while machine code is still being compiled" if not is_ready(executable) else ""
     return f"{first}, then {format_seconds(fields['later_seconds'])} (median of {fields['later_runs']}{state})"
 
 
 def _time_later_runs(executable: ExecutableNetwork, request: InferRequest, inputs: Mapping[str, Any]) -> list[float]:
     """Returns the seconds of later inferences, at most 100 and about a second, once machine code is compiled."""
-    wait_for_kernels(executable, inputs, most_seconds=_COMPILING_SECONDS)
+    if not is_ready(executable):
+        warm_up(executable, lambda: executable.infer(inputs), _COMPILING_SECONDS)
     seconds: list[float] = []
     while not seconds or (len(seconds) < _MOST_RUNS and sum(seconds) + seconds[-1] < _STEADY_SECONDS):
         began = perf_counter()

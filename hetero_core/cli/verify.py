@@ -6,8 +6,8 @@ import argparse
 
 from hetero_core.blobs.container import read_undigested
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow
-from hetero_core.cli.measurement import wait_for_kernels
-from hetero_core.cli.options import Parser, add_repeated, read_config, read_tolerance, whole_number
+from hetero_core.cli.options import Parser, add_repeated, add_rtol, read_config, whole_number
+from hetero_core.composing.runs import warm_up
 from hetero_core.core import Core
 
 
@@ -17,12 +17,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("-d", "--device", metavar="DEVICE", help="the device, with its id if it has several (that of the file)")
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key that affects runs only")
     parser.add_argument("--trust", action="store_true", help="use code in the file as well; not needed for data")
-    parser.add_argument(
-        "--rtol",
-        type=read_tolerance,
-        metavar="R",
-        help="largest difference that passes, as a share of the largest expected value of each array (default: by element type)",
-    )
+    add_rtol(parser)
     parser.add_argument("--runs", type=whole_number(1), default=3, metavar="N", help="runs of all samples, the first included (3)")
 
 
@@ -46,7 +41,7 @@ def answer(options: argparse.Namespace) -> Answer:
         with step(f"running the samples of network '{loaded.name}' on {loaded.device}"):
             rows = compare_samples(loaded, samples, rtol=options.rtol)
             for _ in range(options.runs - 1):
-                wait_for_kernels(loaded, samples[0][0], most_seconds=60.0)
+                warm_up(loaded, lambda: loaded.infer(samples[0][0]), 60.0)
                 again = compare_samples(loaded, samples, rtol=options.rtol)
                 rows = [max(pair, key=lambda row: row["mismatch"] is not None) for pair in zip(rows, again, strict=True)]
         fields = {"network": loaded.name, "device": str(loaded.device), "samples": len(samples)}

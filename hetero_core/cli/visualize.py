@@ -117,10 +117,8 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
         rows = [
             (
                 int(row["subgraph"]),
-                str(row.get("stage_device", row["device"])),
-                float(row["seconds"]),
-                float(row.get("transfer_seconds", 0)),
-                int(row.get("transfer_bytes", 0)),
+                row["stage_device"],
+                *(float(row[name]) for name in ("seconds", "transfer_seconds", "transfer_bytes")),
             )
             for row in fields["subgraphs"]
             if row["steps"]  # a row without steps has the transfers before the first subgraph
@@ -144,8 +142,8 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
             )
         times[index] = times.get(index, 0.0) + seconds
         if nbytes:
-            before = transfers.get(index, (0.0, 0))
-            transfers[index] = before[0] + transfer_seconds, before[1] + nbytes
+            before, moved = transfers.get(index, (0.0, 0))
+            transfers[index] = before + transfer_seconds, moved + int(nbytes)
     return times, transfers
 
 

@@ -23,15 +23,15 @@ RunNetwork = Callable[[Network, Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ValueDifference:
-    """The difference of a value between two devices. `absolute` and `relative` are None if shapes or kinds differ; `mismatch`
-    describes a difference that is too large, else it is None.
+    """The difference of a value between two devices. The numbers are None if shapes or kinds differ; `mismatch` describes a difference
+    that is too large, else it is None.
     """
 
     value: str
     node: str
     operator: str
-    absolute: float | None
-    relative: float | None
+    max_absolute_difference: float | None
+    max_relative_difference: float | None
     mismatch: str | None
 
 
@@ -91,7 +91,7 @@ def find_divergence(
     `other` runs the unmodified network `runs` times. `rtol` None takes the tolerance of each element type. Outputs of random operators
     differ in any two runs.
     """
-    outputs = compare_outputs_as_they_are(network, inputs, reference=reference, other=other, rtol=rtol, runs=runs)
+    unmodified = compare_unmodified(network, inputs, reference=reference, other=other, rtol=rtol, runs=runs)
     exposed = expose_values(network)
     expected, actual = reference(exposed, inputs), other(exposed, inputs)
     values = [
@@ -102,19 +102,13 @@ def find_divergence(
     ]
     first = next((each for each in values if each.mismatch is not None), None)
     alone = () if first is None else _compare_alone(network, first.node, {**expected, **inputs}, reference, other, rtol)
-    return Divergence(tuple(values), first, alone, outputs)
+    return replace(unmodified, values=tuple(values), first=first, alone=alone)
 
 
-def compare_outputs_as_they_are(
-    network: Network,
-    inputs: Mapping[str, Any],
-    *,
-    reference: RunNetwork,
-    other: RunNetwork,
-    rtol: float | None = None,
-    runs: int = 1,
-) -> tuple[ValueDifference, ...]:
-    """Returns the differences of the outputs of an unmodified network between `reference` and `other`, which runs it `runs` times."""
+def compare_unmodified(
+    network: Network, inputs: Mapping[str, Any], *, reference: RunNetwork, other: RunNetwork, rtol: float | None, runs: int
+) -> Divergence:
+    """Returns the differences of the outputs alone, as `find_divergence` does."""
     expected = reference(network, inputs)
     worst: dict[str, ValueDifference] = {}
     for _ in range(runs):
@@ -125,13 +119,13 @@ def compare_outputs_as_they_are(
             difference = _compare(value, name, operator, actual[value], expected[value], rtol)
             if value not in worst or _is_worse(difference, worst[value]):
                 worst[value] = difference
-    return tuple(worst.values())
+    return Divergence((), None, (), tuple(worst.values()))
 
 
 def _is_worse(difference: ValueDifference, before: ValueDifference) -> bool:
     if (difference.mismatch is None) != (before.mismatch is None):
         return before.mismatch is None
-    return before.mismatch is None and (difference.relative or 0.0) > (before.relative or 0.0)
+    return before.mismatch is None and (difference.max_relative_difference or 0.0) > (before.max_relative_difference or 0.0)
 
 
 def _compare_alone(
@@ -155,13 +149,14 @@ def _close_shape(spec: ValueSpec, value: Any) -> Any:
 
 
 def _compare(value: str, node: str, operator: str, actual: Any, expected: Any, rtol: float | None) -> ValueDifference:
-    mismatch = describe_mismatch(actual, expected, rtol=rtol, name=value)
+    return ValueDifference(value, node, operator, **measure_difference(value, actual, expected, rtol))
+
+
+def measure_difference(name: str, actual: Any, expected: Any, rtol: float | None) -> dict[str, Any]:
+    """Returns the numbers and the mismatch of a ValueDifference by their names."""
     is_measured = hasattr(actual, "shape") and hasattr(expected, "shape") and actual.shape == expected.shape
-    return ValueDifference(
-        value,
-        node,
-        operator,
-        max_absolute_difference(actual, expected) if is_measured else None,
-        max_relative_difference(actual, expected) if is_measured else None,
-        mismatch,
-    )
+    return {
+        "max_absolute_difference": max_absolute_difference(actual, expected) if is_measured else None,
+        "max_relative_difference": max_relative_difference(actual, expected) if is_measured else None,
+        "mismatch": describe_mismatch(actual, expected, rtol=rtol, name=name),
+    }

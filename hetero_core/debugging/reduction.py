@@ -6,24 +6,21 @@ Zeller & Hildebrandt 2002, minimizing delta debugging, for the last step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
 
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import Network
-from hetero_core.network.initializers import Initializer
 from hetero_core.network.subnetwork import cut_subnetwork
 
 Fails = Callable[[Network], bool]
 
 
-def reduce_network(network: Network, fails: Fails, *, recorded: Mapping[str, Any] | None = None) -> Network:
+def reduce_network(network: Network, fails: Fails) -> Network:
     """Returns a part of a failing network that still fails, and from which no single node can be removed.
 
-    Values that the part reads and does not make become inputs; those in `recorded`, arrays by name, become constants. The number of calls
-    of `fails` is about the logarithm of the number of nodes if a single node is bad, at worst the square of that number.
+    Values that the part reads and does not make become inputs. The number of calls of `fails` is about the logarithm of the number of
+    nodes if a single node is bad, at worst the square of that number.
 
     Raises: ValueError when the whole network does not fail.
     """
@@ -34,7 +31,7 @@ def reduce_network(network: Network, fails: Fails, *, recorded: Mapping[str, Any
 
     def keeps(names: Sequence[str]) -> bool:
         nonlocal smallest
-        part = _cut(network, names, recorded)
+        part = _cut(network, names)
         for candidate in () if part is None else (part, *_hide_inner_outputs(part)):
             if fails(candidate):
                 smallest = candidate
@@ -58,24 +55,12 @@ def _hide_inner_outputs(part: Network) -> tuple[Network, ...]:
     return (replace(part, outputs=ends),) if 0 < len(ends) < len(part.outputs) else ()
 
 
-def _cut(network: Network, names: Sequence[str], recorded: Mapping[str, Any] | None) -> Network | None:
+def _cut(network: Network, names: Sequence[str]) -> Network | None:
     """Returns the part of these nodes, None if it cannot be cut."""
-    if not names:
-        return None
     try:
-        part = cut_subnetwork(network, names)
+        return cut_subnetwork(network, names) if names else None
     except InvalidNetworkError:
         return None
-    if recorded is None:
-        return part
-    own = network.index_of_input
-    known = {spec.name for spec in part.inputs if spec.name in recorded and spec.name not in own}
-    constants = {name: Initializer.of_array(recorded[name]) for name in known}
-    return replace(
-        part,
-        inputs=tuple(spec for spec in part.inputs if spec.name not in known),
-        initializers=MappingProxyType({**part.initializers, **constants}),
-    )
 
 
 def _shorten(names: list[str], keeps: Callable[[Sequence[str]], bool], take: Callable[[list[str], int], list[str]]) -> list[str]:

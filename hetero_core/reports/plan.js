@@ -1,7 +1,6 @@
 "use strict";
 // The program of the page: draws the plan, and the nodes of a subgraph; pan, zoom, search. Names become text nodes, never markup.
 (function () {
-  const ROWS = 400; // nodes listed at once; more on demand
   const RESULTS = 100;
   const LARGEST = 5;
   const DRAWN = 3000; // a browser is slow with more boxes
@@ -234,19 +233,12 @@
     show();
   }
 
-  function zoomAtMiddle(factor) {
-    const frame = drawing.getBoundingClientRect();
-    zoom(factor, frame.width / 2, frame.height / 2);
-  }
-
   drawing.addEventListener("wheel", function (event) {
     event.preventDefault();
     const frame = drawing.getBoundingClientRect();
     const lines = event.deltaMode === 1 ? 16 : 1;
     zoom(Math.exp(-event.deltaY * lines * 0.0015), event.clientX - frame.left, event.clientY - frame.top);
   }, { passive: false });
-  document.getElementById("zoom-in").addEventListener("click", function () { zoomAtMiddle(1.3); });
-  document.getElementById("zoom-out").addEventListener("click", function () { zoomAtMiddle(1 / 1.3); });
   document.getElementById("zoom-fit").addEventListener("click", fit);
 
   drawing.addEventListener("pointerdown", function (event) {
@@ -358,18 +350,7 @@
     const list = make("ul");
     list.id = "nodes";
     panel.append(list);
-    let listed = 0;
-    const more = make("button", "", "");
-    more.type = "button";
-    function addRows(end) {
-      for (; listed < Math.min(end, subgraph.nodes.length); listed++) list.append(describeNode(subgraph.nodes[listed], name));
-      more.textContent = "show " + (subgraph.nodes.length - listed) + " more";
-      more.hidden = listed >= subgraph.nodes.length;
-    }
-    const wanted = subgraph.nodes.findIndex(function (node) { return node[0] === name; });
-    addRows(Math.max(ROWS, wanted + 1));
-    more.addEventListener("click", function () { addRows(subgraph.nodes.length); });
-    panel.append(more);
+    for (const node of subgraph.nodes) list.append(describeNode(node, name));
     const row = list.querySelector(".chosen");
     if (row) row.scrollIntoView({ block: "nearest" });
   }

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, suggest
-from hetero_core.plan import Boundary, Conflict, Placement, Plan, PlanStage
-from hetero_core.reports.fields import record_to_json
+from hetero_core.plan import Boundary, Conflict, Placement, Plan
 
 
 def describe_placement(placement: Placement) -> str:
@@ -161,23 +160,23 @@ class DeviceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The place of a node in a plan, with the reasons.
+    """The place of a node in a plan, with the reasons; the fields are those of `hetero query --explain --json`.
 
-    `device` and `stage` are None if no device takes the node, or if there is no split. `conflicts` are the node's own;
-    without any, the conflicts of its subgraph, which keep the whole subgraph apart. `is_complete` is False if the network was too large
-    for a search for all conflicts.
+    `device` and `subgraph` are None if no device takes the node, or if there is no split. `conflicts` are the node's own; without any,
+    the conflicts of its subgraph, which keep the whole subgraph apart. `conflicts_complete` is False if the network was too large for a
+    search for all conflicts. `reads` and `makes` name values that cross subgraphs.
     """
 
     node: str
     operator: str
     device: str | None
-    stage: PlanStage | None
+    subgraph: int | None
     pin: str | None
-    answers: tuple[DeviceAnswer, ...]
+    devices: tuple[DeviceAnswer, ...]
     conflicts: tuple[Conflict, ...]
-    reads: tuple[Boundary, ...]
-    makes: tuple[Boundary, ...]
-    is_complete: bool
+    conflicts_complete: bool
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
 
 
 def explain_node(plan: Plan, name: str) -> Explanation:
@@ -189,17 +188,19 @@ def explain_node(plan: Plan, name: str) -> Explanation:
         raise InvalidNetworkError(f"network '{plan.network}' has no node '{name}'{suggest(name, plan.operator_of_node)}")
     device = plan.device_of_node.get(name)
     stage = None if device is None else next((stage for stage in plan.stages if name in stage.nodes), None)
+    mates = frozenset() if stage is None else frozenset(stage.nodes)
+    own = tuple(conflict for conflict in plan.conflicts if conflict.node == name)
     return Explanation(
         node=name,
         operator=plan.operator_of_node[name],
         device=device,
-        stage=stage,
+        subgraph=None if stage is None else stage.index,
         pin=plan.pins.get(name),
-        answers=tuple(_find_answer(plan, name, device) for device in plan.priorities),
-        conflicts=_find_conflicts(plan, name, stage),
-        reads=tuple(boundary for boundary in plan.boundaries if name in boundary.readers),
-        makes=tuple(boundary for boundary in plan.boundaries if boundary.maker == name),
-        is_complete=not plan.unexplained,
+        devices=tuple(_find_answer(plan, name, device) for device in plan.priorities),
+        conflicts=own or tuple(conflict for conflict in plan.conflicts if conflict.node in mates),
+        conflicts_complete=not plan.unexplained,
+        reads=tuple(boundary.value for boundary in plan.boundaries if name in boundary.readers),
+        makes=tuple(boundary.value for boundary in plan.boundaries if boundary.maker == name),
     )
 
 
@@ -217,18 +218,10 @@ def _find_answer(plan: Plan, name: str, device: str) -> DeviceAnswer:
     return DeviceAnswer(device, None, f"was not asked; the node {why}")
 
 
-def _find_conflicts(plan: Plan, name: str, stage: PlanStage | None) -> tuple[Conflict, ...]:
-    own = tuple(conflict for conflict in plan.conflicts if conflict.node == name)
-    if own or stage is None:
-        return own
-    mates = frozenset(stage.nodes)
-    return tuple(conflict for conflict in plan.conflicts if conflict.node in mates)
-
-
 def describe_explanation(plan: Plan, explanation: Explanation) -> str:
     """Returns the explanation as text."""
-    stage = explanation.stage
-    where = "none" if stage is None else f"{stage.index} of {len(plan.stages)}, {count(stage.nodes, 'node')}"
+    index = explanation.subgraph
+    where = "none" if index is None else f"{index} of {len(plan.stages)}, {count(plan.stages[index].nodes, 'node')}"
     lines = [
         f"node '{explanation.node}' ({explanation.operator}) of network '{plan.network}'",
         f"  device    {explanation.device or 'none'}",
@@ -237,33 +230,16 @@ def describe_explanation(plan: Plan, explanation: Explanation) -> str:
         "  devices, in order of priority:",
     ]
     words = {True: "yes", False: "no", None: "-"}
-    width = max((len(answer.device) for answer in explanation.answers), default=0)
-    lines += [f"    {answer.device.ljust(width)}  {words[answer.takes]:3}  {answer.reason}" for answer in explanation.answers]
-    lines += ["  kept apart on one device:"] if explanation.conflicts or not explanation.is_complete else []
+    width = max((len(answer.device) for answer in explanation.devices), default=0)
+    lines += [f"    {answer.device.ljust(width)}  {words[answer.takes]:3}  {answer.reason}" for answer in explanation.devices]
+    lines += ["  kept apart on one device:"] if explanation.conflicts or not explanation.conflicts_complete else []
     lines += [
         f"    {'' if entry.node == explanation.node else f'{entry.node}, of the same subgraph: '}{describe_conflict(plan, entry)}"
         for entry in explanation.conflicts
     ]
-    if not explanation.is_complete:
+    if not explanation.conflicts_complete:
         lines.append(f"    not all is known: {plan.unexplained} nodes of this large network were not looked at")
-    for title, boundaries in (("reads from outside", explanation.reads), ("makes for others", explanation.makes)):
-        lines += [f"  {title}:"] if boundaries else []
-        lines += [f"    {describe_boundary(entry)}" for entry in boundaries]
+    for title, values in (("reads from outside", explanation.reads), ("makes for others", explanation.makes)):
+        lines += [f"  {title}:"] if values else []
+        lines += [f"    {describe_boundary(entry)}" for entry in plan.boundaries if entry.value in values]
     return "\n".join(lines)
-
-
-def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
-    """Returns the explanation as values that JSON can hold."""
-    stage = explanation.stage
-    return {
-        "node": explanation.node,
-        "operator": explanation.operator,
-        "device": explanation.device,
-        "subgraph": None if stage is None else stage.index,
-        "pin": explanation.pin,
-        "devices": record_to_json(explanation.answers),
-        "conflicts": record_to_json(explanation.conflicts),
-        "conflicts_complete": explanation.is_complete,
-        "reads": [entry.value for entry in explanation.reads],
-        "makes": [entry.value for entry in explanation.makes],
-    }

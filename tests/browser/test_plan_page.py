@@ -155,15 +155,12 @@ def test_search_without_a_hit_says_so(page: Any) -> None:
     assert page.find_element(By.ID, "found").text == "no such node"
 
 
-def test_wheel_and_buttons_zoom_and_fit_returns(page: Any) -> None:
+def test_wheel_zooms_and_fit_returns(page: Any) -> None:
     fitted = read_transform(page)
-    page.find_element(By.ID, "zoom-in").click()
-    nearer = read_transform(page)
-    assert nearer != fitted
     ActionChains(page).scroll_from_origin(
         webdriver.common.actions.wheel_input.ScrollOrigin.from_element(page.find_element(By.ID, "drawing")), 0, 200
     ).perform()
-    assert read_transform(page) not in (fitted, nearer)
+    assert read_transform(page) != fitted
     page.find_element(By.ID, "zoom-fit").click()
     assert read_transform(page) == fitted
 

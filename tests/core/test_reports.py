@@ -116,12 +116,12 @@ def test_dot_quotes_names_and_keeps_clusters_apart() -> None:
 
 def test_explanation_has_answers_pin_conflict_and_values() -> None:
     explained = explain_node(PLAN, "n4")
-    assert [(each.device, each.takes, each.reason) for each in explained.answers] == [
+    assert [(each.device, each.takes, each.reason) for each in explained.devices] == [
         ("GPU", False, "no kernel for Exp"),
         ("CPU", True, "runs it"),
     ]
-    assert [each.value for each in explained.reads] == ["b"]
-    assert [each.value for each in explained.makes] == ["d"]
+    assert explained.reads == ("b",)
+    assert explained.makes == ("d",)
     assert explained.conflicts == ()
     assert explain_node(PLAN, "n2").conflicts == PLAN.conflicts
     assert explain_node(PLAN, "n6").pin == "GPU"
@@ -134,11 +134,11 @@ def test_explanation_of_an_inner_node_has_subgraph_conflicts() -> None:
 
 
 def test_explanation_lists_devices_that_were_not_queried() -> None:
-    (_, cpu) = explain_node(PLAN, "n1").answers
+    (_, cpu) = explain_node(PLAN, "n1").devices
     assert (cpu.takes, cpu.reason) == (None, "was not asked; the node goes to GPU")
-    (_, cpu) = explain_node(PLAN, "n6").answers
+    (_, cpu) = explain_node(PLAN, "n6").devices
     assert (cpu.takes, cpu.reason) == (None, "was not asked; the node is pinned to GPU")
-    (_, cpu) = explain_node(replace(PLAN, candidates={"n1": ("CPU",)}), "n1").answers
+    (_, cpu) = explain_node(replace(PLAN, candidates={"n1": ("CPU",)}), "n1").devices
     assert (cpu.takes, cpu.reason) == (True, "would take it; the node goes to GPU")
 
 
@@ -170,8 +170,8 @@ def test_plan_of_a_single_device_has_one_stage_with_its_refusals(read: Callable[
     assert plan.stages == (PlanStage(0, "CPU", ("first", "second"), ("x",), ("y",)),)
     assert plan.boundaries == (Boundary("x", TensorType("float32", (2, 3)), 24, None, (0,), None, ("first",)),)
     assert explain_node(plan, "second").device is None
-    assert explain_node(plan, "second").stage is None
-    assert [(each.takes, each.reason) for each in explain_node(plan, "second").answers] == [(False, "no kernel")]
+    assert explain_node(plan, "second").subgraph is None
+    assert [(each.takes, each.reason) for each in explain_node(plan, "second").devices] == [(False, "no kernel")]
 
 
 @pytest.mark.parametrize("view", [describe_plan, plan_to_dot, plan_to_json, lambda plan: plan_to_mermaid(plan, {})])

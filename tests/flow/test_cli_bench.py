@@ -18,10 +18,9 @@ import pytest
 from hetero_core import Core
 from hetero_core.cli import bench
 from hetero_core.cli.answer import Answer
-from hetero_core.cli.bench import read_bracketed_shapes
+from hetero_core.cli.bench import BenchTask, measure, read_bracketed_shapes
 from hetero_core.cli.inputs import collect_inputs
 from hetero_core.cli.main import build_parser, main
-from hetero_core.cli.measurement import BenchTask, measure
 from hetero_core.testing.models import dynamic_batch_model
 
 QUICK = ["--iterations", "3", "--rounds", "1", "--warmup", "1"]

@@ -149,12 +149,12 @@ def test_wrong_options_of_a_comparison_are_an_error(
 def test_model_is_reduced_to_the_node_that_fails_the_check(model: str, run_hetero: Run, tmp_path: Path) -> None:
     check = [sys.executable, "-S", "-c", "import sys; sys.exit(b'Sqrt' in open(sys.argv[1], 'rb').read())", "{}"]
     onnx.save(onnx.parser.parse_model(MODEL.replace("[n, 3]", "[2, 3]")), model)
-    arguments = ["reduce", model, "--check", shlex.join(check), "-o", str(tmp_path / "small.onnx"), "--record", "CPU"]
+    arguments = ["reduce", model, "--check", shlex.join(check), "-o", str(tmp_path / "small.onnx")]
     code, answer = run_hetero(*arguments)
     assert (code, answer["nodes"], answer["exit_code_of_check"]) == (0, ["second"], 1)
     reduced = onnx.load(tmp_path / "small.onnx")
     assert [node.op_type for node in reduced.graph.node] == ["Sqrt"]
-    assert [initializer.name for initializer in reduced.graph.initializer] == ["a"]
+    assert [value.name for value in reduced.graph.input] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -265,8 +265,8 @@ def test_interrupt_leaves_the_smallest_model_that_fails(
         ([], "expected a check: --check COMMAND, or -d REFERENCE -d DEVICE"),
         (["--check", "false", "-d", "CPU"], "expected a check: --check COMMAND, or -d REFERENCE -d DEVICE"),
         (["-d", "CPU"], "expected two devices, as in -d TEMPLATE -d CPU; got 1"),
-        (["--check", "false", "-c", "PERF_COUNT=YES"], "-c has a meaning only with -d"),
-        (["--check", "false", "--shape", "x=2,3"], "-i and --shape have a meaning only with --record or -d"),
+        (["--check", "false", "-c", "PERF_COUNT=YES"], "-c, -i and --shape have a meaning only with -d"),
+        (["--check", "false", "--shape", "x=2,3"], "-c, -i and --shape have a meaning only with -d"),
     ],
 )
 def test_wrong_options_of_a_reduction_are_an_error(

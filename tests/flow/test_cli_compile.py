@@ -122,7 +122,6 @@ def test_pin_shapes_what_is_compiled(model: str, tmp_path: Path, capsys: pytest.
         ([], "the following arguments are required: MODEL, -d/--device, -o/--output"),
         (["m.onnx", "-d", "CPU"], "the following arguments are required: -o/--output"),
         (["--inspect", "x.blob", "--shape", "x=1"], "--inspect reads one file and takes no shape"),
-        (["m.onnx", "-d", "CPU", "-o", "x.blob", "--rtol", "1"], "--rtol has a meaning only with --samples"),
         (["--inspect", "missing.blob"], "cannot read the blob 'missing.blob': No such file or directory"),
         (["missing.onnx", "-d", "CPU", "-o", "x.blob"], "there is no such file"),
     ],

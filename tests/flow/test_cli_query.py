@@ -60,7 +60,7 @@ def test_trace_of_a_device_that_selects_nothing_is_refused(model: str, capsys: p
     assert main(["query", model, "-d", "CPU", "--trace-selection"]) == 2
     assert "CPU selects none. Use a device as HETERO:GPU,CPU" in capsys.readouterr().err
     assert main(["query", model, *SPLIT, "--trace-selection", "--explain", "last"]) == 2
-    assert "give it without --explain" in capsys.readouterr().err
+    assert "argument --explain: not allowed with argument --trace-selection" in capsys.readouterr().err
 
 
 def test_split_in_json_has_the_plan(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,7 @@ def test_compare_with_a_device_that_is_wrong_ends_with_1(
             [],
             "misses the inputs x: float32[n,3]. Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random",
         ),
-        (["--random"], "input x: float32[n,3] has open dimensions; choose their sizes, as in --shape n=1"),
+        (["--random"], "input x: float32[n,3] has open dimensions; choose their sizes, as in --shape x=1,3"),
         (
             ["--random", "--shape", "x=2,4,5"],
             "--shape x=2,4,5: input x: float32[n,3] has 2 axes, and 3 sizes were given",

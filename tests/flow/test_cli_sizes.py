@@ -34,7 +34,7 @@ def test_open_inputs_are_named_with_options_that_work(model: str, capsys: pytest
     message = capsys.readouterr().err
     assert "2 inputs have open dimensions: x: float32[batch,height]; mask: float32[batch,height]" in message
     advice = message.strip().rpartition("as in ")[2].split()
-    assert advice == ["--shape", "batch=1", "--shape", "height=1"]
+    assert advice == ["--shape", "x=1,1", "--shape", "mask=1,1"]
     assert main(["run", model, "-d", "CPU", "--random", *advice]) == 0
 
 
@@ -114,7 +114,7 @@ def test_value_that_does_not_fit_is_an_error(text: str, message: str) -> None:
 
 
 def test_value_that_fills_an_open_input_needs_its_size() -> None:
-    with pytest.raises(UsageError, match=r"input x: float32\[n,2\] has open dimensions; choose their sizes, as in --shape n=1"):
+    with pytest.raises(UsageError, match=r"input x: float32\[n,2\] has open dimensions; choose their sizes, as in --shape x=1,2"):
         collect(["x=0"], X, seed=None)
     assert collect(["x=0"], X, seed=None, n=(3,))["x"].shape == (3, 2)
 
@@ -124,7 +124,7 @@ def test_second_device_is_refused_with_the_way_to_split(command: str, model: str
     assert main([command, model, "-d", "TEMPLATE", "-d", "CPU"]) == 2
     message = capsys.readouterr().err
     assert "-d is given twice: TEMPLATE and CPU" in message
-    assert "HETERO:TEMPLATE,CPU splits the model over both" in message
+    assert "HETERO:TEMPLATE,CPU is a device over both" in message
 
 
 def test_second_value_of_any_single_option_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:

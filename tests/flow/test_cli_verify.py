@@ -38,8 +38,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:TEMPLATE,CPU"])
 def test_samples_are_written_and_verified(model: str, device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", model, "-d", device, "--samples", "in.npz", "--samples", "more.npz", "-o", "m.blob"]) == 0
-    reference = "TEMPLATE" if device == "CPU" else "CPU"
-    assert f"samples: 2, compared with {reference}; 'hetero verify m.blob' runs them" in capsys.readouterr().out
+    assert "samples: 2; 'hetero verify m.blob' runs them" in capsys.readouterr().out
     assert main(["verify", "m.blob", "--json"]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert (fields["device"], fields["samples"], fields["agrees"]) == (device, 2, True)
@@ -70,19 +69,13 @@ def test_wrong_answer_of_a_device_is_found(model: str, monkeypatch: pytest.Monke
     assert main(["verify", "m.blob"]) == 1
     assert "  y: " in capsys.readouterr().out
     assert main(["verify", "m.blob", "--rtol", "0.1"]) == 0
-    capsys.readouterr()
-    # The compiled network is compared with CPU, too.
-    assert main(["compile", model, "-d", "TEMPLATE", "--samples", "in.npz", "-o", "wrong.blob"]) == 1
-    assert "wrote nothing: TEMPLATE and CPU do not agree on the outputs of the samples" in capsys.readouterr().out
-    assert not Path("wrong.blob").exists()
 
 
-def test_wrong_expected_output_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_expected_output_is_found(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("wrong.npz", x=X, y=X)
-    assert main(["compile", model, "-d", "CPU", "--samples", "wrong.npz", "-o", "m.blob", "--json"]) == 1
-    fields = json.loads(capsys.readouterr().out)
-    assert len(fields["samples"]["mismatches"]) == 2  # of CPU, and of TEMPLATE
-    assert not Path("m.blob").exists()
+    assert main(["compile", model, "-d", "CPU", "--samples", "wrong.npz", "-o", "m.blob"]) == 0
+    assert main(["verify", "m.blob"]) == 1
+    assert "DIFFERS" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,14 @@ def test_times_of_a_run_are_drawn(model: str, tmp_path: Path, capsys: pytest.Cap
 
 
 def row(**changes: object) -> dict[str, object]:
-    return {"subgraph": 0, "device": "TEMPLATE", "seconds": 0.1, "steps": 2, **changes}
+    return {
+        "subgraph": 0,
+        "stage_device": "TEMPLATE",
+        "seconds": 0.1,
+        "steps": 2,
+        "transfer_seconds": 0,
+        "transfer_bytes": 0,
+    } | changes
 
 
 @pytest.mark.parametrize(
@@ -92,7 +99,7 @@ def row(**changes: object) -> dict[str, object]:
         ({"network": "diamond", "outputs": []}, "expected what 'hetero run --json -c PERF_COUNT=YES' prints"),
         ({"network": "other", "subgraphs": []}, "times of network 'other'; this is network 'diamond'"),
         (
-            {"network": "diamond", "subgraphs": [row(device="CPU")]},
+            {"network": "diamond", "subgraphs": [row(stage_device="CPU")]},
             "subgraph 0 on CPU; this split has {0: 'TEMPLATE'",
         ),
         ({"network": "diamond", "subgraphs": [row(subgraph=9)]}, "subgraph 9 on TEMPLATE; this split has {0:"),
