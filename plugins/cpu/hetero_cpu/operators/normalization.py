@@ -157,30 +157,15 @@ def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: f
     bias, factor = (code.spread(code.float_of(walk.own_number(position))) for position in (0, 1))
     with walk.visit((0, 1)) as (addresses, length):
         y, x = addresses[0], addresses[1]
-
-        def emit_vector(first: Number, *, is_inside: bool) -> None:
+        with code.loop(0, length, width) as first:
             # Two sums, as a single sum would wait for itself.
-            sums = [code.constant(0.0), code.constant(0.0)]
+            sums, place = [code.constant(0.0), code.constant(0.0)], first * FLOAT_BYTES
             for distance in range(-before, after + 1):
-                channel = first + distance
-                mask = None if is_inside else code.mask_between(0 - channel, length - channel)  # called inside the loop
-                elements = code.load(x + first * FLOAT_BYTES, distance * FLOAT_BYTES, mask=mask)  # called inside the loop
+                mask = code.mask_between(0 - first - distance, length - first - distance)
+                elements = code.load(x + place, distance * FLOAT_BYTES, mask=mask)
                 sums[distance % 2] = code.multiply_add(elements, elements, sums[distance % 2])
-            inner = code.multiply_add(sums[0] + sums[1], factor, bias)
-            mask = None if is_inside else code.mask_first(length - first)  # called inside the loop
-            middle = code.load(x + first * FLOAT_BYTES, mask=mask)  # called inside the loop
-            code.store(y + first * FLOAT_BYTES, middle * _emit_power(code, inner, beta), mask=mask)  # called inside the loop
-
-        # The first vector that has all its neighbours, and the last channel that begins such a vector.
-        begin = code.number(-(-before // width) * width).at_most(length)
-        end = (length - (after + width - 1)).at_least(begin)
-        with code.loop(0, begin, width) as first:
-            emit_vector(first, is_inside=False)
-        with code.loop(begin, end, width) as first:
-            emit_vector(first, is_inside=True)
-        rest = begin + (end - begin + (width - 1)) // width * width
-        with code.loop(rest, length, width) as first:
-            emit_vector(first, is_inside=False)
+            inner, mask = code.multiply_add(sums[0] + sums[1], factor, bias), code.mask_first(length - first)
+            code.store(y + place, code.load(x + place, mask=mask) * _emit_power(code, inner, beta), mask=mask)
     return code.finish()
 
 
@@ -425,6 +410,45 @@ def plan_native_reduction(site: Site) -> Recipe | None:
         return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (*reads, *writes))]
 
     return Recipe((value,), bind, kernels=(kernel,))
+
+
+_NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
+
+
+def plan_normalizer(site: Site) -> Recipe | None:
+    """Returns the recipe of the quotients of rows by their norm. Sources: ONNX-ML Normalizer-1, LpNormalization-22."""
+    value, attributes = site.node.inputs[0], site.node.attributes
+    rank, norm = len(site.shape(value)), attributes.get("norm", "MAX")
+    if site.node.op_type == "LpNormalization":
+        norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, rank - 1) else ""
+    if norm not in _NORMS or rank == 0 or not site.is_float32(value) or site.group.epilogue:
+        return None
+    return _plan_rows(site, _make_normalizer(norm), (), axis=rank - 1, overwrites=True)
+
+
+@cache
+def _make_normalizer(norm: str) -> Kernel:
+    own = _REDUCTIONS[_NORMS[norm]]
+
+    def emit(name: str, width: int) -> Code:
+        code = Code(name, 3, width)
+        with RowWalk(code, 2).visit((0, 1)) as (addresses, length):
+            y, x = addresses[0], addresses[1]
+
+            def read(at: Number, mask: Mask | None) -> Floats:
+                return own.begin(code, code.load(x + at, mask=mask))  # called inside the loop
+
+            size = own.finish(code, _reduce_row(code, length, read, own.combine, own.neutral))
+            # A row of norm zero stays.
+            divisor = code.spread(size.equals(0.0).choose(code.constant(1.0, 1), size))
+
+            def write(at: Number, _: int, mask: Mask | None) -> None:
+                code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask)  # called inside the loop
+
+            _visit_vectors(code, length, write)
+        return code.finish()
+
+    return Kernel(f"normalize_rows_{norm.lower()}", emit)
 
 
 @cache

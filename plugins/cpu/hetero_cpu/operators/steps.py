@@ -51,6 +51,7 @@ NATIVE_STEPS = (
     ("normalization", "plan_native_layer_norm", "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
     ("normalization", "plan_native_instance_norm", "InstanceNormalization"),
     ("normalization", "plan_native_neighbour_norm", "LRN"),
+    ("normalization", "plan_normalizer", "LpNormalization Normalizer"),
     ("pooling", "plan_max_pool", "MaxPool"),
     ("pooling", "plan_average_pool", "AveragePool"),
     ("pooling", "plan_global_mean", "GlobalAveragePool ReduceMean"),
@@ -66,7 +67,6 @@ NATIVE_STEPS = (
     ("transposed", "plan_transposed_convolution", "ConvTranspose"),
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
-    ("scores", "plan_normalizer", "LpNormalization Normalizer"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
 those of another domain are written `domain:operator`, and a product with an expression behind it `chained:operator`.
