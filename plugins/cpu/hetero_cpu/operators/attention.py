@@ -26,6 +26,8 @@ PARAMETERS = (
     "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
     "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "last_rows",
 )  # fmt: skip
+"""Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
+queries of one head; `scores`, `masks` and `edges` begin there in the working memory of a worker."""
 CACHE_PARAMETERS = (
     *(
         f"{source}_{key}{end}"
@@ -40,14 +42,10 @@ CACHE_PARAMETERS = (
 
 `past_k_bytes` and `past_v_bytes` are those of a head. If the past keys lie in their places already, they have no rows to be copied.
 """
-"""Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
-queries of one head; `scores`, `masks` and `edges` begin there in the working memory of a worker."""
 
 _LOWEST = float(np.finfo(np.float32).min)
 # Keys of a tile beside one or two vectors of queries, by the elements of a vector.
 _KEYS = {(16, 1): (14,), (16, 2): (14, 11), (8, 1): (8,), (8, 2): (6,)}
-# Rows of the exponentials that are computed side by side.
-_UNROLLED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,26 +186,16 @@ class _Emitter:
         code, keys = self._code, self._p["keys"]
         vector_bytes = code.width * FLOAT_BYTES
         edges = [code.load(self._edges, j * vector_bytes) for j in range(vectors)]
-        totals = [[code.variable(code.constant(0.0)) for _ in range(vectors)] for _ in range(_UNROLLED)]
-
-        def raise_row(key: Number, position: int) -> None:
+        totals = [code.variable(code.constant(0.0)) for _ in range(vectors)]
+        with code.loop(0, keys) as key:
             place = self._scores + key * (vectors * vector_bytes)
-            for j, edge in enumerate(edges):
-                offset = (position * vectors + j) * vector_bytes
-                exponentials = emit_exponential_of_negative(code, code.load(place, offset) - edge)
-                code.store(place, exponentials, offset)
-                totals[position][j].set(totals[position][j].get() + exponentials)
-
-        even = keys - keys % _UNROLLED
-        with code.loop(0, even, _UNROLLED) as key:
-            for position in range(_UNROLLED):
-                raise_row(key, position)
-        with code.loop(even, keys) as key:
-            raise_row(key, 0)
-        for j in range(vectors):
-            total = sum((parts[j].get() for parts in totals[1:]), totals[0][j].get())
+            for j, (edge, total) in enumerate(zip(edges, totals, strict=True)):
+                exponentials = emit_exponential_of_negative(code, code.load(place, j * vector_bytes) - edge)
+                code.store(place, exponentials, j * vector_bytes)
+                total.set(total.get() + exponentials)
+        for j, total in enumerate(totals):
             # The largest score alone adds 1, if there is any.
-            code.store(self._edges, 1.0 / total.at_least(1.0), j * vector_bytes)
+            code.store(self._edges, 1.0 / total.get().at_least(1.0), j * vector_bytes)
 
     def _emit_values(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
         """Writes the sums of values."""

@@ -421,25 +421,6 @@ class ExpressionReader:
         return len(self.operands) - 1
 
 
-@dataclass(slots=True, eq=False)
-class _Chain:
-    """A candidate for a part of a group: nodes in order, the values that they read and the values that others read.
-
-    A chain that grows takes over the list of nodes of the chain before it, so that joining costs the same for each node.
-    """
-
-    group: Group
-    """The group of the chain's first nodes; the whole chain if nothing was joined to it."""
-    nodes: list[Node]
-    reads: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    def close(self) -> Group:
-        """Returns the chain as a group: its epilogue holds the nodes after the first."""
-        first, *others = self.nodes
-        return Group(first, tuple([Extra(node) for node in others])) if len(self.nodes) > len(self.group.members) else self.group
-
-
 def join_chains(
     groups: Sequence[Group], graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, Array]
 ) -> tuple[Group, ...]:
@@ -447,17 +428,15 @@ def join_chains(
 
     A joined group takes the place of its last node.
     """
-    chains: list[_Chain | None] = []
+    chains: list[Group | None] = []
     position_of_value: dict[str, int] = {}
     for group in groups:
-        chain = _Chain(group, list(group.members), group.reads, group.outputs)
+        chain = group
         if _is_link(group, types, constants):
-            chain = _join(chain, chains, position_of_value, graph, types)
-        for value in chain.outputs:
-            if value:
-                position_of_value[value] = len(chains)
+            chain = _join(group, chains, position_of_value, graph, types)
+        position_of_value.update(dict.fromkeys(filter(None, chain.outputs), len(chains)))
         chains.append(chain)
-    return tuple([chain.close() for chain in chains if chain is not None])
+    return tuple([chain for chain in chains if chain is not None])
 
 
 def join_products(groups: Sequence[Group], graph: Graph, takes_expression: Callable[[Node], bool]) -> tuple[Group, ...]:
@@ -486,72 +465,42 @@ def join_products(groups: Sequence[Group], graph: Graph, takes_expression: Calla
     return tuple([group for group in joined if group is not None])
 
 
-def _find_maker(value: str, chains: Sequence[_Chain | None], position_of_value: Mapping[str, int]) -> _Chain | None:
-    """Returns the chain that makes a value; None if it is no expression or was joined to a later chain."""
-    position = position_of_value.get(value)
-    maker = None if position is None else chains[position]
-    # A chain that begins with an operator of expressions is an expression.
-    return maker if maker is not None and maker.nodes[0].op_type in ELEMENTWISE else None
-
-
 def _join(
-    chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
-) -> _Chain:
+    chain: Group, chains: list[Group | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
+) -> Group:
     """Returns the chain with those before it that only it reads; they leave `chains`."""
-    result_type = types[chain.outputs[0]]
-    positions: list[int] = []
-    operands: list[str] = []
-    members = [chain]
-    count = len(chain.nodes)
-    pending = list(chain.reads)
+    result_type, pending = types[chain.outputs[0]], list(chain.reads)
     while pending:
         value = pending.pop(0)
-        position, maker = position_of_value.get(value), _find_maker(value, chains, position_of_value)
-        if position is None or maker is None or position in positions:
+        position = position_of_value.get(value)
+        maker = None if position is None else chains[position]
+        # A chain that begins with an operator of expressions is an expression.
+        if position is None or maker is None or maker.node.op_type not in ELEMENTWISE:
             continue
-        if count + len(maker.nodes) > _MOST_NODES or types.get(value) != result_type or value in graph.names_of_outputs:
+        if types.get(value) != result_type or value in graph.names_of_outputs or not _is_read_inside(value, chain, graph):
             continue
-        if not _is_read_inside(value, members, graph):
+        joined = Group(maker.node, (*maker.epilogue, *[Extra(node) for node in chain.members]))
+        if len(joined.members) > _MOST_NODES or not _may_hold(joined.reads, types):
             continue
-        read = _list_operands([maker, *members])
-        # The sizes of a result may be known without those of an operand, as of a maximum of x[?] and c[5].
-        if not types.keys() >= set(read):
-            continue
-        # A single number is loaded once.
-        if sum([any(is_open(size) or size != 1 for size in types[operand].shape or ()) for operand in read]) > _MOST_OPERANDS:
-            continue
-        operands, members = read, [maker, *members]
-        count += len(maker.nodes)
-        positions.append(position)
+        chains[position], chain = None, joined
         # A value that was refused before may now be read only inside.
-        pending = list(dict.fromkeys([value for member in members for value in member.reads]))
-    if not positions:
-        return chain
-    makers = [maker for position in sorted(positions) if (maker := chains[position]) is not None]
-    for position in positions:
-        chains[position] = None
-    joined = makers[0]
-    # Several makers may be in another order than they were met.
-    operands = operands if len(makers) == 1 else _list_operands([*makers, chain])
-    for member in (*makers[1:], chain):
-        joined.nodes.extend(member.nodes)
-    joined.reads, joined.outputs = tuple(operands), chain.outputs[:1]
-    return joined
+        pending = list(chain.reads)
+    return chain
 
 
-def _is_read_inside(value: str, members: Sequence[_Chain], graph: Graph) -> bool:
-    """Says whether only nodes of these chains read a value."""
+def _is_read_inside(value: str, chain: Group, graph: Graph) -> bool:
+    """Says whether only nodes of a chain read a value."""
     readers = graph.index_of_consumers.get(value, ())
-    if len(readers) == 1:
-        return True
-    inside = {id(node) for member in members for node in member.nodes}
-    return all(id(graph.nodes[index]) in inside for index in readers)
+    return len(readers) == 1 or all(any(graph.nodes[index] is node for node in chain.members) for index in readers)
 
 
-def _list_operands(chains: Sequence[_Chain]) -> list[str]:
-    """Returns the values that come into chains, each once, in order; intermediate values are left out."""
-    outputs = {value for chain in chains for value in chain.outputs}
-    return [value for value in dict.fromkeys([value for chain in chains for value in chain.reads]) if value not in outputs]
+def _may_hold(operands: Sequence[str], types: Mapping[str, TensorType]) -> bool:
+    """Says whether an expression may have these operands; a single number is loaded once."""
+    # The sizes of a result may be known without those of an operand, as of a maximum of x[?] and c[5].
+    shapes = [types[value].shape or () if value in types else None for value in operands]
+    if None in shapes:
+        return False
+    return sum([any(is_open(size) or size != 1 for size in shape or ()) for shape in shapes]) <= _MOST_OPERANDS
 
 
 def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> bool:

@@ -304,28 +304,19 @@ def plan_pad(site: Site) -> Recipe | None:
     counts[:, range(x.ndim) if axes is None else axes] = pads.reshape(2, -1)
     # A negative count takes elements away.
     cut = tuple(slice(-min(begin, 0), size + min(end, 0)) for size, begin, end in zip(x.shape, *counts.tolist(), strict=True))
-    place = [(max(begin, 0), size - max(end, 0)) for size, begin, end in zip(shape, *counts.tolist(), strict=True)]
-    inner = tuple(slice(begin, end) for begin, end in place)
-    borders = [
-        (*inner[:axis], slice(*own), *(slice(0, size) for size in shape[axis + 1 :]))
-        for axis, (begin, end) in enumerate(place)
-        for own in ((0, begin), (end, shape[axis]))
-        if own[0] != own[1]
-    ]
+    inner = tuple(slice(max(begin, 0), size - max(end, 0)) for size, begin, end in zip(shape, *counts.tolist(), strict=True))
     y = lay_empty(shape, x.dtype)
     source = np.zeros(1, x.dtype) if filler is None else np.asarray(filler, x.dtype).reshape(1)
     if y[inner].shape != x[cut].shape or x.dtype.itemsize != FLOAT_BYTES:
         return None
-    copies = [(place, plan_copy(y[place], source, workers=site.workers)) for place in borders]
-    copies.append((inner, plan_copy(y[inner], x[cut], workers=site.workers)))
-    plans = [(place, copy) for place, copy in copies if copy is not None]
-    if len(plans) < len(copies):
+    fill, copy = plan_copy(y, source, workers=site.workers), plan_copy(y[inner], x[cut], workers=site.workers)
+    if fill is None or copy is None:
         return None
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        return [copy.bind(writes[0][place], reads[0][cut] if place is inner else source) for place, copy in plans]
+        return [fill.bind(writes[0], source), copy.bind(writes[0][inner], reads[0][cut])]
 
-    return Recipe((value,), bind, kernels=tuple(dict.fromkeys(copy.kernel for _, copy in plans)))
+    return Recipe((value,), bind, kernels=tuple(dict.fromkeys((fill.kernel, copy.kernel))))
 
 
 def plan_gather(site: Site) -> Choice | None:

@@ -23,6 +23,7 @@ from hetero_cpu.symbols.sizes import is_open
 
 _UNROLLED = 4
 _LARGEST = 3.4028234663852886e38
+_Combine = Callable[[Floats, Floats], Floats]
 
 
 def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
@@ -42,7 +43,7 @@ def _reduce_row(
     code: Code,
     length: Number,
     read: Callable[[Number, Mask | None], Floats],
-    combine: Callable[[Floats, Floats], Floats],
+    combine: _Combine,
     first: float,
 ) -> Floats:
     """Returns a row reduced to a number; `first` is the neutral element."""
@@ -157,30 +158,15 @@ def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: f
     bias, factor = (code.spread(code.float_of(walk.own_number(position))) for position in (0, 1))
     with walk.visit((0, 1)) as (addresses, length):
         y, x = addresses[0], addresses[1]
-
-        def emit_vector(first: Number, *, is_inside: bool) -> None:
+        with code.loop(0, length, width) as first:
             # Two sums, as a single sum would wait for itself.
-            sums = [code.constant(0.0), code.constant(0.0)]
+            sums, place = [code.constant(0.0), code.constant(0.0)], first * FLOAT_BYTES
             for distance in range(-before, after + 1):
-                channel = first + distance
-                mask = None if is_inside else code.mask_between(0 - channel, length - channel)  # called inside the loop
-                elements = code.load(x + first * FLOAT_BYTES, distance * FLOAT_BYTES, mask=mask)  # called inside the loop
+                mask = code.mask_between(0 - first - distance, length - first - distance)
+                elements = code.load(x + place, distance * FLOAT_BYTES, mask=mask)
                 sums[distance % 2] = code.multiply_add(elements, elements, sums[distance % 2])
-            inner = code.multiply_add(sums[0] + sums[1], factor, bias)
-            mask = None if is_inside else code.mask_first(length - first)  # called inside the loop
-            middle = code.load(x + first * FLOAT_BYTES, mask=mask)  # called inside the loop
-            code.store(y + first * FLOAT_BYTES, middle * _emit_power(code, inner, beta), mask=mask)  # called inside the loop
-
-        # The first vector that has all its neighbours, and the last channel that begins such a vector.
-        begin = code.number(-(-before // width) * width).at_most(length)
-        end = (length - (after + width - 1)).at_least(begin)
-        with code.loop(0, begin, width) as first:
-            emit_vector(first, is_inside=False)
-        with code.loop(begin, end, width) as first:
-            emit_vector(first, is_inside=True)
-        rest = begin + (end - begin + (width - 1)) // width * width
-        with code.loop(rest, length, width) as first:
-            emit_vector(first, is_inside=False)
+            inner, mask = code.multiply_add(sums[0] + sums[1], factor, bias), code.mask_first(length - first)
+            code.store(y + place, code.load(x + place, mask=mask) * _emit_power(code, inner, beta), mask=mask)
     return code.finish()
 
 
@@ -336,21 +322,8 @@ def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
     return code.finish()
 
 
-def _keep_element(code: Code, x: Floats) -> Floats:
-    return x
-
-
 def _add(a: Floats, b: Floats) -> Floats:
     return a + b
-
-
-def _find_larger(a: Floats, b: Floats) -> Floats:
-    return b.at_least(a)
-
-
-def _limit_edge(edge: Floats) -> Floats:
-    """Returns a finite number that takes the place of the largest element: an infinity less itself would be NaN."""
-    return edge.at_least(-_LARGEST).at_most(_LARGEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +333,10 @@ class _Reduction:
     With `has_edge` the largest element is subtracted before, and added to the result.
     """
 
-    combine: Callable[[Floats, Floats], Floats] = _add
+    combine: _Combine = _add
     neutral: float = 0.0
-    begin: Callable[[Code, Floats], Floats] = _keep_element
-    finish: Callable[[Code, Floats], Floats] = _keep_element
+    begin: Callable[[Code, Floats], Floats] = lambda code, x: x
+    finish: Callable[[Code, Floats], Floats] = lambda code, total: total
     has_edge: bool = False
 
 
@@ -386,103 +359,114 @@ def plan_native_reduction(site: Site) -> Recipe | None:
     """Returns the recipe of extremes, sums, means and norms over neighbouring axes. Sources: ONNX ReduceL2-18, ReduceLogSumExp-18,
     ReduceMax-20."""
     node, value = site.node, site.node.inputs[0]
-    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
-    if site.group.epilogue or not site.is_float32(value) or (site.has_input(1) and axes is None):
+    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes", ())
+    if site.group.epilogue or not site.is_float32(value) or axes is None:
         return None
     order = order_axes(site.prototypes[value].ndim, is_channels_last=site.is_channels_last(value))
     x = site.prototypes[value].transpose(order)
-    if (
-        not x.flags.c_contiguous
-        or x.size == 0
-        or (np.size(() if axes is None else axes) == 0 and node.attributes.get("noop_with_empty_axes", 0))
-    ):
+    if not x.flags.c_contiguous or x.size == 0 or (np.size(axes) == 0 and node.attributes.get("noop_with_empty_axes", 0)):
         return None
-    reduced = sorted(order.index(int(axis) % x.ndim) for axis in np.reshape(() if axes is None else axes, -1)) or list(
-        range(x.ndim)
-    )
+    reduced = sorted(order.index(int(axis) % x.ndim) for axis in np.reshape(axes, -1)) or list(range(x.ndim))
     kept = [order[axis] for axis in range(x.ndim) if axis not in reduced]
     first, end = (reduced[0], reduced[-1] + 1) if reduced else (0, 0)
     if reduced != list(range(first, end)) or kept != sorted(kept):
         return None
     rows, length, inner = prod(x.shape[:first]), prod(x.shape[first:end]), prod(x.shape[end:])
-    if end < x.ndim:
-        blocks = -(-inner // _COLUMNS)
-        kernel, units_of_chunk = (
-            _make_column_reduction(node.op_type),
-            choose_rows_of_chunk(rows * blocks, length * _COLUMNS, site.workers),
-        )
-
-        def bind_columns(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-            sizes = (length, inner, blocks, rows * blocks, units_of_chunk)
-            numbers = (address_of(reads[0]), address_of(writes[0]), *sizes)
-            return [NativeCall(kernel, numbers, -(-rows * blocks // units_of_chunk), (*reads, *writes))]
-
-        return Recipe((value,), bind_columns, kernels=(kernel,))
-    kernel, rows_of_chunk = _make_reduction(node.op_type), choose_rows_of_chunk(rows, length, site.workers)
+    is_columns = end < x.ndim
+    kernel, blocks = _make_reduction(node.op_type, is_columns=is_columns), -(-inner // _COLUMNS)
+    units = rows * blocks
+    units_of_chunk = choose_rows_of_chunk(units, length * _COLUMNS if is_columns else length, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), address_of(writes[0]), rows, length, rows_of_chunk)
-        return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (*reads, *writes))]
+        numbers = (address_of(reads[0]), address_of(writes[0]), length, inner, blocks, units, units_of_chunk)
+        return [NativeCall(kernel, numbers, -(-units // units_of_chunk), (*reads, *writes))]
 
     return Recipe((value,), bind, kernels=(kernel,))
 
 
+_NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
+
+
+def plan_normalizer(site: Site) -> Recipe | None:
+    """Returns the recipe of the quotients of rows by their norm. Sources: ONNX-ML Normalizer-1, LpNormalization-22."""
+    value, attributes = site.node.inputs[0], site.node.attributes
+    rank, norm = len(site.shape(value)), attributes.get("norm", "MAX")
+    if site.node.op_type == "LpNormalization":
+        norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, rank - 1) else ""
+    if norm not in _NORMS or rank == 0 or not site.is_float32(value) or site.group.epilogue:
+        return None
+    return _plan_rows(site, _make_normalizer(norm), (), axis=rank - 1, overwrites=True)
+
+
 @cache
-def _make_reduction(operator: str) -> Kernel:
-    own = _REDUCTIONS[operator]
+def _make_normalizer(norm: str) -> Kernel:
+    own = _REDUCTIONS[_NORMS[norm]]
 
     def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "rows", "length", "rows_of_chunk"))
-        with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
-            x = p["x"] + row * p["length"] * FLOAT_BYTES
-            edge = code.constant(0.0, 1)
-            if own.has_edge:
-                edge = _limit_edge(
-                    _reduce_row(code, p["length"], lambda at, mask: code.load(x + at, mask=mask), _find_larger, -inf)
-                )
-            edges = code.spread(edge)
+        code = Code(name, 3, width)
+        with RowWalk(code, 2).visit((0, 1)) as (addresses, length):
+            y, x = addresses[0], addresses[1]
 
             def read(at: Number, mask: Mask | None) -> Floats:
-                elements = code.load(x + at, mask=mask)  # called inside the loop
-                return own.begin(code, elements - edges if own.has_edge else elements)
+                return own.begin(code, code.load(x + at, mask=mask))  # called inside the loop
 
-            total = own.finish(code, _reduce_row(code, p["length"], read, own.combine, own.neutral))
-            total = total + edge if own.has_edge else total
-            result = total / code.float_from(p["length"]) if operator == "ReduceMean" else total
-            code.store(p["y"] + row * FLOAT_BYTES, result)
+            size = own.finish(code, _reduce_row(code, length, read, own.combine, own.neutral))
+            # A row of norm zero stays.
+            divisor = code.spread(size.equals(0.0).choose(code.constant(1.0, 1), size))
+
+            def write(at: Number, _: int, mask: Mask | None) -> None:
+                code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask)  # called inside the loop
+
+            _visit_vectors(code, length, write)
         return code.finish()
 
-    return Kernel(operator.lower(), emit)
+    return Kernel(f"normalize_rows_{norm.lower()}", emit)
 
 
 @cache
-def _make_column_reduction(operator: str) -> Kernel:
-    """Returns the kernel for rows of `inner` elements that are combined with each other: a unit is a block of them."""
+def _make_reduction(operator: str, *, is_columns: bool) -> Kernel:
+    """Returns the kernel for rows, or for rows of `inner` elements that are combined with each other; a unit is a block of columns."""
     own = _REDUCTIONS[operator]
 
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "inner", "blocks", "units", "units_of_chunk"))
-        row_bytes = p["inner"] * FLOAT_BYTES
+        length, row_bytes = p["length"], p["inner"] * FLOAT_BYTES
+
+        def emit_result(reduce: Callable[[Callable[[Floats], Floats], _Combine, float], Floats]) -> Floats:
+            if own.has_edge:
+                # A finite number takes the place of the largest element: an infinity less itself would be NaN.
+                edge = reduce(lambda x: x, lambda a, b: b.at_least(a), -inf).at_least(-_LARGEST).at_most(_LARGEST)
+                edges = edge if is_columns else code.spread(edge)
+                return own.finish(code, reduce(lambda x: own.begin(code, x - edges), own.combine, own.neutral)) + edge
+            total = own.finish(code, reduce(lambda x: own.begin(code, x), own.combine, own.neutral))
+            count = code.float_from(length)
+            return total if operator != "ReduceMean" else total / (code.spread(count) if is_columns else count)
+
         with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
             row, first = unit // p["blocks"], unit % p["blocks"] * _COLUMNS
-            with code.loop(first, (first + _COLUMNS).at_most(p["inner"]), width) as column:
-                x, mask = p["x"] + row * p["length"] * row_bytes + column * FLOAT_BYTES, code.mask_first(p["inner"] - column)
-                largest, total = code.variable(code.constant(-inf)), code.variable(code.constant(own.neutral))
-                if own.has_edge:
-                    with code.loop(0, p["length"]) as position:
-                        largest.set(_find_larger(largest.get(), code.load(x + position * row_bytes, mask=mask)))
-                edge = _limit_edge(largest.get()) if own.has_edge else None
-                with code.loop(0, p["length"]) as position:
-                    elements = code.load(x + position * row_bytes, mask=mask)
-                    total.set(own.combine(total.get(), own.begin(code, elements if edge is None else elements - edge)))
-                result = own.finish(code, total.get())
-                result = result if edge is None else result + edge
-                if operator == "ReduceMean":
-                    result = result / code.spread(code.float_from(p["length"]))
-                code.store(p["y"] + row * row_bytes + column * FLOAT_BYTES, result, mask=mask)
+            x, y = p["x"] + row * length * row_bytes, p["y"] + row * row_bytes
+            if is_columns:
+                with code.loop(first, (first + _COLUMNS).at_most(p["inner"]), width) as column:
+                    mask = code.mask_first(p["inner"] - column)
+
+                    def reduce_columns(begin: Callable[[Floats], Floats], combine: _Combine, neutral: float) -> Floats:
+                        total = code.variable(code.constant(neutral))
+                        with code.loop(0, length) as position:
+                            place = x + position * row_bytes + column * FLOAT_BYTES  # called inside the loop
+                            total.set(combine(total.get(), begin(code.load(place, mask=mask))))  # called inside the loop
+                        result: Floats = total.get()
+                        return result
+
+                    code.store(y + column * FLOAT_BYTES, emit_result(reduce_columns), mask=mask)
+            else:
+
+                def reduce_row(begin: Callable[[Floats], Floats], combine: _Combine, neutral: float) -> Floats:
+                    return _reduce_row(code, length, lambda at, mask: begin(code.load(x + at, mask=mask)), combine, neutral)
+
+                code.store(y, emit_result(reduce_row))
         return code.finish()
 
-    return Kernel(f"{operator.lower()}_columns", emit)
+    return Kernel(operator.lower() + "_columns" * is_columns, emit)
 
 
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -266,65 +265,6 @@ def _make_double_product(at_once: int) -> Kernel:
         return code.finish()
 
     return Kernel(f"double_product_{at_once}", emit)
-
-
-_NORM_PARAMETERS = ("x", "features", "y", "rows")
-
-
-def plan_normalizer(site: Site) -> Recipe | None:
-    """Returns the recipe of the quotients of rows of float32 by their norm. Sources: ONNX-ML Normalizer-1, LpNormalization-22."""
-    value, attributes = site.node.inputs[0], site.node.attributes
-    x = site.prototypes[value]
-    norm = attributes.get("norm", "MAX")
-    if site.node.op_type == "LpNormalization":
-        norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, x.ndim - 1) else ""
-    if norm not in ("MAX", "L1", "L2") or not reads_rows(site) or is_open(x.shape[1]):
-        return None
-    rows, features = x.shape
-    kernel = _make_normalizer(norm)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), features, address_of(writes[0]), rows)
-        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, *writes))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
-
-
-@cache
-def _make_normalizer(norm: str) -> Kernel:
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, _NORM_PARAMETERS)
-        least, one = code.constant(-inf, width), code.constant(1.0, 1)
-
-        def combine(left: Floats, right: Floats) -> Floats:
-            return (left > right).choose(left, left.is_nan().choose(left, right)) if norm == "MAX" else left + right
-
-        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
-            line, y = (p[key] + row * (p["features"] * FLOAT_BYTES) for key in ("x", "y"))
-            total = code.variable(least if norm == "MAX" else code.convert_element(code.constant(0.0, width), "float64"))
-
-            def add(element: Number, mask: Mask | None) -> None:
-                x: Any = code.load(line + element * FLOAT_BYTES, mask=mask)
-                if norm == "MAX":
-                    x = x if mask is None else mask.choose(x, least)
-                else:
-                    x = code.convert_element(x, "float64")
-                    x = x * x if norm == "L2" else (x < 0.0).choose(-x, x)
-                total.set(combine(x, total.get()))
-
-            def divide(element: Number, mask: Mask | None) -> None:
-                place = element * FLOAT_BYTES
-                code.store(y + place, code.load(line + place, mask=mask) / divisor, mask=mask)
-
-            code.visit_vectors(p["features"], add)
-            size = total.get().fold(combine)
-            size = code.call_intrinsic("sqrt", code.narrow(size)) if norm == "L2" else size if norm == "MAX" else code.narrow(size)
-            # A row of norm zero stays.
-            divisor = code.spread(size.equals(0.0).choose(one, size))
-            code.visit_vectors(p["features"], divide)
-        return code.finish()
-
-    return Kernel(f"normalize_rows_{norm.lower()}", emit)
 
 
 _MOST_CLASSES = 32

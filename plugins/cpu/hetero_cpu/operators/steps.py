@@ -55,6 +55,7 @@ NATIVE_STEPS = (
     ("normalization", "plan_native_layer_norm", "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
     ("normalization", "plan_native_instance_norm", "InstanceNormalization"),
     ("normalization", "plan_native_neighbour_norm", "LRN"),
+    ("normalization", "plan_normalizer", "LpNormalization Normalizer"),
     ("pooling", "plan_max_pool", "MaxPool"),
     ("pooling", "plan_average_pool", "AveragePool"),
     ("pooling", "plan_global_mean", "GlobalAveragePool ReduceMean"),
@@ -72,7 +73,6 @@ NATIVE_STEPS = (
     ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
     ("scores", "plan_double_product", "MatMul"),
-    ("scores", "plan_normalizer", "LpNormalization Normalizer"),
     ("scores", "plan_coupling", "CouplePairs"),
     ("distances", "plan_distances", "com.microsoft:CDist"),
 )

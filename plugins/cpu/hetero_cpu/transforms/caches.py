@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import fixed_sizes
+from hetero_core.network.types import TensorType, fixed_sizes
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement
@@ -93,7 +93,9 @@ def _share(network: Network, node: Node, writer: NodeWriter) -> Replacement | No
     queries = writer.add("Reshape", node.inputs[0], writer.add_integers(0, groups, heads // groups, size))
     mixed = writer.add("Attention", queries, *sources, *node.inputs[3:], scale=node.attributes["scale"])
     writer.add("Reshape", mixed, writer.add_integers(0, heads, 1, value_size))
-    return writer.finish_with(node.outputs[0])
+    shapes = {queries: (q[0], groups, heads // groups, size), mixed: (q[0], groups, heads // groups, value_size)}
+    types = {value: TensorType("float32", shape) for value, shape in shapes.items()}
+    return replace(writer.finish_with(node.outputs[0]), types=types)
 
 
 def _find_unrepeated(network: Network, value: str) -> str:
