@@ -61,7 +61,7 @@ def _select_part(part: Digraph, work: Work, log: SelectionLog) -> list[list[int]
                 return [members for turn in take_turns(part, work, log, contracts=True) for members in turn]
     except TooMuchWorkError:
         log.restart_part(part, *LEVELS)
-        return fuse_levels(part, [0] * len(part))
+        return fuse_levels(part)
     return subgraphs
 
 

@@ -1,14 +1,13 @@
 """Policy LEVELS: nodes of a device are fused by how often the way to them has left the device. Linear in nodes, edges and devices.
 
-Source: Kennedy & McKinley 1994, typed fusion; the labelling is also run from the outputs, and the better of both is kept.
+Source: Kennedy & McKinley 1994, typed fusion, from the outputs.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hetero_hetero.digraph import Adjacency, Digraph, label_components
+from hetero_hetero.digraph import Adjacency, Digraph
 from hetero_hetero.trace import SelectionLog
 
 LEVELS = "LEVELS", "Nodes were grouped by levels (policy LEVELS), in two sweeps over the graph without steps to show."
@@ -18,10 +17,10 @@ LEVELS = "LEVELS", "Nodes were grouped by levels (policy LEVELS), in two sweeps 
 def select_by_levels(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the subgraphs of the policy LEVELS as positions."""
     log.begin_part(graph, *LEVELS)
-    return fuse_levels(graph, label_components((graph.producers, graph.consumers), len(graph)))
+    return fuse_levels(graph)
 
 
-def fuse_levels(graph: Digraph, component_of_position: Sequence[int]) -> list[list[int]]:
+def fuse_levels(graph: Digraph) -> list[list[int]]:
     """Returns the subgraphs as positions, by their first positions.
 
     Each device sees the subgraphs of those before it as single nodes, here called units; a unit bears the number of one of its nodes.
@@ -33,7 +32,7 @@ def fuse_levels(graph: Digraph, component_of_position: Sequence[int]) -> list[li
     devices = sorted(set(graph.device_of_position))
     for device in devices:
         is_free = [own == device for own in graph.device_of_position]
-        group_of_unit = _choose_labelling(order, producers, consumers, is_free, component_of_position)
+        group_of_unit = _group(order, label_levels(reversed(order), consumers, is_free), producers)
         unit_of_position = [group_of_unit[unit] for unit in unit_of_position]
         if device != devices[-1]:
             order, producers, consumers = _fuse(order, producers, group_of_unit)
@@ -71,24 +70,6 @@ def label_levels(order: Iterable[int], sources: Adjacency, is_free: Sequence[boo
     return level
 
 
-def _choose_labelling(
-    order: Sequence[int],
-    producers: Adjacency,
-    consumers: Adjacency,
-    is_free: Sequence[bool],
-    component_of_position: Sequence[int],
-) -> list[int]:
-    """Returns the group of every unit, by the labelling that is better in its component: fewer groups, a larger one, backward."""
-    backward = _group(order, label_levels(reversed(order), consumers, is_free), producers)
-    forward = _group(order, label_levels(order, producers, is_free), producers)
-    cost_backward = _rate_groups(backward, is_free, component_of_position)
-    cost_forward = _rate_groups(forward, is_free, component_of_position)
-    is_forward = [cost_forward[component] < cost for component, cost in enumerate(cost_backward)]
-    if not any(is_forward):
-        return backward
-    return [(forward if is_forward[component] else backward)[unit] for unit, component in enumerate(component_of_position)]
-
-
 def _group(order: Sequence[int], level: Sequence[int], producers: Adjacency) -> list[int]:
     """Returns for every unit a unit that stands for its group: those connected by free units of its level."""
     group = list(range(len(level)))
@@ -109,17 +90,6 @@ def _group(order: Sequence[int], level: Sequence[int], producers: Adjacency) -> 
             group[root] = root = group[group[root]]
         group[unit] = root
     return group
-
-
-def _rate_groups(group: Sequence[int], is_free: Sequence[bool], component_of_position: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns for every component (number of groups, minus the size of the largest one); smaller is better."""
-    count = max(component_of_position, default=-1) + 1
-    groups, largest = [0] * count, [0] * count
-    for unit, size in Counter([unit for unit, free in zip(group, is_free, strict=True) if free]).items():
-        component = component_of_position[unit]
-        groups[component] += 1
-        largest[component] = max(largest[component], size)
-    return [(number, -size) for number, size in zip(groups, largest, strict=True)]
 
 
 def _fuse(order: Sequence[int], producers: Adjacency, group_of_unit: Sequence[int]) -> tuple[list[int], Adjacency, Adjacency]:
