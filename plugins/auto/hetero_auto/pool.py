@@ -39,8 +39,6 @@ class Member:
         self.index = index
         self.busy = 0
         self.strikes = 0
-        self.suspicions = 0
-        """Requests that have failed here and that another member is to try: until one has, no new request comes here."""
         self.is_closed = False
         self.stays_open = False
         """True while a member that has left may come back, or hangs in a run."""
@@ -114,23 +112,10 @@ class PoolTicket:
         self.inputs = inputs
         self.context = context
         self.failed: dict[Member, BaseException] = {}
-        self.suspected: list[Member] = []
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
         self.state = state
         self.home = state.home
-
-    def suspect(self) -> None:
-        """Keeps new requests from the member that it has failed on, until it has ended."""
-        assert self.member is not None, "a request suspects the member that it was on"
-        self.member.suspicions += 1
-        self.suspected.append(self.member)
-
-    def acquit(self) -> None:
-        """Ends its suspicions."""
-        for member in self.suspected:
-            member.suspicions -= 1
-        self.suspected = []
 
     def describe_failure(self) -> BaseException:
         """Returns the error of the member that failed first, with a note for each further failure."""
@@ -354,11 +339,8 @@ class Pool:
             member.busy -= 1
             ended = [other for other in (member, *broken) if other not in self._members and self._leaves(other)]
             if again:
-                ticket.suspect()
                 # First in the queue, as it came first.
                 self._waiting.appendleft(ticket)
-            else:
-                ticket.acquit()
         for closing in broken:
             logger.warning(
                 "%s goes on without %s, which failed %d times in a row where %s did not: %s",
@@ -412,7 +394,6 @@ class Pool:
                 if self._members and all(member in ticket.failed for member in self._members):
                     # The members that it could have gone to have left meanwhile.
                     del self._waiting[place]
-                    ticket.acquit()
                     ticket.member = None
                     return ticket
                 if ticket.home is None and not ticket.failed:
@@ -427,11 +408,7 @@ class Pool:
         if home is not None and home.member in able:
             able = [home.member]
         free_processors = self._processors - sum(member.busy * member.processors for member in self._members)
-        free = [
-            member
-            for member in able
-            if member.busy < member.slots and member.processors <= free_processors and (ticket.failed or not member.suspicions)
-        ]
+        free = [member for member in able if member.busy < member.slots and member.processors <= free_processors]
         member = self._choose(free, able, place) if free else None
         if home is not None and member is not None:
             home.member = member

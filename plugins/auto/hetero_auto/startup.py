@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +55,7 @@ from hetero_core.errors import (
 )
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.executors import Executor, call_in_child
+from hetero_core.runtime.executors import Executor
 from hetero_core.runtime.first_runs import FIRST_RUNS
 from hetero_core.transforms.constants import RANDOM_OPERATORS
 
@@ -211,31 +211,8 @@ _MEMORY_SHARE = 4
 """A device is measured only if the constants of the network fit this many times into the free memory."""
 
 
-class _Turn:
-    """Lets the networks of a process be given a device one after another."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Starts anew, in a forked child, which has no thread that would give the turn back."""
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def take(self, is_over: Callable[[], bool]) -> Iterator[None]:
-        """Waits until the choice before this one is made, at most _TURN_SECONDS seconds."""
-        lock, latest = self._lock, monotonic() + _TURN_SECONDS
-        while not (is_held := lock.acquire(timeout=_POLL_SECONDS)) and monotonic() < latest and not is_over():
-            pass
-        try:
-            yield
-        finally:
-            if is_held:
-                lock.release()
-
-
-_turn = _Turn()
-call_in_child(_turn.forget)
+_turn = threading.Lock()
+"""Held by the choice that is being made: the networks of a process are given a device one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,16 +469,20 @@ class _Loader:
             self.pool.has_answered.wait(_MEASURE_SECONDS)
             self.pool.is_awaited.wait(_PAUSE_SECONDS)
         # The choice of a part is made within the choice of the whole.
-        turn = nullcontext() if self._is_part else _turn.take(self._is_over)
+        latest, is_held = monotonic() + _TURN_SECONDS, False
+        while not (self._is_part or is_held or self._is_over()) and monotonic() < latest:
+            is_held = _turn.acquire(timeout=_POLL_SECONDS)
         try:
-            with turn:
-                self._await_first_runs(_MEASURE_SECONDS if is_measured else _FIRST_SECONDS)
-                self.settle()
+            self._await_first_runs(_MEASURE_SECONDS if is_measured else _FIRST_SECONDS)
+            self.settle()
         except ClosedError:
             return
         except Exception as error:  # noqa: BLE001  # nobody waits for this thread: an unknown error would be lost, and the choice with it
             serving = ", ".join(member.name for member in self.pool.members)
             logger.warning("%s stays on %s, as its choice of a device failed: %s", self._source.owner, serving, error)
+        finally:
+            if is_held:
+                _turn.release()
 
     def _await_first_runs(self, seconds: float) -> None:
         FIRST_RUNS.wait(monotonic() + seconds, self._is_over)
