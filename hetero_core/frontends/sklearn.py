@@ -1,6 +1,7 @@
 """Estimators of scikit-learn over ONNX models: `HeteroClassifier` and `HeteroRegressor`, for converted pipelines.
 
-    X: array or data frame --columns by name or by position--> inputs --infer--> labels, probabilities
+    model, or a fitted estimator --skl2onnx, with the types of X--> network
+    X: array or data frame --columns by name or by position--> inputs --infer--> labels, probabilities, scores
 
 Imports scikit-learn, whose base classes these are.
 """
@@ -8,6 +9,9 @@ Imports scikit-learn, whose base classes these are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,15 +19,20 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, word_missing
+from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, InvalidNetworkError, NetworkReadError, word_missing
 from hetero_core.frontends.shared_core import find_core
 from hetero_core.network.types import TensorType, ValueSpec
 
 if TYPE_CHECKING:
     from typing import Self
 
+    import onnx
+
     from hetero_core.network.graph import Network
     from hetero_core.runtime.executable import ExecutableNetwork
+
+_OPSETS = {"": 18, "ai.onnx.ml": 3}
+"""From ai.onnx.ml 3 on, trees have thresholds of float64."""
 
 _PASSING = frozenset({"Cast", "Reshape", "Identity", "Squeeze"})
 """Operators through which a label goes unchanged."""
@@ -33,36 +42,73 @@ class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     """An estimator that is fitted from the start: a clone has the same model, and `fit` learns nothing."""
 
     def __init__(self, model: Any, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> None:
-        """`model`: a path, bytes or a ModelProto, as skl2onnx converts it."""
+        """`model`: a path, bytes or a ModelProto; or a fitted estimator, which skl2onnx converts for the types of the first X."""
         self.model = model
         self.device = device
         self.config = config
+
+    @property
+    def _is_estimator(self) -> bool:
+        """Says whether the model is an estimator of scikit-learn."""
+        return hasattr(self.model, "predict")
 
     def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: N803  # scikit-learn's name
         """Returns the estimator itself, unchanged: its model is fitted."""
         return self
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns model, device and config; never the parameters of the fitted estimator, which a change would not fit again."""
+        return super().get_params(deep=False)  # type: ignore[no-any-return]  # untyped
+
     def __sklearn_is_fitted__(self) -> bool:
         return True
+
+    def __sklearn_clone__(self) -> Self:
+        return type(self)(**self.get_params())
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         state.pop("_loaded", None)  # a loaded network belongs to its process
         return state
 
-    def _run(self, X: Any) -> list[Any]:  # noqa: N803
-        """Returns the outputs of the model in order. Raises: errors of inputs, of the load and of the device."""
-        key = (id(self.model), self.device, repr(self.config))
+    def _run(self, X: Any, *, gives_scores: bool = False) -> list[Any]:  # noqa: N803
+        """Returns the outputs of the model in order. Raises: errors of inputs, of the conversion, of the load and of the device."""
+        rows = order_columns(self.model, X) if self._is_estimator else X
+        network, names = self._find_network(rows, gives_scores=gives_scores)
+        specs = network.inputs
+        if len(specs) == 1 < len(names) and (specs[0].shape or ())[1:] == (len(names),):  # converted for rows of numbers
+            rows = np.column_stack(list(list_columns(rows).values()))
+        elif len(names) == len(specs):  # skl2onnx writes the names of columns as identifiers
+            specs = tuple([replace(spec, name=name) for spec, name in zip(specs, names, strict=True)])
+        return list(network.infer(list(read_columns(rows, specs).values())).values())
+
+    def _find_network(self, X: Any, *, gives_scores: bool) -> tuple[ExecutableNetwork, list[str]]:  # noqa: N803
+        """Returns the network, and the columns of the data frame that its estimator was converted for."""
+        dtypes = [column.dtype for column in list_columns(X).values()] if hasattr(X, "columns") else [np.asarray(X).dtype]
+        types = tuple(map(str, dtypes)) if self._is_estimator else None
+        key = (id(self.model), self.device, repr(self.config), gives_scores, types)
         # The model is held beside its network, so that no later model gets its id.
-        loaded: dict[Any, tuple[Any, ExecutableNetwork]] = self.__dict__.setdefault("_loaded", {})
+        loaded: dict[Any, tuple[Any, ExecutableNetwork, list[str]]] = self.__dict__.setdefault("_loaded", {})
         if key not in loaded:
-            loaded[key] = self.model, find_core().load_network(self.model, self.device, self.config)
-        network = loaded[key][1]
-        return list(network.infer(list(read_columns(X, network.inputs).values())).values())
+            model = convert_estimator(self.model, X, gives_scores=gives_scores) if self._is_estimator else self.model
+            names = [str(name) for name in X.columns] if self._is_estimator and hasattr(X, "columns") else []
+            try:
+                loaded[key] = self.model, find_core().load_network(model, self.device, self.config), names
+            except InvalidNetworkError as error:
+                if types is None or "float64" not in types:
+                    raise
+                raise NetworkReadError(f"skl2onnx mixes float32 and float64 in {self.model!r}: give X in float32") from error
+        return loaded[key][1:]
 
 
 def _gives_probabilities(estimator: Any) -> bool:
+    if estimator._is_estimator:
+        return hasattr(estimator.model, "predict_proba")
     return len(find_core().read_network(estimator.model).outputs) > 1
+
+
+def _gives_scores(estimator: Any) -> bool:
+    return estimator._is_estimator and hasattr(estimator.model, "decision_function")
 
 
 class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -73,20 +119,27 @@ class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> np.ndarray[Any, Any]:
         """The classes in the order of the probabilities. Raises: AttributeError if the model does not name them."""
-        classes = find_classes(find_core().read_network(self.model))
+        classes = self.model.classes_ if self._is_estimator else find_classes(find_core().read_network(self.model))
         if classes is None:
             raise AttributeError("the model names no classes: no classifier and no table of classes makes its first output")
         return np.asarray(classes)
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
         """Returns the label of each row."""
-        return self._run(X)[0]  # type: ignore[no-any-return]  # of a list
+        labels = self._run(X, gives_scores=not _gives_probabilities(self) and _gives_scores(self))[0]
+        return labels.astype(self.classes_.dtype) if self._is_estimator else labels  # type: ignore[no-any-return]  # of a list
 
     @available_if(_gives_probabilities)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
     def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
         """Returns the probability of each class for each row, of the shape (rows, classes)."""
         shares = self._run(X)[1]
         return np.array([[row[name] for name in self.classes_.tolist()] for row in shares]) if isinstance(shares, list) else shares
+
+    @available_if(_gives_scores)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
+    def decision_function(self, X: Any) -> np.ndarray[Any, Any]:  # noqa: N803
+        """Returns the score of each class, of the shape (rows, classes); of two classes that of the second, of the shape (rows,)."""
+        scores: np.ndarray[Any, Any] = self._run(X, gives_scores=True)[1]
+        return scores[:, -1] if len(self.classes_) == 2 and scores.ndim == 2 else scores
 
 
 class HeteroRegressor(RegressorMixin, _HeteroEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -96,6 +149,53 @@ class HeteroRegressor(RegressorMixin, _HeteroEstimator):  # type: ignore[misc]  
         """Returns the prediction of each row, of the shape (rows,), or (rows, targets) for several targets."""
         values: np.ndarray[Any, Any] = self._run(X)[0]
         return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> onnx.ModelProto:  # noqa: N803
+    """Returns the ONNX model of a fitted estimator for inputs of the types of X: one for rows of numbers, or one for each column of a
+    data frame of other types, or of which the estimator chooses columns by name.
+
+    Raises: NetworkReadError without skl2onnx, and for an estimator that it cannot convert.
+    """
+    if find_spec("skl2onnx") is None:
+        raise NetworkReadError(f"cannot convert {estimator!r}: run 'pip install skl2onnx', or pass an ONNX model")
+    from skl2onnx import to_onnx  # heavy
+    from skl2onnx.common.data_types import guess_data_type
+
+    final = estimator[-1] if hasattr(estimator, "steps") else estimator
+    if gives_scores and getattr(final, "probability", None) is True:  # by default a text: the option is deprecated
+        raise NetworkReadError(f"skl2onnx writes probabilities in place of the scores of {final!r}; fit one with probability=False")
+    first = None if hasattr(X, "columns") else np.asarray(X[:1].toarray() if hasattr(X, "toarray") else X[:1])
+    types = None
+    if first is None:
+        columns = list_columns(X[:1])
+        if all(column.dtype.kind in "biuf" for column in columns.values()):
+            # Rows of numbers where the estimator takes them: skl2onnx 1.20 joins columns of int64 and float64 as int64.
+            if len(columns) > 1:
+                with suppress(NetworkReadError):
+                    return convert_estimator(estimator, np.column_stack(list(columns.values())), gives_scores=gives_scores)
+        else:
+            # skl2onnx 1.20 joins float64 columns with the float32 of encoded texts, which ONNX does not allow.
+            columns = {
+                name: column.astype(np.float32) if column.dtype == np.float64 else column for name, column in columns.items()
+            }
+        types = [(name, guess_data_type(column.reshape(-1, 1))[0][1]) for name, column in columns.items()]
+        types = [(name, type(each)([None, 1])) for name, each in types]
+    scores = {"raw_scores": True} if gives_scores else {}
+    try:
+        try:
+            options = {id(final): {"zipmap": False, **scores}} if hasattr(final, "classes_") else None
+            model = to_onnx(estimator, first, initial_types=types, options=options, target_opset=_OPSETS)
+        except NameError:  # an estimator without maps does not know the option
+            options = {id(final): scores} if scores else None
+            model = to_onnx(estimator, first, initial_types=types, options=options, target_opset=_OPSETS)
+    except Exception as error:
+        raise NetworkReadError(f"skl2onnx cannot convert {estimator!r}: {type(error).__name__}: {error}") from error
+    # skl2onnx 1.20 declares a single column for the scores of two classes, and float64 for trees that give float32; types are inferred.
+    for output in model.graph.output:
+        output.ClearField("type")
+    model.graph.ClearField("value_info")
+    return model
 
 
 def find_classes(network: Network) -> Sequence[Any] | np.ndarray[Any, Any] | None:
@@ -115,6 +215,22 @@ def find_classes(network: Network) -> Sequence[Any] | np.ndarray[Any, Any] | Non
 
 
 # Inputs
+
+
+def order_columns(estimator: Any, X: Any) -> Any:  # noqa: N803
+    """Returns a data frame with those columns that an estimator was fitted for, in its order; anything else as it is.
+
+    Raises: InputNameError for a missing column; a ColumnTransformer, which may drop it, asks for its columns itself.
+    """
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None or not hasattr(X, "columns"):
+        return X
+    given = list(X.columns)
+    missing = next((name for name in names if name not in given), None)
+    first = estimator[0] if hasattr(estimator, "steps") else estimator
+    if missing is not None and not hasattr(first, "transformers"):
+        raise InputNameError(word_missing("the data frame", "column", missing, given))
+    return X[[name for name in names if name in given]]
 
 
 def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa: N803
