@@ -13,7 +13,7 @@ from typing import Any
 
 import pluggy
 
-from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.config import (
     CACHE_KEYS,
     LOG_KEY,
@@ -21,7 +21,6 @@ from hetero_core.devices.config import (
     convert_value,
     declare_keys,
     merge_config,
-    resolve_key,
     set_log_level,
     take_back,
 )
@@ -341,17 +340,6 @@ class Device:
         except TypeError as error:
             called = f"{name.rpartition('.')[2]}({', '.join(arguments)})"
             raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
-
-    def add_extension(self, device: DeviceName, extension: Extension) -> None:
-        """Makes a custom operator known to the device.
-
-        Raises: NotImplementedByDeviceError if the device takes no custom operators.
-        """
-        self.call("add_extension", device, extension=extension)
-
-    def find_key(self, device: DeviceName, name: str) -> str:
-        """Returns the declared name of a key. Raises: ConfigKeyError."""
-        return resolve_key(name, self.keys(device), device=str(device))
 
     def close(self) -> None:
         """Tells the device to free its resources; a device that hangs is skipped with a warning."""
