@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext, freeze_mapping
-from hetero_core.devices.config import STRICT_KEY
+from hetero_core.devices.config import DEADLINE_KEY, MEMORY_LIMIT_KEY, STRICT_KEY
 from hetero_core.devices.device import Device
 from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
@@ -48,8 +48,6 @@ from hetero_core.runtime.executable import (
     Binding,
     ExecutableNetwork,
     RunFunction,
-    read_deadline,
-    read_memory_limit,
 )
 from hetero_core.runtime.executors import ExecutorManager
 from hetero_core.runtime.outputs import STRICT_ADVICE
@@ -73,7 +71,7 @@ def call_in_time(
 
     Raises: DeadlineExceededError that names the plugin at work; errors of the call.
     """
-    seconds = read_deadline(target.config)
+    seconds: float | None = target.config[DEADLINE_KEY]
     outer = find_deadline()
     # If an outer load has less time left, its own limit is sufficient.
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
@@ -96,7 +94,7 @@ def call_in_time(
 
 def check_constants(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
     """Raises MemoryLimitError if the constants of a network, including its bodies, take more than MEMORY_LIMIT together."""
-    limit = read_memory_limit(config)
+    limit: int | None = config[MEMORY_LIMIT_KEY]
     if limit is None:
         return
     constants: dict[int, tuple[str, Initializer]] = {}
@@ -113,7 +111,7 @@ def check_constants(network: Network, device: DeviceName, config: Mapping[str, A
 
 def check_sections(payload: Payload, name: str, device: DeviceName, config: Mapping[str, Any]) -> None:
     """Raises MemoryLimitError if the sections of a blob take more than MEMORY_LIMIT together."""
-    limit = read_memory_limit(config)
+    limit: int | None = config[MEMORY_LIMIT_KEY]
     total = sum(memoryview(section).nbytes for section in payload.sections.values())
     if limit is not None and total > limit:
         raise MemoryLimitError(
