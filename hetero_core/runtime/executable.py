@@ -300,10 +300,10 @@ class ExecutableNetwork:
         """
         if self._replacements is not None:
             self._require_open()
-            computing = self._replacements.find(name_inputs(inputs, self.inputs, network=self.name))
+            named = name_inputs(inputs, self.inputs, network=self.name)
+            computing = self._replacements.find(named)
             if computing is not None:
-                network, named = computing
-                return network, network.order_inputs(named)
+                return computing, computing.order_inputs(named)
         ordered = self._quick_check.match(inputs)
         return self, self.order_inputs(inputs) if ordered is None else ordered
 
