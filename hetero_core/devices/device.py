@@ -215,17 +215,13 @@ class Device:
         is_folded = device.id in (device.id.upper(), device.id.lower())
         device_id = device.id if device.id in ids else alike[0] if len(alike) == 1 and is_folded else None
         if device_id is None:
-            self._require_usable(device)
+            for unusable, reason in self.metric(DeviceName(device.name), "UNAVAILABLE_DEVICES").items():
+                if unusable.upper() == device.id.upper():
+                    raise DeviceUnavailableError(f"device {device.name}.{unusable} cannot be used: {reason}")
             known = [each for each in ids if each]
             described = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
             raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {described}")
         return DeviceName(device.name, device_id, device.arguments)
-
-    def _require_usable(self, device: DeviceName) -> None:
-        reasons = self.metric(DeviceName(device.name), "UNAVAILABLE_DEVICES")
-        for device_id, reason in reasons.items():
-            if device_id.upper() == device.id.upper():
-                raise DeviceUnavailableError(f"device {device.name}.{device_id} cannot be used: {reason}")
 
     def place(self, device: DeviceName) -> DeviceName:
         """Returns the device with the id and the arguments that `set_config` has set for it. Raises: DeviceNotFoundError."""
