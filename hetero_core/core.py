@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Extension, QueryResult
+from hetero_core.devices.config import resolve_key
 from hetero_core.devices.device import Device
-from hetero_core.devices.extensions import OperatorTypes, check_extension, list_takers, takes_extensions
+from hetero_core.devices.extensions import OperatorTypes, list_takers, takes_extensions
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device, find_for_call, find_target
 from hetero_core.devices.switches import read_switches
@@ -24,6 +25,7 @@ from hetero_core.errors import (
     BlobMismatchError,
     ClosedError,
     ConfigValueError,
+    ExtensionError,
     HeteroError,
     PluginError,
     own_errors,
@@ -184,10 +186,11 @@ class Core:
         Returns the devices. Raises: NotImplementedByDeviceError if the device takes no extensions; ExtensionError if it is
         incomplete.
         """
-        check_extension(extension)
+        if not isinstance(extension, Extension) or not callable(extension.function) or not callable(extension.infer_types):
+            raise ExtensionError(f"expected an Extension with a function and infer_types, got {extension!r}")
         takers = list_takers(self.device_names, self._find) if device is None else (device,)
         for parsed, entry in [self._find(name) for name in takers]:
-            entry.add_extension(parsed, extension)
+            entry.call("add_extension", parsed, extension=extension)
         self._extensions[extension.domain, extension.op_type] = extension
         self._note(lambda: self.add_extension(extension, device))
         return takers
@@ -251,7 +254,8 @@ class Core:
     def get_config(self, device: str, name: str) -> Any:
         """Returns the value of a key for calls that do not give it themselves. Raises: ConfigKeyError."""
         parsed, entry = self._find(device)
-        return read_value(name, entry.find_key(parsed, name), entry.resolve(parsed, None)[1])
+        known = resolve_key(name, entry.keys(parsed), device=str(parsed))
+        return read_value(name, known, entry.resolve(parsed, None)[1])
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the complete configuration of a call with these values. Raises: DeviceNotFoundError, ConfigKeyError, ConfigValueError."""

@@ -27,33 +27,28 @@ def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunC
 def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
     """Begins a run of a child and returns; `done` is called once, from any thread, with the result or the error of `run_child`."""
 
+    def settle(make: Callable[[], tuple[Any, ...]]) -> None:
+        try:
+            outputs = make()
+        except BaseException as error:  # noqa: BLE001  # passed to the waiting caller
+            done(None, error)
+            return
+        done(outputs, None)
+
     def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is not None:
             done(None, child.blame_device(error))
             return
-        try:
-            checked = () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child)
-        except BaseException as wrong:  # noqa: BLE001  # passed to the waiting caller
-            done(None, wrong)
-            return
-        done(checked, None)
+        settle(lambda: () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child))
 
     start = child.start
     if start is not None:
         start(fit_tensors(child, inputs, context.profile), context, end)
         return
 
-    def run() -> None:
-        try:
-            outputs = run_child(child, inputs, context)
-        except BaseException as error:  # noqa: BLE001  # whoever waits is told
-            done(None, error)
-            return
-        done(outputs, None)
-
     dropped = f"the Core was closed before a run on {child.device} began"
     try:
-        future = child.submit(run)
+        future = child.submit(lambda: settle(lambda: run_child(child, inputs, context)))
     except ClosedError as error:
         done(None, error)
         return

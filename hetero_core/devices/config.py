@@ -45,6 +45,8 @@ def set_log_level(name: str | None, *packages: str) -> None:
         logging.getLogger(package).setLevel(logging.NOTSET if name is None else LEVELS[name])
 
 
+DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
+LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 STRICT_KEY = "STRICT_DECLARATIONS"
 ISOLATE_KEY = "ISOLATE"
 
@@ -54,8 +56,10 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         "DEVICE_ID": ConfigKey(str, "", "The physical device; the same as NAME.id in the device string.", runtime=True),
         "CACHE_DIR": ConfigKey(str, "", "The folder that keeps compiled networks between loads; empty: none.", runtime=True),
         "CACHE_SIZE_LIMIT": ConfigKey(int, 0, "The bytes that CACHE_DIR may hold; 0: no limit.", runtime=True, least=0),
-        "DEADLINE": ConfigKey(float, None, "The seconds that a query, a load, and each run may take.", runtime=True),
-        "MEMORY_LIMIT": ConfigKey(int, None, "The bytes that constants, and the values of one run, may take.", runtime=True),
+        DEADLINE_KEY: ConfigKey(float, None, "The seconds that a query, a load, and each run may take.", runtime=True, least=0.001),
+        MEMORY_LIMIT_KEY: ConfigKey(
+            int, None, "The bytes that constants, and the values of one run, may take.", runtime=True, least=1
+        ),
         STRICT_KEY: ConfigKey(
             bool, False, "Declared shapes that contradict what is computed are errors, not warnings.", runtime=True
         ),
@@ -114,8 +118,6 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 """The keys that the core itself handles for every device; the keys of the cache only for devices that export and import."""
 
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
-DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
-LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 
 # Names of the Inference Engine 1.x API for today's keys.
 ALIASES: Mapping[str, str] = freeze_mapping(

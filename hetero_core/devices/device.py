@@ -13,7 +13,7 @@ from typing import Any
 
 import pluggy
 
-from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
+from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.config import (
     CACHE_KEYS,
     LOG_KEY,
@@ -21,7 +21,6 @@ from hetero_core.devices.config import (
     convert_value,
     declare_keys,
     merge_config,
-    resolve_key,
     set_log_level,
     take_back,
 )
@@ -216,17 +215,13 @@ class Device:
         is_folded = device.id in (device.id.upper(), device.id.lower())
         device_id = device.id if device.id in ids else alike[0] if len(alike) == 1 and is_folded else None
         if device_id is None:
-            self._require_usable(device)
+            for unusable, reason in self.metric(DeviceName(device.name), "UNAVAILABLE_DEVICES").items():
+                if unusable.upper() == device.id.upper():
+                    raise DeviceUnavailableError(f"device {device.name}.{unusable} cannot be used: {reason}")
             known = [each for each in ids if each]
             described = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
             raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {described}")
         return DeviceName(device.name, device_id, device.arguments)
-
-    def _require_usable(self, device: DeviceName) -> None:
-        reasons = self.metric(DeviceName(device.name), "UNAVAILABLE_DEVICES")
-        for device_id, reason in reasons.items():
-            if device_id.upper() == device.id.upper():
-                raise DeviceUnavailableError(f"device {device.name}.{device_id} cannot be used: {reason}")
 
     def place(self, device: DeviceName) -> DeviceName:
         """Returns the device with the id and the arguments that `set_config` has set for it. Raises: DeviceNotFoundError."""
@@ -341,17 +336,6 @@ class Device:
         except TypeError as error:
             called = f"{name.rpartition('.')[2]}({', '.join(arguments)})"
             raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
-
-    def add_extension(self, device: DeviceName, extension: Extension) -> None:
-        """Makes a custom operator known to the device.
-
-        Raises: NotImplementedByDeviceError if the device takes no custom operators.
-        """
-        self.call("add_extension", device, extension=extension)
-
-    def find_key(self, device: DeviceName, name: str) -> str:
-        """Returns the declared name of a key. Raises: ConfigKeyError."""
-        return resolve_key(name, self.keys(device), device=str(device))
 
     def close(self) -> None:
         """Tells the device to free its resources; a device that hangs is skipped with a warning."""

@@ -15,17 +15,11 @@ from hetero_core.contract import DeviceName, Extension
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import read_identity
-from hetero_core.errors import DeviceUnavailableError, ExtensionError, HeteroError, NotImplementedByDeviceError, PluginError
+from hetero_core.errors import DeviceUnavailableError, HeteroError, NotImplementedByDeviceError, PluginError
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
 Find = Callable[[str], tuple[DeviceName, Device]]
-
-
-def check_extension(extension: object) -> None:
-    """Raises ExtensionError for an incomplete extension."""
-    if not isinstance(extension, Extension) or not callable(extension.function) or not callable(extension.infer_types):
-        raise ExtensionError(f"expected an Extension with a function and infer_types, got {extension!r}")
 
 
 def takes_extensions(device: str, find: Find) -> bool:

@@ -52,7 +52,8 @@ def collect_metrics(
     # The number of requests that a device works on is also its number of streams.
     metrics.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(_read(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"])[1], 1)))
     stated = metrics["OPTIMIZATION_CAPABILITIES"]
-    metrics["OPTIMIZATION_CAPABILITIES"] = lambda: _add_export(_read(stated), can_export)
+    exports = ("EXPORT_IMPORT",) if can_export else ()
+    metrics["OPTIMIZATION_CAPABILITIES"] = lambda: (*(word for word in _read(stated) if word != "EXPORT_IMPORT"), *exports)
     metrics["IMPORT_EXPORT_SUPPORT"] = can_export
     metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
     metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
@@ -78,9 +79,3 @@ def _make_uuid(device: DeviceName, metrics: Mapping[str, Any]) -> str:
 
 def _read(value: Any) -> Any:
     return value() if callable(value) else value
-
-
-def _add_export(capabilities: tuple[str, ...], can_export: bool) -> tuple[str, ...]:
-    """Returns the capabilities with EXPORT_IMPORT if the device exports and imports, else without it."""
-    others = tuple(capability for capability in capabilities if capability != "EXPORT_IMPORT")
-    return (*others, "EXPORT_IMPORT") if can_export else others

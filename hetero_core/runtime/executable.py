@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +27,15 @@ from hetero_core.contract import (
     RunContext,
     freeze_mapping,
 )
-from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, convert_config, resolve_key, take_back
+from hetero_core.devices.config import (
+    DEADLINE_KEY,
+    LIMIT_KEYS,
+    LOG_KEY,
+    MEMORY_LIMIT_KEY,
+    convert_config,
+    resolve_key,
+    take_back,
+)
 from hetero_core.devices.metrics import find_metric
 from hetero_core.devices.provenance import Provenance, call_named, read_mapping
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
@@ -36,7 +43,6 @@ from hetero_core.errors import (
     BlobError,
     ClosedError,
     ConfigKeyError,
-    ConfigValueError,
     HeteroError,
     InferenceError,
     InputNameError,
@@ -294,10 +300,10 @@ class ExecutableNetwork:
         """
         if self._replacements is not None:
             self._require_open()
-            computing = self._replacements.find(name_inputs(inputs, self.inputs, network=self.name))
+            named = name_inputs(inputs, self.inputs, network=self.name)
+            computing = self._replacements.find(named)
             if computing is not None:
-                network, named = computing
-                return network, network.order_inputs(named)
+                return computing, computing.order_inputs(named)
         ordered = self._quick_check.match(inputs)
         return self, self.order_inputs(inputs) if ordered is None else ordered
 
@@ -580,8 +586,6 @@ class ExecutableNetwork:
         self._require_open()
         settings = self._convert_settings(config)
         changed = freeze_mapping({**self.config, **settings})
-        read_deadline(changed)  # both raise for an invalid limit
-        read_memory_limit(changed)
         own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
         if own:
             call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
@@ -609,8 +613,8 @@ class ExecutableNetwork:
     def _use_config(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.measures = bool(config.get(MEASURING_KEY))
-        self.deadline = read_deadline(config)  # seconds
-        self.memory_limit = read_memory_limit(config)
+        self.deadline: float | None = config.get(DEADLINE_KEY)  # seconds
+        self.memory_limit: int | None = config.get(MEMORY_LIMIT_KEY)
         self._has_limits = self.memory_limit is not None or self.deadline is not None
         self._delegates = self._may_delegate and not self.measures and not self._has_limits
 
@@ -690,19 +694,3 @@ def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple
     memory_out = {spec.name: spec.memory for spec in outputs}
     ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
     return frozenset(name for state in ties for name in (state.input, state.output))
-
-
-def read_deadline(config: Mapping[str, Any]) -> float | None:
-    """Returns the seconds of DEADLINE, None for no limit. Raises: ConfigValueError."""
-    seconds: float | None = config.get("DEADLINE")
-    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigValueError(f"configuration key DEADLINE: expected seconds above 0, got {seconds:g}; leave it out for no limit")
-    return seconds
-
-
-def read_memory_limit(config: Mapping[str, Any]) -> int | None:
-    """Returns the bytes of MEMORY_LIMIT, None for no limit. Raises: ConfigValueError."""
-    nbytes: int | None = config.get("MEMORY_LIMIT")
-    if nbytes is not None and nbytes <= 0:
-        raise ConfigValueError(f"configuration key MEMORY_LIMIT: expected bytes above 0, got {nbytes}; leave it out for no limit")
-    return nbytes

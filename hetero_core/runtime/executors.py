@@ -212,7 +212,6 @@ class Executor:
 
     def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
         """`is_ranked`: tasks of several networks take turns on it, by their rank."""
-        self._is_ranked = is_ranked
         self.workers = workers
         self._name = name
         # Held, so that the exit of the interpreter finds the manager of executors in use.
@@ -223,7 +222,7 @@ class Executor:
         self._process = os.getpid()
         from queue import PriorityQueue, SimpleQueue  # a network with synchronous runs only has no executor
 
-        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
+        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         # A thread refers to the queue, not to the executor, so that the threads end with the executor's last reference.

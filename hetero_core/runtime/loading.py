@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext, freeze_mapping
-from hetero_core.devices.config import STRICT_KEY
+from hetero_core.devices.config import DEADLINE_KEY, MEMORY_LIMIT_KEY, STRICT_KEY
 from hetero_core.devices.device import Device
 from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
@@ -30,7 +30,6 @@ from hetero_core.errors import (
     DeadlineExceededError,
     InvalidNetworkError,
     MemoryLimitError,
-    NetworkReadError,
 )
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.border import EMPTY_BORDER, Border, unpack_border
@@ -48,8 +47,6 @@ from hetero_core.runtime.executable import (
     Binding,
     ExecutableNetwork,
     RunFunction,
-    read_deadline,
-    read_memory_limit,
 )
 from hetero_core.runtime.executors import ExecutorManager
 from hetero_core.runtime.outputs import STRICT_ADVICE
@@ -73,7 +70,7 @@ def call_in_time(
 
     Raises: DeadlineExceededError that names the plugin at work; errors of the call.
     """
-    seconds = read_deadline(target.config)
+    seconds: float | None = target.config[DEADLINE_KEY]
     outer = find_deadline()
     # If an outer load has less time left, its own limit is sufficient.
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
@@ -96,7 +93,7 @@ def call_in_time(
 
 def check_constants(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
     """Raises MemoryLimitError if the constants of a network, including its bodies, take more than MEMORY_LIMIT together."""
-    limit = read_memory_limit(config)
+    limit: int | None = config[MEMORY_LIMIT_KEY]
     if limit is None:
         return
     constants: dict[int, tuple[str, Initializer]] = {}
@@ -113,7 +110,7 @@ def check_constants(network: Network, device: DeviceName, config: Mapping[str, A
 
 def check_sections(payload: Payload, name: str, device: DeviceName, config: Mapping[str, Any]) -> None:
     """Raises MemoryLimitError if the sections of a blob take more than MEMORY_LIMIT together."""
-    limit = read_memory_limit(config)
+    limit: int | None = config[MEMORY_LIMIT_KEY]
     total = sum(memoryview(section).nbytes for section in payload.sections.values())
     if limit is not None and total > limit:
         raise MemoryLimitError(
@@ -162,27 +159,16 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
         if HINTS_SECTION in sections:
             declarations = unpack_hints(bytes(sections.pop(HINTS_SECTION)))
         if METADATA_SECTION in sections:
-            metadata = _read_metadata(bytes(sections.pop(METADATA_SECTION)))
+            metadata = freeze_mapping(json.loads(bytes(sections.pop(METADATA_SECTION))))
         if f"{NETWORK_SECTIONS}/model" in sections:
             from hetero_core.network.writer import unpack_network  # only an import needs it
 
             packed = {key: sections.pop(f"{NETWORK_SECTIONS}/{key}") for key in ("model", "weights")}
             network = unpack_network(packed)
         sections = {name: section for name, section in sections.items() if not name.startswith(PREFIX)}
-    except (InvalidNetworkError, NetworkReadError, KeyError) as error:
-        raise BlobDamagedError(str(error)) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise BlobDamagedError(f"the blob has a section of the core that cannot be read: {error}") from error
     return replace(payload, sections=sections), Surroundings(border, declarations, network, metadata)
-
-
-def _read_metadata(content: bytes) -> Mapping[str, str]:
-    """Returns the metadata in a section of a blob. Raises: InvalidNetworkError."""
-    try:
-        metadata = json.loads(content)
-    except ValueError:
-        metadata = None
-    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise InvalidNetworkError("the metadata in a blob cannot be read. Export the network again.")
-    return freeze_mapping(metadata)
 
 
 def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
@@ -219,17 +205,13 @@ class Replacements:
         self._lock = Lock()
         self._loaded: dict[tuple[str, ...], ExecutableNetwork] = {}
 
-    def find(self, inputs: Mapping[str, Any]) -> tuple[ExecutableNetwork, Mapping[str, Any]] | None:
-        """Returns the network that computes a run and its inputs; None if no constant is given. Raises: as a load does."""
+    def find(self, inputs: Mapping[str, Any]) -> ExecutableNetwork | None:
+        """Returns the network that has the given constants as inputs; None if no constant is given. Raises: as a load does."""
         if self._names.isdisjoint(inputs):
             return None
-        names = tuple(spec.name for spec in self.specs if spec.name in inputs)
-        return self._find(names), inputs
-
-    def _find(self, names: tuple[str, ...]) -> ExecutableNetwork:
-        """Returns the network with these constants as inputs."""
         from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
 
+        names = tuple(spec.name for spec in self.specs if spec.name in inputs)
         with self._lock:
             network = self._loaded.get(names)
             if network is None:

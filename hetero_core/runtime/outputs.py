@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,11 @@ from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.provenance import Provenance
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InferenceError, NetworkDeclarationWarning, PluginError
-from hetero_core.network.declarations import Declarations, Hint
+from hetero_core.network.declarations import Declarations
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.inputs import fits_shape
+
+ShapeWatch = Callable[[Sequence[Any]], None]
 
 
 class OutputCheck:
@@ -53,7 +55,7 @@ class OutputCheck:
                     )
                 last[0] = shape
         if self._watch is not None:
-            self._watch.check(outputs)
+            self._watch(outputs)
         if context.limits is not None:
             context.limits.enter("")
             context.limits.hold(outputs)
@@ -63,55 +65,35 @@ class OutputCheck:
 STRICT_ADVICE = f"Correct the declaration or remove it, or load without {STRICT_KEY}"
 
 
-class ShapeWatch:
-    """Compares the outputs of a loaded network with the shapes that its model declares."""
-
-    def __init__(self, declarations: Declarations, hints: Sequence[tuple[int, Hint]], where: str, *, is_strict: bool) -> None:
-        """`hints`: the hints about outputs, each with the position of its output."""
-        self._declarations = declarations
-        self._hints = tuple(hints)
-        self._where = where
-        self._is_strict = is_strict
-        # The last shape of each output that fitted.
-        self._fitting: list[Any] = [None] * len(self._hints)
-
-    def check(self, outputs: Sequence[Any]) -> None:
-        """Warns of an output whose shape differs from the declared shape: NetworkDeclarationWarning, once for each value.
-
-        Raises: InferenceError instead if STRICT_DECLARATIONS is set.
-        """
-        for index, (position, hint) in enumerate(self._hints):
-            shape = getattr(outputs[position], "shape", None)
-            if shape is None or shape == self._fitting[index]:
-                continue
-            if hint.declared.shape is None or fits_shape(tuple(shape), hint.declared.shape):
-                self._fitting[index] = shape
-            else:
-                self._report(hint, tuple(shape))
-
-    def _report(self, hint: Hint, shape: tuple[int, ...]) -> None:
-        message = (
-            f"{self._where}: value '{hint.value}' of {hint.source} is declared as {hint.declared}, but has shape {list(shape)}"
-        )
-        if self._is_strict:
-            raise InferenceError(f"{message}. {STRICT_ADVICE}.")
-        if hint.value in self._declarations.reported:
-            return
-        self._declarations.reported.add(hint.value)
-        advice = "the computed shape is used. Correct the declaration or remove it."
-        warnings.warn(f"{message}; {advice}", NetworkDeclarationWarning, stacklevel=2)
-
-
 def watch_shapes(
     declarations: Declarations, outputs: Sequence[ValueSpec], where: str, config: Mapping[str, Any]
 ) -> ShapeWatch | None:
-    """Returns the watch over declared shapes of outputs; None if inference has proved all of them."""
-    hints = [
-        (index, declarations.hints[spec.name])
-        for index, spec in enumerate(outputs)
-        if spec.name in declarations.hints and declarations.hints[spec.name].may_fail
-    ]
-    return ShapeWatch(declarations, hints, where, is_strict=bool(config.get(STRICT_KEY))) if hints else None
+    """Returns the watch over declared shapes of outputs; None if inference has proved all of them.
+
+    It warns of an output whose shape differs from the declared shape: NetworkDeclarationWarning, once for each value; if
+    STRICT_DECLARATIONS is set, it raises InferenceError instead.
+    """
+    named = ((index, declarations.hints.get(spec.name)) for index, spec in enumerate(outputs))
+    hints = [(index, hint) for index, hint in named if hint is not None and hint.may_fail]
+    last_fitting: dict[int, Any] = {}
+
+    def check(values: Sequence[Any]) -> None:
+        for index, hint in hints:
+            shape = getattr(values[index], "shape", None)
+            if shape is None or shape == last_fitting.get(index):
+                continue
+            if hint.declared.shape is None or fits_shape(tuple(shape), hint.declared.shape):
+                last_fitting[index] = shape
+                continue
+            message = f"{where}: value '{hint.value}' of {hint.source} is declared as {hint.declared}, but has shape {list(shape)}"
+            if config.get(STRICT_KEY):
+                raise InferenceError(f"{message}. {STRICT_ADVICE}.")
+            if hint.value not in declarations.reported:
+                declarations.reported.add(hint.value)
+                advice = "the computed shape is used. Correct the declaration or remove it."
+                warnings.warn(f"{message}; {advice}", NetworkDeclarationWarning, stacklevel=2)
+
+    return check if hints else None
 
 
 def fill_presets(presets: Sequence[Any], outputs: tuple[Any, ...], specs: Sequence[ValueSpec], *, network: str) -> tuple[Any, ...]:

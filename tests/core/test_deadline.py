@@ -201,9 +201,9 @@ def test_core_closes_during_a_late_run(read: Callable[..., Network], caplog: pyt
         device.next_run().end()
 
 
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "-inf"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "-inf"])
 def test_invalid_deadline_is_refused(core: Core, read: Callable[..., Network], value: Any) -> None:
-    with pytest.raises(ConfigValueError, match="DEADLINE: expected seconds above 0, got .*; leave it out for no limit"):
+    with pytest.raises(ConfigValueError, match="DEADLINE of device CPU: expected a number of 0.001 or more, got "):
         core.load_network(read(ADD), "CPU", {"DEADLINE": value})
 
 

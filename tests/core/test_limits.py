@@ -260,7 +260,7 @@ def test_stages_are_loaded_and_imported_with_limits_of_the_split(core: Core, rea
 
 @pytest.mark.parametrize("value", [0, -1])
 def test_limit_of_nothing_is_refused(core: Core, read: Callable[..., Network], value: int) -> None:
-    with pytest.raises(ConfigValueError, match=f"MEMORY_LIMIT: expected bytes above 0, got {value}; leave it out for no limit"):
+    with pytest.raises(ConfigValueError, match=f"MEMORY_LIMIT of device CPU: expected an int of 1 or more, got {value}"):
         core.load_network(read(WEIGHTS), "CPU", {"MEMORY_LIMIT": value})
 
 

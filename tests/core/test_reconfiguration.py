@@ -46,7 +46,7 @@ def test_deadline_may_be_set_and_taken_back(core: Core, read: Callable[..., Netw
 
 def test_wrong_limit_changes_nothing(core: Core, read: Callable[..., Network]) -> None:
     network = core.load_network(read(TEXT), "CPU", {"DEADLINE": 60.0})
-    with pytest.raises(ConfigValueError, match="MEMORY_LIMIT: expected bytes above 0, got -1"):
+    with pytest.raises(ConfigValueError, match="MEMORY_LIMIT of network 'g' on CPU: expected an int of 1 or more, got -1"):
         network.set_config({"DEADLINE": 30.0, "MEMORY_LIMIT": -1})
     with pytest.raises(ConfigKeyError, match="NUM_STREAMS cannot change to 2 on a loaded network"):
         network.set_config({"DEADLINE": 30.0, "NUM_STREAMS": 2})
