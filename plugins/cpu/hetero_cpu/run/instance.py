@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -395,8 +396,8 @@ class Instance:
     def _make_bound(self, products: Products, limits: RunLimits | None) -> BoundSizes:
         """Returns new sizes. Raises: ArenaTooLargeError."""
         plan = self._plan
-        need, described = plan.measure_arena(products), plan.describe(products)
-        shapes = tuple([described.laid[index][1] for _, _, index, _ in self._lent])
+        need, (places, elements, arguments) = plan.measure_arena(products), plan.describe(products)
+        shapes = tuple([places[index][1] for _, _, index, _ in self._lent])
         if limits is None or limits.memory_limit is None:
             lent = sum([prod(shape) * own[3].dtype.itemsize for own, shape in zip(self._lent, shapes, strict=True)])
             made = max(need - self._memory.nbytes, 0) + lent
@@ -411,12 +412,12 @@ class Instance:
         tables: tuple[Array, ...] = ()
         numbers = _NO_NUMBERS
         if self._program is not None:
-            tables = plan.bind_tables(described.tables)
+            tables = plan.bind_tables(arguments)
             numbers = plan.bind_numbers(products, (self._begin, *self._no_begins, *map(find_address, tables)))
-        shape_constants = plan.compute_shape_constants(described.elements)
+        shape_constants = plan.compute_shape_constants(elements)
         laid: dict[int, Array] = {}
         for index in self._in_arena:
-            address, shape, strides = described.laid[index]
+            address, shape, strides = places[index]
             # A view without elements may begin behind the memory.
             laid[index] = np.ndarray(shape, plan.laid[index].dtype, self._memory.data, 0 if 0 in shape else address, strides)
         named = {name: laid[index] for name, index in plan.inside.items()}
@@ -439,8 +440,7 @@ class Instance:
         outputs: list[Any] = []
         # The caller's own arrays, and passed values, may lie anywhere.
         are_own = presets is None
-        for index, (value, is_outside) in enumerate(self._outputs):
-            preset = None if presets is None else presets[index]
+        for (value, is_outside), preset in zip(self._outputs, repeat(None) if presets is None else presets):  # noqa: B905  # as above
             place = own_outputs[value] if is_outside else self._arrays.get(value)
             if place is None:
                 passed = self._current.passed[value]
