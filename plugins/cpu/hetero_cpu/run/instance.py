@@ -245,24 +245,24 @@ class Instance:
         self._bound: BoundSizes | None = None
         self._kept: OrderedDict[Products, BoundSizes] = OrderedDict()
         self._kept_bytes = 0
-        self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
         self._program = _open_program(plan) if plan.calls else None
         self._rows_of_roots = [rows.tolist() for rows in plan.rows_of_roots]
         # The begins of external memories that the numbers of calls hold.
         self._begins = self._no_begins = [0] * len(plan.roots)
         self._silence = None if plan.plan.has_products else make_silence()
         external = plan.plan.external
-        self._inputs = [(value, self._index_of_root[value] if value in external.inputs else None) for value in plan.inputs]
+        self._inputs = [(value, plan.roots.index(value) if value in external.inputs else None) for value in plan.inputs]
         self._outputs = [(value, value in external.outputs) for value in plan.plan.outputs]
-        self._position_of_output = {value: position for position, value in enumerate(plan.plan.outputs)}
         room = 1.0 if plan.sizes.is_single else 1.125
         self._lent = [
-            (value, self._index_of_root[root], index := plan.outputs[value], OutputMemory(plan.laid[index].dtype, room=room))
+            (value, plan.roots.index(root), index := plan.outputs[value], OutputMemory(plan.laid[index].dtype, room=room))
             for value, root in external.outputs.items()
         ]
         lent = set(plan.outputs.values())
         self._in_arena = [index for index in range(len(plan.laid)) if index not in lent]
         self._arrays = dict(plan.constants)
+        known = self._arrays.keys() | plan.inside.keys()
+        self._passes_outputs = any(not is_outside and value not in known for value, is_outside in self._outputs)
         self._rebound: list[Rebound] = []
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._calls = StepCalls(steps, self._current, self._program)
@@ -313,7 +313,7 @@ class Instance:
                 caches = {} if self._appended is None else self._open_caches(self._appended, bound, external, begins, context)
                 presets = context.outputs if context.owns_outputs else None
                 for (value, root, _, memory), shape in zip(self._lent, bound.shapes):  # noqa: B905  # as above
-                    preset = None if presets is None else presets[self._position_of_output[value]]
+                    preset = None if presets is None else presets[self._plan.plan.outputs.index(value)]
                     own = caches.get(value, preset)
                     if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
                         external[value], begins[root] = own, find_address(own)
@@ -438,6 +438,10 @@ class Instance:
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
+        if presets is None and not self._passes_outputs:
+            for value, is_outside in self._outputs:
+                outputs.append(own_outputs[value] if is_outside else self._arrays[value].copy())  # a comprehension is a call
+            return OwnOutputs(outputs)
         # The caller's own arrays, and passed values, may lie anywhere.
         are_own = presets is None
         for (value, is_outside), preset in zip(self._outputs, repeat(None) if presets is None else presets):  # noqa: B905  # as above
