@@ -21,17 +21,17 @@ from hetero_core.contract import Executable, RunContext, is_candidate
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
 from hetero_cpu.machine.availability import AUTO, NUMPY
+from hetero_cpu.machine.compiler import give_back_memory
 from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan import passes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products
 from hetero_cpu.run.plans import (
     ArenaTooLargeError,
     PlanInUse,
     WrongTypeError,
     compile_plan,
-    has_interpreters,
     lay_input,
     load_plan,
-    order_plan,
 )
 from hetero_cpu.run.verification import Verifier
 from hetero_cpu.symbols.size_class import Signature, read_static_signature
@@ -39,6 +39,7 @@ from hetero_cpu.symbols.sizes import value_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
+    from hetero_core.limits import RunLimits
     from hetero_core.network.graph import Network
     from hetero_cpu.plan.open_plan import OpenPlan
     from hetero_cpu.plan.plan import ExecutionPlan
@@ -155,9 +156,6 @@ class CpuExecutable(Executable):
             return self._find_uneven().run(inputs, context)
         if found is None and self._kernels != NUMPY and not self._verifier.has_refuted:
             found = self._found.get(signature) or self._find_plan(signature)
-        if found is not None and (self._verifier.has_refuted or found[0].is_refuted):
-            # If one plan is wrong, all may be.
-            found = None
         try:
             if self._product_team is None or (context.limits is None and not (found is None or found[0].calls_blas)):
                 return self._run_plan(found, inputs, context)
@@ -186,20 +184,16 @@ class CpuExecutable(Executable):
 
     def _run_plan(self, found: FoundPlan | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node if there is none for this run."""
-        if found is None:
+        if found is None or found[0].is_refuted or not (context.limits is None or _has_room(found, context.limits)):
             return self._run_frugally(inputs, context)
-        (plan, products), limits = found, context.limits
-        most = None if limits is None else limits.memory_limit
-        # The arena lies beside the bytes that the run holds.
-        if limits is not None and most is not None and limits.held + plan.opened.measure_arena(products) > most:
-            return self._run_frugally(inputs, context)
+        plan, products = found
         try:
             if plan.needs_check:
                 return self._run_twice(found, inputs, context)
             return plan.run(products, inputs, context, self._teams)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.transformed.name, error)
-            plan.is_refuted = True
+            plan.is_refuted = plan.calls_blas = True
         except ArenaTooLargeError as error:
             logger.info("network '%s': %s; it runs without a plan", self.transformed.name, error)
         return self._run_frugally(inputs, context)
@@ -209,7 +203,12 @@ class CpuExecutable(Executable):
         program, (plan, products) = self._open_program(), found
         outputs = self._verifier.run(inputs, context, lambda: plan.run(products, inputs, context, self._teams), program)
         plan.needs_check = False
-        if self._is_static and not self._verifier.has_refuted:
+        if self._verifier.has_refuted:
+            # If one plan is wrong, all may be.
+            with self._lock:
+                self._only_plan = None
+                self._found.clear()
+        elif self._is_static:
             self._program = None
             self._let_go(self.transformed)
         return outputs
@@ -234,12 +233,10 @@ class CpuExecutable(Executable):
         """Returns the network as the toolkit runs it."""
         program = self._program
         if program is None:
-            from hetero_cpu.plan.passes import compile_toolkit, list_large_renewable  # an import of a blob needs no passes
-
             network = self.transformed
             # The toolkit runs until the plan takes over, and makes large weights again in each run rather than hold them beside the plan's.
-            renews = self._kernels != NUMPY and bool(list_large_renewable(network))
-            program = self._program = compile_toolkit(network, self._extensions, renews=renews)
+            renews = self._kernels != NUMPY and bool(passes.list_large_renewable(network))
+            program = self._program = passes.compile_toolkit(network, self._extensions, renews=renews)
         return program
 
     def _let_go(self, special: Network) -> None:
@@ -260,11 +257,11 @@ class CpuExecutable(Executable):
         if self._is_ordered or self._has_failed:
             return self._await_plan(signature)
         # Planning open sizes takes as long as the toolkit takes to answer.
-        if self._kernels == AUTO and (self._is_body or not (self._is_static and has_interpreters(self.workers))):
-            self._order(signature)
-            return None
-        planning = self._plan(signature)
-        plan = load_plan(planning) if self._kernels == AUTO else compile_plan(planning, self.workers)
+        plan = None
+        if self._kernels != AUTO:
+            plan = compile_plan(self._plan(signature))
+        elif self._is_static and not self._is_body:
+            plan = load_plan(self._plan(signature))
         if plan is None:
             self._order(signature)
             return None
@@ -291,16 +288,17 @@ class CpuExecutable(Executable):
         )
 
     def _plan(self, signature: Signature) -> Planning:
-        """Yields the kernels of a plan, then packs its weights and returns it.
+        """Yields the kernels that all plans need and those of a plan, then packs its weights and returns it.
 
         It is of the class of sizes that input shapes belong to, or of these shapes alone. The background calls it with a proxy of the
         executable, which may be freed while its kernels are compiled.
         """
+        from hetero_cpu.machine.interpreter import list_interpreters
         from hetero_cpu.plan.open_plan import make_fixed_plan, make_open_plan
-        from hetero_cpu.plan.passes import join_network, specialize_network
         from hetero_cpu.plan.planner import build_plan
 
-        special = specialize_network(self.transformed, signature)
+        yield from list_interpreters(self.workers)
+        special = passes.specialize_network(self.transformed, signature)
         if self._needs_class(signature):
             class_plan = yield from make_open_plan(
                 self.transformed,
@@ -314,7 +312,7 @@ class CpuExecutable(Executable):
             if class_plan is not None:
                 return self._use(class_plan, self.transformed)
             self._failures += 1
-        special = join_network(special)
+        special = passes.join_network(special)
         plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)
         if self._is_ordered:
             # Constants are read again to be packed: compiling takes longer, and needs memory, too.
@@ -336,8 +334,6 @@ class CpuExecutable(Executable):
 
     def _begin_packing(self) -> None:
         """Waits for runs of the toolkit, and delays new runs, if packing beside them would hold the weights of a large file twice."""
-        from hetero_cpu.machine.compiler import give_back_memory  # a run of the toolkit alone needs no compiler
-
         constants = self.transformed.initializers.values()
         if self._is_ordered and sum(own.nbytes for own in constants if own.is_mapped or own.is_renewable) >= _LARGE_FILE:
             with self._turn:
@@ -359,10 +355,9 @@ class CpuExecutable(Executable):
 
     def _note_slow_nodes(self, plan: PlanInUse, signature: Signature) -> None:
         """Finds the slow nodes of a plan, and warns of the first plan that has any, unless AUTO compares devices."""
-        from hetero_cpu.plan.passes import specialize_network  # a plan of machine code alone needs neither
-        from hetero_cpu.plan.slow_nodes import list_slow_nodes
+        from hetero_cpu.plan.slow_nodes import list_slow_nodes  # a plan of machine code alone does not need it
 
-        network = self.transformed if self._is_static else specialize_network(self.transformed, signature)
+        network = self.transformed if self._is_static else passes.specialize_network(self.transformed, signature)
         slow = list_slow_nodes(plan.plan, network)
         plan.slow = tuple(dict.fromkeys(name for node in slow for name in node.origins or (node.name,)))
         if slow and not self._is_candidate and not any(other.slow for other in self._plans):
@@ -417,8 +412,9 @@ class CpuExecutable(Executable):
             executable = owner()
             return executable is not None and not executable._is_closed
 
-        planning = CpuExecutable._plan(weakref.proxy(self), signature)
-        order_plan(planning, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
+        from hetero_cpu.machine.background import BACKGROUND  # LLVM
+
+        BACKGROUND.order(CpuExecutable._plan(weakref.proxy(self), signature), finish, is_wanted=is_wanted, begin=self._has_run)
 
     def _take_over(self, plan: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
         if plan is not None:
@@ -481,9 +477,7 @@ class CpuExecutable(Executable):
         network = self.transformed
         plan = next(reversed(self._plans.copy()), None)
         if plan is None or plan.is_refuted or self._verifier.has_refuted:
-            from hetero_cpu.plan.passes import name_nodes
-
-            return list_nodes(name_nodes(network), network.types, kernel="toolkit")
+            return list_nodes(passes.name_nodes(network), network.types, kernel="toolkit")
         return list_steps(plan.plan, network.types)
 
     def close(self) -> None:
@@ -500,9 +494,7 @@ class CpuExecutable(Executable):
 
 def _open_body(bodies: list[CpuExecutable], open_network: Callable[[Network], CpuExecutable], network: Network) -> CpuExecutable:
     """Returns the executable of a body that is written as a network, and adds it to `bodies`."""
-    from hetero_cpu.plan.passes import transform_network  # few networks have bodies that run often
-
-    bodies.append(open_network(transform_network(network)))
+    bodies.append(open_network(passes.transform_network(network)))
     return bodies[-1]
 
 
@@ -516,6 +508,12 @@ def assume_even_rows(network: Network) -> tuple[Network, EvenRows | None]:
     if even_rows is None or not (signature is None or even_rows.fits(signature)):
         return network, None
     return planned, even_rows
+
+
+def _has_room(found: FoundPlan, limits: RunLimits) -> bool:
+    """Says whether a run may have the arena of a plan beside the bytes that it holds."""
+    plan, products = found
+    return limits.memory_limit is None or limits.held + plan.opened.measure_arena(products) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

@@ -20,6 +20,7 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 from hetero_cpu import executable
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
+from hetero_cpu.machine.background import BACKGROUND
 from hetero_cpu.plan.passes import transform_network
 from hetero_cpu.run.plans import compile_plan
 
@@ -47,15 +48,14 @@ class Orders:
     def finish(self) -> None:
         """Compiles the first order, as the compiling thread does."""
         planning, take_over = self._orders.pop(0)
-        take_over(compile_plan(planning, 1), None)
+        take_over(compile_plan(planning), None)
 
 
 @pytest.fixture(name="orders")
 def fixture_orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
     """A queue in place of the compiling thread: the network has no compiled plan until `finish`."""
     orders = Orders()
-    monkeypatch.setattr(executable, "order_plan", orders.add)
-    monkeypatch.setattr(executable, "has_interpreters", lambda _: False)
+    monkeypatch.setattr(BACKGROUND, "order", orders.add)
     return orders
 
 
@@ -76,14 +76,7 @@ def check(network: CpuExecutable, rows: int) -> None:
     np.testing.assert_allclose(y, x.astype(np.float64) @ WEIGHT.astype(np.float64), rtol=1e-4, atol=1e-4)
 
 
-def test_two_first_runs_at_once_order_one_class(network: CpuExecutable, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    both_have_asked = threading.Barrier(2, timeout=900)
-
-    def have_asked(_: int) -> bool:
-        both_have_asked.wait()
-        return False
-
-    monkeypatch.setattr(executable, "has_interpreters", have_asked)
+def test_two_first_runs_at_once_order_one_class(network: CpuExecutable, orders: Orders) -> None:
     threads = [threading.Thread(target=check, args=(network, rows)) for rows in (5, 7)]
     for thread in threads:
         thread.start()

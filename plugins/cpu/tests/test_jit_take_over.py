@@ -178,7 +178,7 @@ def wait_until_ready(network: Any) -> None:
 def test_dropped_order_compiles_nothing_and_says_so() -> None:
     background, told, done = BackgroundCompiler(), list[BaseException | None](), threading.Event()
 
-    def note(error: BaseException | None) -> None:
+    def note(_: Any, error: BaseException | None) -> None:
         told.append(error)
         done.set()
 
@@ -196,7 +196,7 @@ def test_kernels_that_cannot_be_listed_are_an_error_of_the_order() -> None:
         raise ValueError("no plan can be made")
         yield
 
-    def note(error: BaseException | None) -> None:
+    def note(_: Any, error: BaseException | None) -> None:
         told.append(error)
         done.set()
 
@@ -214,7 +214,7 @@ def test_order_begins_when_the_first_run_has_ended() -> None:
         asked.append(begin.is_set())
         return False
 
-    background.order([Kernel("never_emitted", lambda name, width: None)], lambda _: done.set(), is_wanted=is_wanted, begin=begin)
+    background.order([Kernel("never_emitted", lambda name, width: None)], lambda *_: done.set(), is_wanted=is_wanted, begin=begin)
     begin.set()
     assert done.wait(PATIENCE)
     background.close()
@@ -231,8 +231,8 @@ def test_order_waits_for_the_first_run_of_another_network(monkeypatch: pytest.Mo
         return False
 
     kernel = Kernel("never_emitted", lambda name, width: None)
-    background.order([kernel], lambda _: None, is_wanted=is_wanted, begin=own)
-    background.order([kernel], lambda _: done.set(), is_wanted=is_wanted, begin=other)
+    background.order([kernel], lambda *_: None, is_wanted=is_wanted, begin=own)
+    background.order([kernel], lambda *_: done.set(), is_wanted=is_wanted, begin=other)
     own.set()
     other.set()
     assert done.wait(PATIENCE)
@@ -244,14 +244,14 @@ def test_order_begins_beside_a_first_run_that_is_long(monkeypatch: pytest.Monkey
     monkeypatch.setattr(background_module, "LONGEST_DELAY", 0.01)
     background, done = BackgroundCompiler(), threading.Event()
     kernel = Kernel("never_emitted", lambda name, width: None)
-    background.order([kernel], lambda _: done.set(), is_wanted=lambda: False, begin=threading.Event())
+    background.order([kernel], lambda *_: done.set(), is_wanted=lambda: False, begin=threading.Event())
     assert done.wait(PATIENCE)
     background.close()
 
 
 def test_closing_ends_the_wait_for_a_first_run() -> None:
     background = BackgroundCompiler()
-    background.order([], lambda _: pytest.fail("it is over"), begin=threading.Event())
+    background.order([], lambda *_: pytest.fail("it is over"), begin=threading.Event())
     background.close()
     assert all(thread.name != "hetero-cpu-compiler" or thread is not background._thread for thread in threading.enumerate())
 
@@ -308,7 +308,7 @@ def test_fork_waits_for_an_import_of_planning(tmp_path: Path, monkeypatch: pytes
         import_module(name)
         yield from ()
 
-    BACKGROUND.order(plan(), lambda error: None)
+    BACKGROUND.order(plan(), lambda *_: None)
     assert begun.wait(IMPORT_SECONDS)
     threading.Timer(0.2, is_over.set).start()
     child = os.fork()

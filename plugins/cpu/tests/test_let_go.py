@@ -131,7 +131,7 @@ def test_packed_weights_are_released_and_the_answer_is_right(images: Any, core: 
 def test_toolkit_lets_go_of_a_large_file_before_it_is_packed(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executable_module, "_LARGE_FILE", 1)
     # Kernels of an earlier test need no toolkit.
-    monkeypatch.setattr(executable_module, "has_interpreters", lambda workers: False)
+    monkeypatch.setattr(executable_module, "load_plan", lambda planning: None)
     weights, pack_all, alive = Weights(CONVOLUTIONS, SHAPES), PackedWeights.pack_all, list[list[str]]()
 
     def note(packed: PackedWeights, workers: int) -> None:

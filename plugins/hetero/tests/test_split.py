@@ -193,9 +193,9 @@ class Whole:
     def load_network(self, device: DeviceName, network: Network) -> Any:
         assert not self.query_network(device, network).refused
         from hetero_cpu.executable import CpuExecutable
-        from hetero_cpu.source import load_source
+        from hetero_cpu.plan.passes import transform_network
 
-        return CpuExecutable(load_source(network), {})
+        return CpuExecutable(transform_network(network), {})
 
 
 def test_node_refused_in_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
+from typing import Any
 
 from hetero_core.runtime.executors import call_in_child
 from hetero_core.runtime.first_runs import FIRST_RUNS, FirstRuns
@@ -21,7 +22,7 @@ class OrderDroppedError(Exception):
 
 logger = logging.getLogger(__name__)
 
-Done = Callable[[BaseException | None], None]
+Done = Callable[[Any, BaseException | None], None]
 LONGEST_DELAY = 1.0
 """Seconds from an order until it begins beside a first run, which planning and LLVM take the interpreter lock and a processor from."""
 
@@ -46,7 +47,7 @@ class BackgroundCompiler:
         is_wanted: Callable[[], bool] = lambda: True,
         begin: threading.Event | None = None,
     ) -> None:
-        """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
+        """Has kernels compiled, then calls `done` in the compiling thread with the result of their generator, and the error if one came.
 
         `is_wanted` is asked before each kernel; OrderDroppedError is the error if they are not wanted. `begin` is set when the first
         run of a network ends: nothing is compiled before the first runs of the process have ended, or LONGEST_DELAY seconds have
@@ -72,13 +73,13 @@ class BackgroundCompiler:
             if self._is_over.is_set() or not is_wanted():
                 raise OrderDroppedError("nobody wants these kernels")
 
-        error: Exception | None = None
+        plan, error = None, None
         try:
             if waits:
                 self._first_runs.wait(latest, self._is_over.is_set)
             require_wanted()
             COMPILER.expect()
-            COMPILER.compile_all(kernels, require_wanted)
+            plan = COMPILER.compile_all(kernels, require_wanted)
             # The emitted texts are free memory now, and the packed weights come next.
             give_back_memory()
         except Exception as raised:  # noqa: BLE001  # handed to the caller of `order`
@@ -86,7 +87,7 @@ class BackgroundCompiler:
         # Compiling fails at the end of the process, which starts no threads any more.
         if not self._is_over.is_set() and (error is None or threading.main_thread().is_alive()):
             try:
-                done(error)
+                done(plan, error)
             except Exception:
                 logger.exception("the plan of machine code could not take over")
         # Behind the plan, which waits for no process to end.

@@ -6,7 +6,7 @@ A number is an address, a size, a stride, a count or the bits of a float. Arrays
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,16 +30,8 @@ class NativeCall:
     keep: tuple[object, ...] = field(default=(), repr=False)
 
 
-class Addressed(Protocol):
-    """An array that is no NumPy array yet: with symbols for sizes, or only promised."""
-
-    @property
-    def address(self) -> Any:
-        """The address of the first element; an array that is only promised is made."""
-
-
-def address_of(array: Array | Addressed) -> int:
-    """Returns the address of the first element: an expression of symbols if the array is open."""
+def address_of(array: Any) -> int:
+    """Returns the address of the first element of an array; of an open or a lazy array what it says, symbols or that of the made array."""
     address: int = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.address
     return address
 

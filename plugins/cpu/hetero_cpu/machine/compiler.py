@@ -285,9 +285,14 @@ class Compiler:
         self.compile_all([kernel])
         return self._addresses[kernel.name]
 
-    def compile_all(self, kernels: Iterable[Kernel], before: Callable[[], None] = lambda: None) -> None:
-        """Compiles kernels; calls `before` before each, which may raise."""
-        for kernel in kernels:
+    def compile_all(self, kernels: Iterable[Kernel], before: Callable[[], None] = lambda: None) -> Any:
+        """Compiles kernels; calls `before` before each, which may raise. Returns the result of a generator of kernels."""
+        iterator = iter(kernels)
+        while True:
+            try:
+                kernel = next(iterator)
+            except StopIteration as stop:
+                return stop.value
             before()
             if self._load_known(kernel):
                 continue

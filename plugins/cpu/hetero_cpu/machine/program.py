@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.runtime.executors import call_in_child
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.compiler import COMPILER
 from hetero_cpu.machine.interpreter import (
@@ -170,8 +170,7 @@ def _stop_all() -> None:
 
 
 atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no kernels
-    os.register_at_fork(after_in_child=_helpers.clear)
+call_in_child(_helpers.clear)
 
 
 Numbers = np.ndarray[Any, Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import pickle
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from hetero_core.runtime.executors import call_in_child
 from hetero_cpu.machine import translation
 from hetero_cpu.machine.translation import write_message
 
@@ -114,5 +114,4 @@ TRANSLATOR = Translator()
 """The process-wide translator; its child process starts with the first module."""
 
 atexit.register(TRANSLATOR.rest)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TRANSLATOR.forget_process)
+call_in_child(TRANSLATOR.forget_process)

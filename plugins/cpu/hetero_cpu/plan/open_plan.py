@@ -1,7 +1,7 @@
 """A plan for a class of sizes: calls with sums of symbols as numbers, bound to sizes without planning.
 
 ```text
-OpenNetwork ── build_plan ──> ExecutionPlan with symbols ──> OpenPlan
+network with symbols ── build_plan ──> ExecutionPlan with symbols ──> OpenPlan
 sizes ── match: do the guards hold? ──> products of atoms ── bind: numbers of calls, arrays ──> Instance
 ```
 """
@@ -25,7 +25,7 @@ from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
 from hetero_cpu.symbols.evaluation import Evaluator, Products, Sums, write_function, write_tuple
-from hetero_cpu.symbols.network import compile_shape_constants, expose_shape_constants, open_network
+from hetero_cpu.symbols.network import Symbols, compile_shape_constants, expose_shape_constants, open_network
 from hetero_cpu.symbols.size_class import Signature, SizeClass, Symbol
 from hetero_cpu.symbols.sizes import Scope, is_open, terms_of
 from hetero_cpu.symbols.terms import NotOpenError
@@ -41,6 +41,9 @@ _MOST_TABLES = 32
 """Forms of a table that are kept."""
 
 Array = np.ndarray[Any, Any]
+Place = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""Address, shape and strides of an array."""
+Description = tuple[tuple[Place, ...], tuple[Any, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +54,6 @@ class OpenStep:
     actions: tuple[Any, ...]
     foreign: Foreign | None = None
     writes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """The numbers of arrays for a set of sizes. Addresses count from the begin of their memory.
-
-    `laid`: of each array that is touched by name or function its address, shape and strides. `elements`: of shape constants and of
-    their inputs, a plain number for each that has no axes; `tables`: the arguments of small arrays.
-    """
-
-    laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
-    elements: tuple[Any, ...]
-    tables: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +86,7 @@ class OpenPlan:
         plan: ExecutionPlan,
         scope: Scope,
         shapes: Sequence[Any],
-        symbols: Mapping[int, tuple[tuple[int, int], ...]],
+        symbols: Symbols,
         shape_constants: ShapeConstants,
     ) -> None:
         """`shapes`: of the inputs without shape constants. `symbols`: the inputs and axes of each. Raises: NotOpenError."""
@@ -135,7 +125,7 @@ class OpenPlan:
             raise NotOpenError("a function of memory that lies outside of the arena")
         return parts
 
-    def _tabulate(self, shapes: Sequence[Any], symbols: Mapping[int, tuple[tuple[int, int], ...]]) -> None:
+    def _tabulate(self, shapes: Sequence[Any], symbols: Symbols) -> None:
         scope, shape_constants = self.scope, self.shape_constants
         numbers = [number for call in self.calls for number in call.numbers]
         chunks = [call.chunks for call in self.calls]
@@ -168,7 +158,7 @@ class OpenPlan:
         """The calls with chunks that depend on sizes."""
         self._open_numbers = Sums(table, rows)
         self._measure: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
-        self._describe = write_function(evaluator.parameters, self._write_described())
+        self._describe: Callable[..., Description] = write_function(evaluator.parameters, self._write_description())
         # Sizes of images often share some: those of a height.
         self._tables = tuple((lru_cache(_MOST_TABLES)(make), len(own)) for make, own in scope.tables)
         place_of_elements = {name: place for place, name in enumerate(shape_constants.elements)}
@@ -176,7 +166,7 @@ class OpenPlan:
         # The place of the elements of each shape constant; None if it is computed.
         self._constant_elements = [place_of_elements.get(name) for name in shape_constants.names]
 
-    def _write_described(self) -> str:
+    def _write_description(self) -> str:
         """Returns the expression of the parts of a description."""
         sums = iter(self.table.write(range(self.number_count + self.call_count, len(self.table.constants))))
         arrays = []
@@ -197,9 +187,12 @@ class OpenPlan:
         """Returns the bytes of the arena."""
         return self._measure(*products)
 
-    def describe(self, products: Products) -> Described:
-        """Returns all other numbers for a set of sizes."""
-        return Described(*self._describe(*products))
+    def describe(self, products: Products) -> Description:
+        """Returns all other numbers for a set of sizes: the places of `laid`, elements of shape constants, arguments of tables.
+
+        Addresses count from the begin of their memory; elements without axes are plain numbers.
+        """
+        return self._describe(*products)
 
     def bind_tables(self, values: Sequence[int]) -> tuple[Array, ...]:
         """Returns the tables for a set of sizes."""
@@ -207,7 +200,7 @@ class OpenPlan:
         return tuple([make(*islice(arguments, count)) for make, count in self._tables])
 
     def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
-        """Returns the shape constants; `elements`: as `Described` has them."""
+        """Returns the shape constants; `elements`: as `describe` returns them."""
         program = self.shape_constants.program
         reads = tuple([np.asarray(elements[index], np.int64) for index in self._constant_reads])
         computed = iter(() if program is None else program.run(reads))
@@ -289,9 +282,9 @@ def make_open_plan(
     `begin_packing` is called when the consumer has taken all kernels.
     """
     try:
-        opened = open_network(network, signature, example)
-        joined, constants = expose_shape_constants(join_open_network(opened.network, opened.scope))
-        plan = build_plan(joined, weights, extensions, workers=workers, scope=opened.scope)
+        opened, symbols, open_shapes = open_network(network, signature, example)
+        joined, constants = expose_shape_constants(join_open_network(opened, open_shapes.scope))
+        plan = build_plan(joined, weights, extensions, workers=workers, scope=open_shapes.scope)
         yield from plan.kernels
         begin_packing()
         # Binding packs the weights in order.
@@ -299,10 +292,10 @@ def make_open_plan(
         foreign = [step.work for step in plan.steps if isinstance(step.work, Foreign)]
         needed = {value for work in foreign for value in work.reads} | set(plan.places)
         names = tuple(name for name in constants if name in needed)
-        program, reads = compile_shape_constants(names, opened.shapes)
-        elements = {name: own for name in dict.fromkeys((*reads, *names)) if (own := opened.shapes.elements.get(name)) is not None}
-        shapes = [spec.shape for spec in opened.network.inputs]
-        open_plan = OpenPlan(plan, opened.scope, shapes, opened.symbols, ShapeConstants(names, reads, elements, program))
+        program, reads = compile_shape_constants(names, open_shapes)
+        elements = {name: own for name in dict.fromkeys((*reads, *names)) if (own := open_shapes.elements.get(name)) is not None}
+        shapes = [spec.shape for spec in opened.inputs]
+        open_plan = OpenPlan(plan, open_shapes.scope, shapes, symbols, ShapeConstants(names, reads, elements, program))
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step needs facts of its arrays that open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)

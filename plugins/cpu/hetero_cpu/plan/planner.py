@@ -8,10 +8,10 @@ group ── choose ──> recipe, views or join ── placing.py ──> a pl
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import isfinite, isnan, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,24 +34,16 @@ from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreig
 from hetero_cpu.symbols.sizes import Scope, is_open, is_same_shape, value_of
 
 
-class ArenaLayout(NamedTuple):
-    """Distances from the begin of the arena, in bytes."""
-
-    offsets: dict[str, int]
-    """Of each block, by the name of its first value."""
-    scratch_offsets: dict[int, int]
-    """Of working memory, by the index of its step."""
-    arena_bytes: int
-
-
 def lay_arena(
     blocks: Mapping[str, Block],
     spans: Mapping[str, tuple[int, int]],
     scratch_bytes: Sequence[int],
     external: Collection[str],
     scope: Scope | None,
-) -> ArenaLayout:
+) -> tuple[dict[str, int], dict[int, int], int]:
     """Lays out blocks that live for `spans`, first and last moment, and the working memory of each step.
+
+    Returns the offset of each block by its first value, that of working memory by the index of its step, and the bytes of the arena.
 
     `external`: blocks that lie in the caller's memory if possible; they get places of their own behind all inner blocks.
     Step i is moment i + 1. `scope`: of the symbols; None if all sizes are plain numbers.
@@ -65,7 +57,7 @@ def lay_arena(
     for name in external:
         offsets[name] = arena_bytes
         arena_bytes += align(blocks[name].nbytes)
-    return ArenaLayout(offsets, dict(zip((index for index, _ in working), placed[len(inner) :], strict=True)), arena_bytes)
+    return offsets, dict(zip((index for index, _ in working), placed[len(inner) :], strict=True)), arena_bytes
 
 
 def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, ...], Any]:
@@ -217,48 +209,13 @@ def build_plan(
 
     `scope`: that of the symbols, if some sizes are symbols.
     """
-    types = list_static_types(network)
-    late = list_large_renewable(network)
-    weights = weights.serve({name: initializer for name, initializer in network.initializers.items() if name not in late})
-    types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
-    ranges, refused = find_ranges(network), frozenset[str]()
+    refused = frozenset[str]()
     while True:
-        # A group gets large constants when it is planned; until then an array without memory stands for each.
-        constants = {
-            name: np.broadcast_to(np.zeros((), numpy_dtype(initializer.dtype)), initializer.shape)
-            if name in late
-            else initializer.array
-            for name, initializer in network.initializers.items()
-        }
-        builder = _plan_groups(network, types, constants, dict(late), ranges, refused, weights, extensions, workers, scope)
+        builder = _Builder(network, weights, extensions, workers, scope, refused)
         if not builder.refused:
             return builder.finish()
         # A step reads or writes as float32 what was to be bytes.
         refused |= builder.refused
-
-
-def _plan_groups(
-    network: Network,
-    types: Mapping[str, TensorType],
-    constants: dict[str, Array],
-    late: dict[str, Initializer],
-    ranges: Mapping[str, Limits],
-    refused: Collection[str],
-    weights: PackedWeights,
-    extensions: Mapping[tuple[str, str], Any],
-    workers: int,
-    scope: Scope | None,
-) -> _Builder:
-    """`refused`: values that are not held as bytes."""
-    groups = join_chains(form_groups(network, types, constants), network, types, constants)
-    groups = join_products(groups, network, partial(_multiplies_bytes, constants=constants, ranges=ranges))
-    shifts = _find_shifts(groups, network, types, constants, ranges, refused)
-    types = {**types, **{value: replace(types[value], dtype="uint8") for value in shifts}}
-    placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
-    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer, ranges, shifts, late)
-    for group in groups:
-        builder.add_group(group)
-    return builder
 
 
 def _find_shifts(
@@ -306,26 +263,43 @@ def _multiplies_bytes(node: Node, constants: Mapping[str, Array], ranges: Mappin
     return bool(group == 1 or (node.op_type == "Conv" and weight.shape[:2] == (group, 1)))
 
 
-@dataclass(slots=True, eq=False)
 class _Builder:
     """The plan as far as it is made."""
 
-    network: Network
-    types: Mapping[str, TensorType]
-    constants: dict[str, Array]
-    weights: PackedWeights
-    extensions: Mapping[tuple[str, str], Any]
-    workers: int
-    scope: Scope | None
-    placer: ValuePlacer
-    ranges: Mapping[str, Limits]
-    shifts: Mapping[str, float]
-    late: dict[str, Initializer]  # the large constants that have not been dropped; each is made for the groups that read it
-    refused: set[str] = field(default_factory=set)  # the values held as bytes that a step does not read or write so
-    steps: list[PlannedStep] = field(default_factory=list)
-    last_read: dict[str, int] = field(default_factory=dict)
-    fixed: set[str] = field(default_factory=set)
-    kept: set[str] = field(default_factory=set)  # the constants that steps read as they are
+    def __init__(
+        self,
+        network: Network,
+        weights: PackedWeights,
+        extensions: Mapping[tuple[str, str], Any],
+        workers: int,
+        scope: Scope | None,
+        refused: Collection[str],
+    ) -> None:
+        """Plans all groups. `refused`: values that are not held as bytes."""
+        self.network, self.extensions, self.workers, self.scope = network, extensions, workers, scope
+        # The large constants that have not been dropped; each is made for the groups that read it, and an array without memory stands
+        # for it until then.
+        self.late = list_large_renewable(network)
+        self.weights = weights.serve({name: own for name, own in network.initializers.items() if name not in self.late})
+        self.constants: dict[str, Array] = {
+            name: np.broadcast_to(np.zeros((), numpy_dtype(own.dtype)), own.shape) if name in self.late else own.array
+            for name, own in network.initializers.items()
+        }
+        types = list_static_types(network)
+        types.update({name: own.type for name, own in network.initializers.items() if own.dtype != "string"})
+        self.ranges = find_ranges(network)
+        groups = join_chains(form_groups(network, types, self.constants), network, types, self.constants)
+        groups = join_products(groups, network, partial(_multiplies_bytes, constants=self.constants, ranges=self.ranges))
+        self.shifts = _find_shifts(groups, network, types, self.constants, self.ranges, refused)
+        self.types = {**types, **{value: replace(types[value], dtype="uint8") for value in self.shifts}}
+        self.placer = ValuePlacer(network, self.types, self.constants, HaloTable(network, self.types, groups), scope)
+        self.refused: set[str] = set()  # the values held as bytes that a step does not read or write so
+        self.steps: list[PlannedStep] = []
+        self.last_read: dict[str, int] = {}
+        self.fixed: set[str] = set()
+        self.kept: set[str] = set()  # the constants that steps read as they are
+        for group in groups:
+            self.add_group(group)
 
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
@@ -446,18 +420,20 @@ class _Builder:
         spans = self.placer.find_spans(used, self.last_read, end)
         external = self._find_outside(used)
         blocks = {root: block for root in spans if isinstance(block := self.placer.places[root], Block)}
-        layout = lay_arena(blocks, spans, [step.scratch for step in self.steps], external.roots, self.scope)
+        offsets, scratch_offsets, arena_bytes = lay_arena(
+            blocks, spans, [step.scratch for step in self.steps], external.roots, self.scope
+        )
         clears: dict[int, tuple[str, ...]] = {}
         for root, (first, _) in spans.items():
             if root not in external.roots and self.placer.halos.get(root, NO_HALO) != NO_HALO:
                 clears[first - 1] = (*clears.get(first - 1, ()), root)
-        for index in sorted({*layout.scratch_offsets, *clears}):
-            offset = layout.scratch_offsets.get(index, 0)
+        for index in sorted({*scratch_offsets, *clears}):
+            offset = scratch_offsets.get(index, 0)
             self.steps[index] = replace(self.steps[index], scratch_offset=offset, clears=clears.get(index, ()))
         return ExecutionPlan(
             tuple(self.steps),
             {value: place for value, place in self.placer.places.items() if value in used},
-            layout.offsets,
+            offsets,
             {
                 name: array
                 for name, array in self.constants.items()
@@ -465,7 +441,7 @@ class _Builder:
             },
             tuple(spec.name for spec in self.network.inputs),
             tuple(spec.name for spec in self.network.outputs),
-            layout.arena_bytes,
+            arena_bytes,
             external,
             self.placer.joins,
         )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.devices.processors import count_affinity
+from hetero_core.runtime.executors import call_in_child
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -107,8 +108,7 @@ class _Blas:
 
 
 _blas = _Blas()
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_blas.restart)
+call_in_child(_blas.restart)
 
 
 def needs_limit() -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -244,24 +245,24 @@ class Instance:
         self._bound: BoundSizes | None = None
         self._kept: OrderedDict[Products, BoundSizes] = OrderedDict()
         self._kept_bytes = 0
-        self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
         self._program = _open_program(plan) if plan.calls else None
         self._rows_of_roots = [rows.tolist() for rows in plan.rows_of_roots]
         # The begins of external memories that the numbers of calls hold.
         self._begins = self._no_begins = [0] * len(plan.roots)
         self._silence = None if plan.plan.has_products else make_silence()
         external = plan.plan.external
-        self._inputs = [(value, self._index_of_root[value] if value in external.inputs else None) for value in plan.inputs]
+        self._inputs = [(value, plan.roots.index(value) if value in external.inputs else None) for value in plan.inputs]
         self._outputs = [(value, value in external.outputs) for value in plan.plan.outputs]
-        self._position_of_output = {value: position for position, value in enumerate(plan.plan.outputs)}
         room = 1.0 if plan.sizes.is_single else 1.125
         self._lent = [
-            (value, self._index_of_root[root], index := plan.outputs[value], OutputMemory(plan.laid[index].dtype, room=room))
+            (value, plan.roots.index(root), index := plan.outputs[value], OutputMemory(plan.laid[index].dtype, room=room))
             for value, root in external.outputs.items()
         ]
         lent = set(plan.outputs.values())
         self._in_arena = [index for index in range(len(plan.laid)) if index not in lent]
         self._arrays = dict(plan.constants)
+        known = self._arrays.keys() | plan.inside.keys()
+        self._passes_outputs = any(not is_outside and value not in known for value, is_outside in self._outputs)
         self._rebound: list[Rebound] = []
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._calls = StepCalls(steps, self._current, self._program)
@@ -312,7 +313,7 @@ class Instance:
                 caches = {} if self._appended is None else self._open_caches(self._appended, bound, external, begins, context)
                 presets = context.outputs if context.owns_outputs else None
                 for (value, root, _, memory), shape in zip(self._lent, bound.shapes):  # noqa: B905  # as above
-                    preset = None if presets is None else presets[self._position_of_output[value]]
+                    preset = None if presets is None else presets[self._plan.plan.outputs.index(value)]
                     own = caches.get(value, preset)
                     if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
                         external[value], begins[root] = own, find_address(own)
@@ -395,8 +396,8 @@ class Instance:
     def _make_bound(self, products: Products, limits: RunLimits | None) -> BoundSizes:
         """Returns new sizes. Raises: ArenaTooLargeError."""
         plan = self._plan
-        need, described = plan.measure_arena(products), plan.describe(products)
-        shapes = tuple([described.laid[index][1] for _, _, index, _ in self._lent])
+        need, (places, elements, arguments) = plan.measure_arena(products), plan.describe(products)
+        shapes = tuple([places[index][1] for _, _, index, _ in self._lent])
         if limits is None or limits.memory_limit is None:
             lent = sum([prod(shape) * own[3].dtype.itemsize for own, shape in zip(self._lent, shapes, strict=True)])
             made = max(need - self._memory.nbytes, 0) + lent
@@ -411,12 +412,12 @@ class Instance:
         tables: tuple[Array, ...] = ()
         numbers = _NO_NUMBERS
         if self._program is not None:
-            tables = plan.bind_tables(described.tables)
+            tables = plan.bind_tables(arguments)
             numbers = plan.bind_numbers(products, (self._begin, *self._no_begins, *map(find_address, tables)))
-        shape_constants = plan.compute_shape_constants(described.elements)
+        shape_constants = plan.compute_shape_constants(elements)
         laid: dict[int, Array] = {}
         for index in self._in_arena:
-            address, shape, strides = described.laid[index]
+            address, shape, strides = places[index]
             # A view without elements may begin behind the memory.
             laid[index] = np.ndarray(shape, plan.laid[index].dtype, self._memory.data, 0 if 0 in shape else address, strides)
         named = {name: laid[index] for name, index in plan.inside.items()}
@@ -437,10 +438,13 @@ class Instance:
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
+        if presets is None and not self._passes_outputs:
+            for value, is_outside in self._outputs:
+                outputs.append(own_outputs[value] if is_outside else self._arrays[value].copy())  # a comprehension is a call
+            return OwnOutputs(outputs)
         # The caller's own arrays, and passed values, may lie anywhere.
         are_own = presets is None
-        for index, (value, is_outside) in enumerate(self._outputs):
-            preset = None if presets is None else presets[index]
+        for (value, is_outside), preset in zip(self._outputs, repeat(None) if presets is None else presets):  # noqa: B905  # as above
             place = own_outputs[value] if is_outside else self._arrays.get(value)
             if place is None:
                 passed = self._current.passed[value]

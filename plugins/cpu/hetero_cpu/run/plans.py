@@ -1,9 +1,8 @@
-"""A plan in use by a network, and the ways to have it compiled: at once, or behind runs of the toolkit."""
+"""A plan in use by a network, and its way from a generator of kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from threading import Event
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,14 +73,6 @@ Planning = Generator["Kernel", None, PlanInUse]
 """Yields the kernels of a plan, then packs its weights and returns it."""
 
 
-def has_interpreters(workers: int) -> bool:
-    """Says whether the kernels that all plans need are compiled already."""
-    from hetero_cpu.machine.compiler import COMPILER  # LLVM
-    from hetero_cpu.machine.interpreter import list_interpreters
-
-    return COMPILER.load_stored(list_interpreters(workers))
-
-
 def load_plan(planning: Planning) -> PlanInUse | None:
     """Returns the plan if all of its kernels are shipped or stored; None if a kernel has to be compiled."""
     from hetero_cpu.machine.compiler import COMPILER  # LLVM
@@ -96,41 +87,12 @@ def load_plan(planning: Planning) -> PlanInUse | None:
     return None
 
 
-def compile_plan(planning: Planning, workers: int) -> PlanInUse:
+def compile_plan(planning: Planning) -> PlanInUse:
     """Returns the plan when its kernels are compiled."""
     from hetero_cpu.machine.compiler import COMPILER  # LLVM
 
-    plans: list[PlanInUse] = []
     try:
-        COMPILER.compile_all(_list_kernels(planning, workers, plans))
+        plan: PlanInUse = COMPILER.compile_all(planning)
     finally:
         COMPILER.rest()
-    return plans[0]
-
-
-def order_plan(
-    planning: Planning,
-    take_over: Callable[[PlanInUse | None, BaseException | None], None],
-    *,
-    is_wanted: Callable[[], bool],
-    begin: Event,
-    workers: int,
-) -> None:
-    """Has a plan made and compiled by the background thread of the process, then handed to `take_over`."""
-    from hetero_cpu.machine.background import BACKGROUND
-
-    plans: list[PlanInUse] = []
-    BACKGROUND.order(
-        _list_kernels(planning, workers, plans),
-        lambda error: take_over(plans[0] if plans and error is None else None, error),
-        is_wanted=is_wanted,
-        begin=begin,
-    )
-
-
-def _list_kernels(planning: Planning, workers: int, plans: list[PlanInUse]) -> Iterator[Kernel]:
-    """Yields the kernels that all plans need, then those of this plan, which is appended to `plans`; LLVM compiles while it is made."""
-    from hetero_cpu.machine.interpreter import list_interpreters
-
-    yield from list_interpreters(workers)
-    plans.append((yield from planning))
+    return plan

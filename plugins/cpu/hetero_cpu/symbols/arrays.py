@@ -61,20 +61,9 @@ class OpenArray:
         return self.size * self.itemsize
 
     @property
-    def ctypes(self) -> Any:
-        """The address, as `ctypes.data`."""
-        return SimpleNamespace(data=self.address)
-
-    @property
     def flags(self) -> Any:
         """Whether it lies in C order."""
-        is_c = self._is_contiguous()
-        return SimpleNamespace(c_contiguous=is_c, aligned=True, contiguous=is_c)
-
-    @property
-    def T(self) -> OpenArray:  # noqa: N802 - NumPy's name
-        """The array with its axes turned around."""
-        return self.transpose()
+        return SimpleNamespace(c_contiguous=self._is_contiguous())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

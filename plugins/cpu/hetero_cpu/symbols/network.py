@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -185,14 +185,8 @@ def find_map_types(node: Node, network: Network) -> dict[str, ValueType] | None:
     return {node.outputs[0]: network.types[node.outputs[0]]}
 
 
-@dataclass(frozen=True)
-class OpenNetwork:
-    """`network` with symbols in its types; `symbols`: of each, by its atom, the input and the axis that have it; `shapes` of the origin."""
-
-    network: Network
-    scope: Scope
-    symbols: Mapping[int, tuple[tuple[int, int], ...]]
-    shapes: OpenShapes
+Symbols = dict[int, list[tuple[int, int]]]
+"""The inputs and axes that have each symbol, by its atom."""
 
 
 class ShapeConstant(Initializer):
@@ -242,14 +236,14 @@ class ShapeConstantElements:
         return getattr(np.asarray(self), name)
 
 
-def open_network(network: Network, signature: Signature, example: Network) -> OpenNetwork:
+def open_network(network: Network, signature: Signature, example: Network) -> tuple[Network, Symbols, OpenShapes]:
     """Returns a network whose open sizes are symbols; `example` is the same network for a set of input shapes.
 
     Raises: NotOpenError.
     """
     scope = Scope()
     inputs: dict[str, Shape] = {}
-    symbols: dict[int, list[tuple[int, int]]] = {}
+    symbols: Symbols = {}
     symbol_of_name: dict[tuple[str, int], Any] = {}
     for index, (spec, sizes) in enumerate(zip(network.inputs, signature, strict=True)):
         if sizes is None or spec.dtype in (None, "string"):
@@ -276,7 +270,7 @@ def open_network(network: Network, signature: Signature, example: Network) -> Op
     initializers = {name: _find_constant(name, initializer, network, shapes) for name, initializer in example.initializers.items()}
     specs = tuple(replace(spec, type=TensorType(spec.dtype, inputs[spec.name])) for spec in example.inputs)
     opened = replace(example, inputs=specs, types=MappingProxyType(types), initializers=MappingProxyType(initializers))
-    return OpenNetwork(opened, scope, {number: tuple(places) for number, places in symbols.items()}, shapes)
+    return opened, symbols, shapes
 
 
 def _open_type(known: Any, shape: Shape | None) -> Any:
