@@ -5,7 +5,7 @@ Integers wrap. A division by 0, or of the lowest number by -1, which processors 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from math import prod
 from typing import Any
@@ -16,51 +16,36 @@ from torch.nn import functional
 
 from hetero_torch.table import FLOATS, NUMBERS, SIGNED, operator
 
-operator("Relu", dtypes=FLOATS | SIGNED)(torch.relu)
-operator("HardSwish", dtypes=FLOATS, widens=True)(functional.hardswish)
-operator("Mish", dtypes=FLOATS, widens=True)(functional.mish)
 
-
-@operator("LeakyRelu", dtypes=FLOATS, widens=True)
-def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
-    """Returns x, times alpha for negative x. Source: ONNX LeakyRelu-16."""
-    return functional.leaky_relu(x, alpha)
-
-
-@operator("PRelu", 7, 9, 16, dtypes=FLOATS | SIGNED, widens=True)
-def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """Returns x, times slope for negative x. Source: ONNX PRelu-16."""
+def _prelu(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, x * slope, x)
 
 
-@operator("Elu", dtypes=FLOATS, widens=True)
-def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """Returns x, alpha * (exp(x) - 1) for negative x. Source: ONNX Elu-22."""
-    return torch.where(x < 0, alpha * torch.expm1(x), x)
-
-
-@operator("HardSigmoid", dtypes=FLOATS, widens=True)
-def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
-    """Returns alpha * x + beta, clipped to 0 and 1. Source: ONNX HardSigmoid-22."""
-    return torch.clamp(alpha * x + beta, 0, 1)
-
-
-@operator("Swish", dtypes=FLOATS, widens=True)
-def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """Returns x * sigmoid(alpha * x). Source: ONNX Swish-24."""
-    return functional.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
-
-
-@operator("Softplus", dtypes=FLOATS, widens=True)
-def softplus(x: Tensor) -> Tensor:
-    """Returns log(1 + exp(x)); torch's own softplus is x above a threshold. Source: ONNX Softplus-22."""
+def _softplus(x: Tensor) -> Tensor:
+    # PyTorch's own softplus is x above a threshold.
     return torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
-@operator("Gelu", dtypes=FLOATS, widens=True)
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    """Returns x * (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh. Source: ONNX Gelu-20."""
-    return functional.gelu(x, approximate=approximate)
+def _swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return functional.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
+
+
+# Functions of floats, with ONNX's attributes and defaults; halves are computed in float32.
+_ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
+    "Elu": lambda x, *, alpha=1.0: torch.where(x < 0, alpha * torch.expm1(x), x),
+    "Gelu": lambda x, *, approximate="none": functional.gelu(x, approximate=approximate),
+    "HardSigmoid": lambda x, *, alpha=0.2, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
+    "HardSwish": functional.hardswish,
+    "LeakyRelu": lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha),
+    "Mish": functional.mish,
+    "Softplus": _softplus,
+    "Sum": lambda *inputs: reduce(torch.add, inputs),
+    "Swish": _swish,
+}
+for _name, _function in _ACTIVATIONS.items():
+    operator(_name, dtypes=FLOATS, widens=True)(_function)
+operator("PRelu", 7, 9, 16, dtypes=FLOATS | SIGNED, widens=True)(_prelu)
+operator("Relu", dtypes=FLOATS | SIGNED)(torch.relu)
 
 
 def _register(op_type: str, function: Any) -> None:
@@ -109,23 +94,9 @@ def power(x: Tensor, y: Tensor) -> Tensor:
     return torch.pow(x, y.to(x.dtype))
 
 
-@operator("Sum", dtypes=FLOATS, widens=True)
-def add_all(*inputs: Tensor) -> Tensor:
-    """Returns the sum of all inputs. Source: ONNX Sum-13."""
-    return reduce(torch.add, inputs)
-
-
-@operator("Max", dtypes=NUMBERS)
-def maximum(*inputs: Tensor) -> Tensor:
-    """Returns the largest of all inputs; NaN wins. Source: ONNX Max-13."""
-    return reduce(torch.maximum, inputs)
-
-
-@operator("Min", dtypes=NUMBERS)
-def minimum(*inputs: Tensor) -> Tensor:
-    """Returns the smallest of all inputs; NaN wins. Source: ONNX Min-13."""
-    return reduce(torch.minimum, inputs)
-
+# NaN wins.
+operator("Max", dtypes=NUMBERS)(lambda *inputs: reduce(torch.maximum, inputs))
+operator("Min", dtypes=NUMBERS)(lambda *inputs: reduce(torch.minimum, inputs))
 
 # Operators with the same meaning as a function of PyTorch.
 _OF_FLOATS = "Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Reciprocal Round Sigmoid Sin Sinh Sqrt Tan Tanh"
