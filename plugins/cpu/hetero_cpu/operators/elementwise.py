@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import isnan
-from typing import Any
 
 import numpy as np
 
@@ -208,82 +207,53 @@ _NUMBERS: Mapping[str, Mapping[str, float]] = {
 }
 
 
+POWERS = frozenset({-2.0, -1.0, 1.0, 2.0, 3.0, 4.0})
+"""Exponents that are made of products."""
+OPERATORS = PLAIN | frozenset(_NUMBERS) | {"Clip", "Gelu", "PRelu", "Pow"}
+"""The operators that may be functions of one value."""
+
+
 def read_activation(node: Node, constants: Mapping[str, Array]) -> Activation | None:
     """Returns the function of its first input that a node is; None for other nodes, or if it reads further computed values."""
-    if node.domain or any(name and name not in constants for name in node.inputs[1:]):
+    if node.domain or node.op_type not in OPERATORS or any(name and name not in constants for name in node.inputs[1:]):
         return None
-    reader = _READERS.get(node.op_type)
-    activation = None if reader is None else reader(node, constants)
+    activation = _read_function(node, [constants[name] if name else None for name in node.inputs[1:]])
     if activation is None or activation.operator not in EMITTERS or any(isnan(number) for number in activation.numbers):
         return None
     return activation
 
 
-def _read_plain(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    return None if node.attributes or len(node.inputs) != 1 else Activation(node.op_type)
-
-
-def _read_numbers(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    defaults = _NUMBERS[node.op_type]
-    if len(node.inputs) != 1 or not set(node.attributes) <= set(defaults):
+def _read_function(node: Node, operands: Sequence[Array | None]) -> Activation | None:
+    operator, attributes = node.op_type, node.attributes
+    if any(operand is not None and operand.size != 1 for operand in operands):
         return None
-    return Activation(node.op_type, tuple(_single(node.attributes.get(name, default)) for name, default in defaults.items()))
-
-
-def _read_clip(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    if any(name and constants[name].size != 1 for name in node.inputs[1:]) or not set(node.attributes) <= {"min", "max"}:
+    numbers = [None if operand is None else operand.reshape(-1)[0] for operand in operands]
+    if operator == "Clip":
+        # Absent bounds are those of float32. Source: ONNX Clip-6 has attributes, Clip-11 inputs.
+        limits = np.finfo(np.float32)
+        bounds = [attributes.get("min"), attributes.get("max")] if node.since_version < 11 else [*numbers, None, None]
+        low, high = (limit if bound is None else bound for bound, limit in zip(bounds, (limits.min, limits.max), strict=False))
+        return Activation("Clip", (_single(low), _single(high))) if set(attributes) <= {"min", "max"} else None
+    if operator in ("PRelu", "Pow"):
+        operand = operands[0]
+        if operand is None or operand.ndim > 1:
+            return None
+        if operator == "PRelu":
+            # A single slope for all elements is LeakyRelu's.
+            return Activation("LeakyRelu", (_single(numbers[0]),))
+        return Activation("Power", (float(operand.item()),)) if float(operand.item()) in POWERS else None
+    if operator == "Gelu":
+        function = {"none": "Gelu", "tanh": "GeluTanh"}.get(attributes.get("approximate", "none"))
+        return None if function is None or operands else Activation(function)
+    defaults = _NUMBERS.get(operator, {})
+    if operands or not set(attributes) <= set(defaults):
         return None
-    return Activation("Clip", tuple(map(_single, _read_bounds(node, constants))))
-
-
-def _read_bounds(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
-    """Returns the two bounds; those of float32 if they are absent. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
-    limits = np.finfo(np.float32)
-    if node.since_version < 11:
-        return node.attributes.get("min", limits.min), node.attributes.get("max", limits.max)
-    low, high = (*[constants[name].reshape(-1)[0] if name else None for name in node.inputs[1:3]], None, None)[:2]
-    return limits.min if low is None else low, limits.max if high is None else high
-
-
-def _read_gelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    approximation = node.attributes.get("approximate", "none")
-    if len(node.inputs) != 1 or approximation not in ("none", "tanh"):
-        return None
-    return Activation("Gelu" if approximation == "none" else "GeluTanh")
-
-
-def _read_prelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    # A single slope for all elements is LeakyRelu's.
-    slope = constants[node.inputs[1]]
-    return Activation("LeakyRelu", (_single(slope.reshape(-1)[0]),)) if slope.size == 1 and slope.ndim <= 1 else None
-
-
-def _read_power(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    exponent = constants[node.inputs[1]]
-    if exponent.size != 1 or exponent.ndim > 1:
-        return None
-    number = float(exponent.reshape(-1)[0])
-    return Activation("Power", (number,)) if number in POWERS else None
+    return Activation(operator, tuple(_single(attributes.get(name, default)) for name, default in defaults.items()))
 
 
 def _single(number: object) -> float:
     # As the operators have it: attributes and bounds are float32.
     return float(np.float32(number))  # type: ignore[arg-type]  # attributes are numbers here
-
-
-POWERS = frozenset({-2.0, -1.0, 1.0, 2.0, 3.0, 4.0})
-"""Exponents that are made of products."""
-
-_READERS: Mapping[str, Callable[[Node, Mapping[str, Array]], Activation | None]] = {
-    **dict.fromkeys(sorted(PLAIN), _read_plain),
-    **dict.fromkeys(_NUMBERS, _read_numbers),
-    "Clip": _read_clip,
-    "Gelu": _read_gelu,
-    "PRelu": _read_prelu,
-    "Pow": _read_power,
-}
-OPERATORS = frozenset(_READERS)
-"""The operators that may be functions of one value."""
 
 
 # Operators of two inputs or more, each with the version since which it broadcasts as NumPy does.

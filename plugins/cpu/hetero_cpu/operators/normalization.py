@@ -26,6 +26,10 @@ _LARGEST = 3.4028234663852886e38
 _Combine = Callable[[Floats, Floats], Floats]
 
 
+def _add(a: Floats, b: Floats) -> Floats:
+    return a + b
+
+
 def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
     """Emits `body(offset in bytes, number of the unrolled vector, mask)` for all vectors of a row; the last has a mask."""
     wide = code.width * _UNROLLED
@@ -60,114 +64,100 @@ def _reduce_row(
     return combine(combine(a, b), combine(c, d)).fold(combine)
 
 
-def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
-    """Emits e**(x - max) / sum over rows, or its logarithm; arrays: result, x."""
-    code = Code(name, 3, width)
-    with RowWalk(code, 2).visit((0, 1)) as (addresses, length):
-        y, x = addresses[0], addresses[1]
-        # A NaN is ignored here; the sum becomes NaN.
-        edge = code.spread(
-            _reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf)
-        )
+_Emit = Callable[[Code, Number, Sequence[Number], Sequence[Floats]], None]
+"""Emits a row of a length: the addresses of arrays, the result first, then x; and the kernel's own numbers."""
 
-        def raise_and_keep(at: Number, mask: Mask | None) -> Floats:
-            elements = emit_exponential_of_negative(code, code.load(x + at, mask=mask) - edge)  # called inside the loop
-            if not is_logarithm:
-                code.store(y + at, elements, mask=mask)  # called inside the loop
-            return elements
 
-        total = _reduce_row(code, length, raise_and_keep, lambda a, b: a + b, 0.0)
+def _make_row_kernel(title: str, emit: _Emit, *, arrays: int = 2, numbers: int = 0) -> Kernel:
+    """Returns the kernel that walks over rows; its own numbers are the bits of floats."""
+
+    def emit_rows(name: str, width: int) -> Code:
+        code = Code(name, 3, width)
+        walk = RowWalk(code, arrays)
+        own = [code.spread(code.float_of(walk.own_number(position))) for position in range(numbers)]
+        with walk.visit(range(arrays)) as (addresses, length):
+            emit(code, length, [addresses[index] for index in range(arrays)], own)
+        return code.finish()
+
+    return Kernel(title, emit_rows)
+
+
+def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, is_logarithm: bool) -> None:
+    """Emits e**(x - max) / sum, or its logarithm."""
+    y, x = addresses
+    # A NaN is ignored here; the sum becomes NaN.
+    edge = code.spread(_reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf))
+
+    def raise_and_keep(at: Number, mask: Mask | None) -> Floats:
+        elements = emit_exponential_of_negative(code, code.load(x + at, mask=mask) - edge)
+        if not is_logarithm:
+            code.store(y + at, elements, mask=mask)
+        return elements
+
+    total = _reduce_row(code, length, raise_and_keep, _add, 0.0)
+    last = code.spread(emit_logarithm(code, total) if is_logarithm else 1.0 / total)
+
+    def write(at: Number, _: int, mask: Mask | None) -> None:
         if is_logarithm:
-            shift = code.spread(emit_logarithm(code, total))
+            code.store(y + at, code.load(x + at, mask=mask) - edge - last, mask=mask)
         else:
-            factor = code.spread(1.0 / total)
+            code.store(y + at, code.load(y + at, mask=mask) * last, mask=mask)
 
-        def write(at: Number, _: int, mask: Mask | None) -> None:
-            if is_logarithm:
-                code.store(y + at, code.load(x + at, mask=mask) - edge - shift, mask=mask)  # called inside the loop
-            else:
-                code.store(y + at, code.load(y + at, mask=mask) * factor, mask=mask)  # called inside the loop
-
-        _visit_vectors(code, length, write)
-    return code.finish()
+    _visit_vectors(code, length, write)
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """The compiled-in part of a normalization: whether the mean is subtracted, and how scale and shift lie ("v", "r", "" if absent)."""
+class _Moments:
+    """The compiled-in part of a normalization: whether it has a mean and a shift; how scale and shift lie, "v" or "r"."""
 
     has_mean: bool
-    scale: str
-    shift: str
+    kind: str
+    has_shift: bool
 
 
-def make_moments(moments: Moments) -> Kernel:
-    """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows.
-
-    Arrays: result, x, then scale and shift if present; own numbers: the bits of epsilon.
-    """
-    return Kernel(f"normalize_{name_fields(moments)}", lambda name, width: _emit_moments(name, width, moments))
+def _make_moments(moments: _Moments) -> Kernel:
+    """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows; arrays: result, x, scale, shift."""
+    emit = partial(_emit_moments, moments=moments)
+    return _make_row_kernel(f"normalize_{name_fields(moments)}", emit, arrays=3 + moments.has_shift, numbers=1)
 
 
-def _emit_moments(name: str, width: int, moments: Moments) -> Code:
-    code = Code(name, 3, width)
-    kinds = [kind for kind in (moments.scale, moments.shift) if kind]
-    walk = RowWalk(code, 2 + len(kinds))
-    epsilon = code.float_of(walk.own_number(0))
-    with walk.visit(range(2 + len(kinds))) as (addresses, length):
-        y, x = addresses[0], addresses[1]
-        count = code.float_from(length)
-        mean = code.constant(0.0)
-        if moments.has_mean:
-            total = _reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: a + b, 0.0)
-            mean = code.spread(total / count)
+def _emit_moments(code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, moments: _Moments) -> None:
+    (y, x, *operands), count = addresses, code.float_from(length)
+    mean = code.constant(0.0)
+    if moments.has_mean:
+        mean = code.spread(_reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), _add, 0.0) / count)
 
-        def square(at: Number, mask: Mask | None) -> Floats:
-            centered = code.load(x + at, mask=mask) - mean  # called inside the loop
-            return centered * centered
+    def square(at: Number, mask: Mask | None) -> Floats:
+        centered = code.load(x + at, mask=mask) - mean
+        return centered * centered
 
-        variance = _reduce_row(code, length, square, lambda a, b: a + b, 0.0) / count
-        factor = code.spread(1.0 / code.call_intrinsic("sqrt", variance + epsilon))
-        numbers = [code.spread(code.load_scalar(addresses[2 + index])) if kind == "r" else None for index, kind in enumerate(kinds)]
+    variance = code.spread(_reduce_row(code, length, square, _add, 0.0) / count)
+    factor = 1.0 / code.call_intrinsic("sqrt", variance + own[0])
+    numbers = [code.spread(code.load_scalar(operand)) for operand in operands if moments.kind == "r"]
 
-        def write(at: Number, _: int, mask: Mask | None) -> None:
-            normalized = (code.load(x + at, mask=mask) - mean) * factor  # called inside the loop
-            parts = [
-                number if number is not None else code.load(addresses[2 + index] + at, mask=mask)  # called inside the loop
-                for index, number in enumerate(numbers)  # called inside the loop
-            ]
-            if moments.scale and moments.shift:
-                normalized = code.multiply_add(normalized, parts[0], parts[1])
-            elif moments.scale:
-                normalized = normalized * parts[0]
-            elif moments.shift:
-                normalized = normalized + parts[0]
-            code.store(y + at, normalized, mask=mask)  # called inside the loop
+    def write(at: Number, _: int, mask: Mask | None) -> None:
+        scale, *shift = numbers or [code.load(operand + at, mask=mask) for operand in operands]
+        normalized = (code.load(x + at, mask=mask) - mean) * factor
+        result = code.multiply_add(normalized, scale, shift[0]) if shift else normalized * scale
+        code.store(y + at, result, mask=mask)
 
-        _visit_vectors(code, length, write)
-    return code.finish()
+    _visit_vectors(code, length, write)
 
 
-def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: float) -> Code:
-    """Emits x / (bias + factor * sum of squares of c - before to c + after) ** beta over rows of channels.
-
-    Arrays: result, x; own numbers: the bits of bias and of factor. Source: ONNX LRN-13.
-    """
-    code = Code(name, 3, width)
-    walk = RowWalk(code, 2)
-    bias, factor = (code.spread(code.float_of(walk.own_number(position))) for position in (0, 1))
-    with walk.visit((0, 1)) as (addresses, length):
-        y, x = addresses[0], addresses[1]
-        with code.loop(0, length, width) as first:
-            # Two sums, as a single sum would wait for itself.
-            sums, place = [code.constant(0.0), code.constant(0.0)], first * FLOAT_BYTES
-            for distance in range(-before, after + 1):
-                mask = code.mask_between(0 - first - distance, length - first - distance)
-                elements = code.load(x + place, distance * FLOAT_BYTES, mask=mask)
-                sums[distance % 2] = code.multiply_add(elements, elements, sums[distance % 2])
-            inner, mask = code.multiply_add(sums[0] + sums[1], factor, bias), code.mask_first(length - first)
-            code.store(y + place, code.load(x + place, mask=mask) * _emit_power(code, inner, beta), mask=mask)
-    return code.finish()
+def _emit_neighbour_norm(
+    code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, before: int, after: int, beta: float
+) -> None:
+    """Emits x / (bias + factor * sum of squares of c - before to c + after) ** beta over channels. Source: ONNX LRN-13."""
+    (y, x), (bias, factor) = addresses, own
+    with code.loop(0, length, code.width) as first:
+        # Two sums, as a single sum would wait for itself.
+        sums, place = [code.constant(0.0), code.constant(0.0)], first * FLOAT_BYTES
+        for distance in range(-before, after + 1):
+            mask = code.mask_between(0 - first - distance, length - first - distance)
+            elements = code.load(x + place, distance * FLOAT_BYTES, mask=mask)
+            sums[distance % 2] = code.multiply_add(elements, elements, sums[distance % 2])
+        inner, mask = code.multiply_add(sums[0] + sums[1], factor, bias), code.mask_first(length - first)
+        code.store(y + place, code.load(x + place, mask=mask) * _emit_power(code, inner, beta), mask=mask)
 
 
 def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
@@ -196,7 +186,7 @@ def plan_native_softmax(site: Site) -> Recipe | None:
         return None
     axis %= len(shape)
     is_logarithm = node.op_type == "LogSoftmax"
-    kernel = Kernel(f"{'log_' * is_logarithm}softmax", partial(_emit_softmax, is_logarithm=is_logarithm))
+    kernel = _make_row_kernel(f"{'log_' * is_logarithm}softmax", partial(_emit_softmax, is_logarithm=is_logarithm))
     if is_old or prod(shape[axis + 1 :]) == 1:
         # Axes that are contiguous from `axis` on are a single row.
         sizes = (prod(shape[:axis]), prod(shape[axis:]))
@@ -214,13 +204,13 @@ def plan_native_layer_norm(site: Site) -> Recipe | None:
     axis = int(node.attributes.get("axis", -1)) % max(len(shape), 1)
     if not site.is_float32(*names) or len(node.writes) != 1 or not node.outputs[0] or node.attributes.get("stash_type", 1) != 1:
         return None
-    if site.group.epilogue or not all(site.prototypes[name].flags.c_contiguous for name in names):
+    if site.group.epilogue or not site.has_input(1) or not all(site.prototypes[name].flags.c_contiguous for name in names):
         return None
     sizes = (prod(shape[:axis]), prod(shape[axis:]))
     if any(site.shape(name) != shape[axis:] for name in names[1:]):
         return None
     has_mean = node.op_type == "LayerNormalization"
-    kernel = make_moments(Moments(has_mean, "v" * site.has_input(1), "v" * site.has_input(2)))
+    kernel = _make_moments(_Moments(has_mean, "v", site.has_input(2)))
     epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
 
     def turn(array: Array) -> Array:
@@ -243,7 +233,7 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
     if not site.prototypes[value].flags.c_contiguous:
         return None
     batch, channels = shape[:2]
-    kernel = make_moments(Moments(has_mean=True, scale="r", shift="r"))
+    kernel = _make_moments(_Moments(has_mean=True, kind="r", has_shift=True))
 
     def turn(array: Array) -> Array:
         return array.reshape(batch, channels, -1) if array.ndim == len(shape) else array.reshape(1, channels, 1)
@@ -322,10 +312,6 @@ def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
     return code.finish()
 
 
-def _add(a: Floats, b: Floats) -> Floats:
-    return a + b
-
-
 @dataclass(frozen=True, slots=True)
 class _Reduction:
     """How two elements are combined, the neutral element, and what becomes of elements before, and of the result.
@@ -395,32 +381,20 @@ def plan_normalizer(site: Site) -> Recipe | None:
         norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, rank - 1) else ""
     if norm not in _NORMS or rank == 0 or not site.is_float32(value) or site.group.epilogue:
         return None
-    return _plan_rows(site, _make_normalizer(norm), (), axis=rank - 1, overwrites=True)
+    kernel = _make_row_kernel(f"normalize_rows_{norm.lower()}", partial(_emit_normalizer, norm=norm))
+    return _plan_rows(site, kernel, (), axis=rank - 1, overwrites=True)
 
 
-@cache
-def _make_normalizer(norm: str) -> Kernel:
-    own = _REDUCTIONS[_NORMS[norm]]
+def _emit_normalizer(code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, norm: str) -> None:
+    (y, x), reduction = addresses, _REDUCTIONS[_NORMS[norm]]
 
-    def emit(name: str, width: int) -> Code:
-        code = Code(name, 3, width)
-        with RowWalk(code, 2).visit((0, 1)) as (addresses, length):
-            y, x = addresses[0], addresses[1]
+    def read(at: Number, mask: Mask | None) -> Floats:
+        return reduction.begin(code, code.load(x + at, mask=mask))
 
-            def read(at: Number, mask: Mask | None) -> Floats:
-                return own.begin(code, code.load(x + at, mask=mask))  # called inside the loop
-
-            size = own.finish(code, _reduce_row(code, length, read, own.combine, own.neutral))
-            # A row of norm zero stays.
-            divisor = code.spread(size.equals(0.0).choose(code.constant(1.0, 1), size))
-
-            def write(at: Number, _: int, mask: Mask | None) -> None:
-                code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask)  # called inside the loop
-
-            _visit_vectors(code, length, write)
-        return code.finish()
-
-    return Kernel(f"normalize_rows_{norm.lower()}", emit)
+    size = reduction.finish(code, _reduce_row(code, length, read, reduction.combine, reduction.neutral))
+    # A row of norm zero stays.
+    divisor = code.spread(size.equals(0.0).choose(code.constant(1.0, 1), size))
+    _visit_vectors(code, length, lambda at, _, mask: code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask))
 
 
 @cache
@@ -483,7 +457,7 @@ def plan_native_neighbour_norm(site: Site) -> Recipe | None:
         return None
     before, after = (size - 1) // 2, size // 2
     title = f"neighbour_norm_{before}_{after}_{beta.hex().replace('-', 'n').replace('+', '').replace('.', 'p')}"
-    kernel = Kernel(title, partial(_emit_neighbour_norm, before=before, after=after, beta=beta))
+    kernel = _make_row_kernel(title, partial(_emit_neighbour_norm, before=before, after=after, beta=beta), numbers=2)
     return _plan_rows(site, kernel, (bits_of(bias), bits_of(alpha / size)), axis=1, overwrites=False)
 
 
