@@ -56,6 +56,13 @@ def test_near_misses_of_a_cache_stay(core: Core, nodes: str, outputs: str) -> No
     assert [node for node in check_caches(core, nodes, outputs).nodes if node.op_type == "Concat"]
 
 
+def test_keys_of_many_queries_are_joined_before(core: Core) -> None:
+    """As those of images and texts: no cache, and more queries than a block of the kernel has."""
+    many = f"many = Concat<axis = 2>({', '.join('q' * 17)}) {ATTENTION.replace('(q,', '(many,')}"
+    network = check_caches(core, f"{APPENDED} {many}", Y.replace("1,4", "17,4"))
+    assert network.nodes[-1].inputs == ("many", "keys", "values")
+
+
 # Heads that share keys and values: if there is a single query, the heads become the queries of a single head.
 
 CONSTANTS = "int64[1] axis = {2}, int64[5] copied = {2,2,3,5,4}, int64[4] joined = {2,6,5,4}"

@@ -13,7 +13,7 @@ from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
 
 _FIRST_WITH_CACHES = 23
 _KEYS_AXIS, _RANK = 2, 4
-_MOST_GROUPS = 16
+_MOST_QUERIES = 16
 """Queries of a head beyond which kernels compute them in several blocks, so that no block can append keys for all."""
 
 
@@ -45,6 +45,9 @@ def _find_concats(network: Network, index: int, node: Node) -> list[int]:
     if node.op_type != "Attention" or node.domain or node.since_version < _FIRST_WITH_CACHES or len(node.writes) != 1:
         return []
     if not set(node.attributes) <= {"scale"} or any(node.inputs[4:]) or node.inputs[1] == node.inputs[2]:
+        return []
+    queries = _read_sizes(network, node.inputs[0])
+    if len(queries) != _RANK or queries[2] > _MOST_QUERIES:
         return []
     concats = []
     for value in node.inputs[1:3]:
@@ -88,7 +91,7 @@ def _share(network: Network, node: Node, writer: NodeWriter) -> Replacement | No
     # As constants of a Reshape they have to be plain numbers; the batch is copied.
     if any(type(number) is not int for number in (heads, size, groups, value_size)):
         return None
-    if heads % groups or heads > groups * _MOST_GROUPS:
+    if heads % groups or heads > groups * _MOST_QUERIES:
         return None
     queries = writer.add("Reshape", node.inputs[0], writer.add_integers(0, groups, heads // groups, size))
     mixed = writer.add("Attention", queries, *sources, *node.inputs[3:], scale=node.attributes["scale"])
