@@ -319,12 +319,9 @@ def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) 
     operator = find_operator(node)
     if operator is None or operator.dtypes is None:
         return None
-    shapes: list[Shape | None] = []
-    dtypes: list[str | None] = []
-    for value_type in input_types:
-        tensor_type = value_type if isinstance(value_type, TensorType) else _UNKNOWN
-        shapes.append(None if tensor_type.shape is None else _name_sizes(tensor_type.shape))
-        dtypes.append(tensor_type.dtype)
+    tensor_types = [each if isinstance(each, TensorType) else _UNKNOWN for each in input_types]
+    shapes = [None if each.shape is None else _name_sizes(each.shape) for each in tensor_types]
+    dtypes = [each.dtype for each in tensor_types]
     try:
         inferred = operator.sizes(SizedNode(node, shapes, read))
         output_dtypes = operator.dtypes(node, dtypes)
@@ -354,9 +351,8 @@ def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dic
     operator = find_operator(node) or (OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None)
     if operator is None or operator.dtypes is None:
         return {}
-    known = [value_type.dtype if isinstance(value_type, TensorType) else None for value_type in input_types]
     try:
-        dtypes = operator.dtypes(node, known)
+        dtypes = operator.dtypes(node, [each.dtype if isinstance(each, TensorType) else None for each in input_types])
     except REFUSALS:
         return {}
     each = dtypes if isinstance(dtypes, tuple) else (dtypes,) * len(node.outputs)
