@@ -38,7 +38,6 @@ CAPABILITIES: Mapping[str, str] = {
     "export": "the device does not export networks",
     "extensions": "the device takes no extensions",
     "ids": "the device has fewer than two ids",
-    "plugin": "the device composes others, so it is not registered anew",
     "single": "the device is made of a list of devices",
     "hetero": "there is no HETERO device, or no reference device beside the one under test",
 }
@@ -73,7 +72,7 @@ class DeviceFacts:
     keys: Mapping[str, ConfigKey]
     capabilities: tuple[str, ...]
     settings: Mapping[str, Any]
-    plugin: Any = None
+    plugin: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,9 @@ def device_is_listed_as_working(context: CheckContext) -> None:
     require(row.full_name.strip(), f"{row.name} has an empty FULL_DEVICE_NAME")
 
 
-@check("registry", needs=["plugin"])
+@check("registry", needs=["single"])
 def plugin_serves_two_names(context: CheckContext) -> None:
     """A plugin registered under a second name is a separate device there: its answers carry that name."""
-    if context.facts.plugin is None:
-        raise Skip("the plugin object is not known")
     context.core.register_plugin(SECOND_NAME, context.facts.plugin)
     sample = make_sample(context, "chain")
     result = context.core.query_network(sample.network, SECOND_NAME)
@@ -68,8 +66,6 @@ def plugin_serves_two_names(context: CheckContext) -> None:
 @check("registry")
 def plugin_states_the_api_that_it_uses(context: CheckContext) -> None:
     """No hook and no argument of the plugin is newer than its `requires_api`: an older core refuses the plugin by version."""
-    if context.facts.plugin is None:
-        raise Skip("the plugin object is not known")
     stated = getattr(context.facts.plugin, "requires_api", None) or (1, 0)
     hooks = context.core._registry.device(context.facts.name).manager.hook
     for hook in (name for name, spec in vars(hookspecs).items() if hasattr(spec, f"{hookspecs.PROJECT}_spec")):

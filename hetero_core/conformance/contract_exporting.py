@@ -11,7 +11,8 @@ import pickletools
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -236,39 +237,27 @@ def describe_pickle(section: bytes) -> str:
         return "a pickle"
     if section.startswith(b"\x93NUMPY") and b"'|O'" in section[:256]:
         return "an array of pickled objects"
-    if section.startswith(b"PK"):
-        return _describe_archive(section)
-    for name, (magic, unpack) in _PACKERS.items():
-        if not section.startswith(magic):
-            continue
-        try:
-            described = describe_pickle(unpack(section))
-        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
-            continue  # only the first bytes match
-        if described:
-            return f"{name} of {described}"
+    for name, unpack in _PACKERS.items() if section else ():
+        with suppress(OSError, EOFError, ValueError, RuntimeError, lzma.LZMAError, zlib.error, zipfile.BadZipFile):
+            for part in unpack(section):
+                if described := describe_pickle(part):
+                    return f"{name} of {described}"
     return ""
 
 
-_PACKERS: Mapping[str, tuple[bytes, Callable[[bytes], bytes]]] = {
-    "gzip": (b"\x1f\x8b", gzip.decompress),
-    "bz2": (b"BZh", bz2.decompress),
-    "lzma": (b"\xfd7zXZ", lzma.decompress),
-    "zlib": (b"\x78", zlib.decompress),
+def _read_archive(section: bytes) -> Iterator[bytes]:
+    with zipfile.ZipFile(io.BytesIO(section)) as archive:
+        yield from map(archive.read, archive.namelist())
+
+
+_PACKERS: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
+    "gzip": lambda section: [gzip.decompress(section)],
+    "bz2": lambda section: [bz2.decompress(section)],
+    "lzma": lambda section: [lzma.decompress(section, lzma.FORMAT_XZ)],
+    "zlib": lambda section: [zlib.decompress(section)],
+    "an archive": _read_archive,
 }
-"""Name of a compression format -> its magic bytes and the function that decompresses it."""
-
-
-def _describe_archive(section: bytes) -> str:
-    try:
-        with zipfile.ZipFile(io.BytesIO(section)) as archive:
-            for entry in archive.infolist():
-                described = describe_pickle(archive.read(entry))
-                if described:
-                    return f"an archive with {described} as '{entry.filename}'"
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError):
-        return ""
-    return ""
+"""Name of a format -> the function that unpacks it, which raises an error for bytes in another format."""
 
 
 def _is_pickle(section: bytes) -> bool:

@@ -11,14 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.conformance.check import CAPABILITIES, Check, CheckContext, CheckFailed, DeviceFacts, Skip
-from hetero_core.contract import DeviceName, Extension
+from hetero_core.contract import Extension
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.registry import DEVICES_GROUP
+from hetero_core.devices.registry import load_entry_point
 from hetero_core.errors import HeteroError, NotImplementedByDeviceError
 
 if TYPE_CHECKING:
@@ -83,39 +82,38 @@ def make_target(
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
     from hetero_core.conformance.settings import read_settings  # imports NumPy
+    from hetero_core.core import Core  # reads the installed distributions
 
-    settings = read_settings()
-    make = _make_core(device, plugin) if make_core is None else make_core
-    if config:
-        make = partial(_configure, make, device, config)
+    settings, parsed = read_settings(), parse_device_name(device)
+
+    def make() -> Core:
+        core = Core() if make_core is None else make_core()
+        if plugin is not None and make_core is None:
+            if parsed.name in core.device_names:
+                core.unregister_plugin(parsed.name)
+            core.register_plugin(parsed.name, plugin)
+        if config:
+            core.set_config(config, device)
+        return core
+
     core = make()
-    chosen = _choose_reference(core, device) if reference is None else reference
-    facts = _find_facts(core, device, settings, reference=chosen, plugin=plugin)
-    with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it
-        core.close()
-    return Target(device=device, seed=seed, reference=chosen, make_core=make, facts=facts, configured=frozenset(config or ()))
-
-
-def _find_facts(core: Core, device: str, settings: Mapping[str, Any], *, reference: str, plugin: Any = None) -> DeviceFacts:
-    """Returns the facts about a device that are known before any check; `plugin` is its plugin if it was registered at run time.
-
-    Raises: DeviceNotFoundError, DeviceUnavailableError, and other errors of a device that cannot be used at all.
-    """
-    parsed = parse_device_name(device)
-    keys = core.config_keys(device)
-    ids = core.get_metric(parsed.name, "AVAILABLE_DEVICES")
-    has_list = any(key.is_arguments for key in keys.values())
+    beside = _choose_reference(core, device) if reference is None else reference
+    keys, ids = core.config_keys(device), core.get_metric(parsed.name, "AVAILABLE_DEVICES")
+    is_single = not any(key.is_arguments for key in keys.values())
     capabilities = {
         "export": bool(core.get_metric(device, "IMPORT_EXPORT_SUPPORT")),
         "extensions": _takes_extensions(core, device),
-        "ids": len(ids) > 1 and not has_list,
-        "plugin": not has_list,
-        "single": not has_list,
-        "hetero": "HETERO" in core.device_names and reference != "",
+        "ids": len(ids) > 1 and is_single,
+        "single": is_single,
+        "hetero": "HETERO" in core.device_names and beside != "",
     }
-    loaded = plugin if plugin is not None else _load_plugin(parsed)
+    announcement = core._registry.announcement(parsed.name)
+    loaded = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
     own = {name: key for name, key in keys.items() if name not in STANDARD_KEYS}
-    return DeviceFacts(parsed.name, ids, own, tuple(name for name, has in capabilities.items() if has), settings, loaded)
+    facts = DeviceFacts(parsed.name, ids, own, tuple(name for name, has in capabilities.items() if has), settings, loaded)
+    with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it
+        core.close()
+    return Target(device=device, seed=seed, reference=beside, make_core=make, facts=facts, configured=frozenset(config or ()))
 
 
 def _choose_reference(core: Core, device: str) -> str:
@@ -136,37 +134,6 @@ def _takes_extensions(core: Core, device: str) -> bool:
     except HeteroError:
         pass  # the device has the hook; the checks test its behaviour
     return True
-
-
-def _load_plugin(device: DeviceName) -> Any:
-    """Returns the plugin object that the device's entry point refers to."""
-    import importlib_metadata  # reads the installed distributions
-
-    entry_points = [
-        point for point in importlib_metadata.entry_points(group=DEVICES_GROUP) if point.name.strip().upper() == device.name
-    ]
-    return entry_points[0].load() if entry_points else None
-
-
-def _configure(make: Callable[[], Core], device: str, config: Mapping[str, Any]) -> Core:
-    core = make()
-    core.set_config(config, device)
-    return core
-
-
-def _make_core(device: str, plugin: Any) -> Callable[[], Core]:
-    from hetero_core.core import Core  # reads the installed distributions
-
-    def make() -> Core:
-        core = Core()
-        name = parse_device_name(device).name
-        if plugin is not None:
-            if name in core.device_names:
-                core.unregister_plugin(name)
-            core.register_plugin(name, plugin)
-        return core
-
-    return make
 
 
 def run_checks(checks: Sequence[Check], target: Target, *, limit: float = LIMIT_SECONDS) -> Iterator[Outcome]:

@@ -1381,7 +1381,7 @@ def test_operator_that_is_slow_is_named_in_the_report() -> None:
     report = report_to_json(Subject(device="PLANTED"), outcomes, {})
     assert [outcome.status for outcome in outcomes] == ["passed", "passed"]
     assert list(report["operators"]["times_of_numpy"]) == ["Abs-13", "Neg-13"]
-    assert "1 operator takes more than 100 times as long: Abs-13 (" in describe_operators(report["operators"])
+    assert "more than 100 times as long: Abs-13 (" in describe_operators(report["operators"])
 
 
 def test_choice_of_the_configuration_is_set_for_every_check() -> None:

@@ -6,6 +6,7 @@ signatures and values of attributes that fit together in any choice. The others 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -335,6 +336,26 @@ for _pairs, _layout, _sections in (
         num_heads=_Size("heads"),
         rotary_embedding_dim=12 if _pairs == 6 else None,
     )
+_GEMM: Mapping[str, dict[str, Any]] = {
+    **{name: {} for name in ("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign")},
+    "LeakyRelu": {"activation_alpha": 0.25},
+    "Elu": {"activation_alpha": 0.5},
+    "HardSigmoid": {"activation_alpha": 0.25, "activation_beta": 0.5},
+    **{name: {"activation_alpha": 0.75} for name in ("ThresholdedRelu", "Celu")},
+    **{name: {"activation_alpha": 0.5, "activation_beta": 1.25} for name in ("ParametricSoftplus", "ScaledTanh")},
+}
+"""Activation of FusedGemm -> the attributes of its parameters."""
+for _turns in itertools.product(_BIT, _BIT):
+    _a, _b = "[depth,rows]" if _turns[0] else "[rows,depth]", "[columns,depth]" if _turns[1] else "[depth,columns]"
+    for _name, _more in _GEMM.items():
+        _words = [f"float32{_a} float32{_b} ?float32{_c}" for _c in ("[columns]", "[1,columns]", "[rows,columns]", "[rows,1]")]
+        _fixed: dict[str, Any] = {"transA": _turns[0], "transB": _turns[1], "alpha": 0.5, "beta": 2.0}
+        add_form("FusedGemm", *_words, activation=_name, **_fixed, **_more)
+    for _each, _c in (("", ""), ("[columns]", "[columns]"), ("", "[1,columns]"), ("[columns]", "[rows,columns]"), ("", "[rows,1]")):
+        for _left, _right in (("int8", "int8"), ("uint8", "B")):
+            _inputs = f"{_left}{_a} scale {_left} {_right}{_b} scale{_each} {_right}{_each} ?int32(-9999:9999){_c}"
+            _words = [_inputs, f"{_inputs} float32(0.1:2) {_left}"]
+            add_form("QGemm", *_words, transA=_turns[0], transB=_turns[1], alpha=(1.0, 0.75, 2.0))
 add_form("LinearAttentionGate", "T[2,3,heads] float32[heads] float32(-2:0)[heads]")
 add_form("LinearAttentionGate", "T[2,3,heads] float32[heads] float32(-2:0)[heads] T[2,3,heads]", outputs=_TWO)
 
@@ -440,27 +461,6 @@ def _draw_fused_conv(rng: Generator, op_type: str) -> ContribCase:
     return ContribCase(op_type, inputs, attributes)
 
 
-def _draw_turns(rng: Generator) -> tuple[dict[str, Any], str, str]:
-    """Returns the attributes transA and transB, and the shapes of two matrices."""
-    turns = rng.integer(2), rng.integer(2)
-    shapes = ("[depth,rows]" if turns[0] else "[rows,depth]", "[columns,depth]" if turns[1] else "[depth,columns]")
-    return {"transA": turns[0], "transB": turns[1]}, *shapes
-
-
-@draws("QGemm")
-def _draw_qgemm(rng: Generator, op_type: str) -> ContribCase:
-    attributes, a, b = _draw_turns(rng)
-    left, right = rng.choose((("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")))
-    each = "[columns]" if rng.flip() else ""
-    c = rng.choose(("", "[columns]", "[1,columns]", "[rows,columns]", "[rows,1]"))
-    result = rng.choose(("float32(0.1:2) L", "- -"))
-    signature = f"L{a} scale L R{b} scale{each} R{each} ?int32(-9999:9999){c} {result}"
-    sizes = rng.sizes(rows=20, depth=20, columns=20)
-    return ContribCase(
-        op_type, rng.arrays(signature, sizes, L=left, R=right), {**attributes, "alpha": rng.choose((1.0, 0.75, 2.0))}
-    )
-
-
 @draws("FusedMatMul", "TransposeMatMul")
 def _draw_product(rng: Generator, op_type: str) -> ContribCase:
     lead = rng.choose(((), (2,), (2, 3)))
@@ -474,25 +474,6 @@ def _draw_product(rng: Generator, op_type: str) -> ContribCase:
         shapes.append([shape[-2], *shape[:-2], shape[-1]] if moves else shape)
     kind = "float64" if op_type == "FusedMatMul" and rng.integer(4) == 0 else "float32"
     return ContribCase(op_type, rng.arrays(f"{kind}{shapes[0]} {kind}{shapes[1]}"), attributes)
-
-
-_GEMM: Mapping[str, dict[str, float]] = {
-    **{name: {} for name in ("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign")},
-    "LeakyRelu": {"activation_alpha": 0.25},
-    "Elu": {"activation_alpha": 0.5},
-    "HardSigmoid": {"activation_alpha": 0.25, "activation_beta": 0.5},
-    **{name: {"activation_alpha": 0.75} for name in ("ThresholdedRelu", "Celu")},
-    **{name: {"activation_alpha": 0.5, "activation_beta": 1.25} for name in ("ParametricSoftplus", "ScaledTanh")},
-}
-
-
-@draws("FusedGemm")
-def _draw_fused_gemm(rng: Generator, op_type: str) -> ContribCase:
-    attributes, a, b = _draw_turns(rng)
-    c = rng.choose(("[columns]", "[1,columns]", "[rows,columns]", "[rows,1]"))
-    name = rng.choose(tuple(_GEMM))
-    attributes |= {"alpha": 0.5, "beta": 2.0, "activation": name, **_GEMM[name]}
-    return ContribCase(op_type, rng.arrays(f"float32{a} float32{b} ?float32{c}"), attributes)
 
 
 @draws("Inverse")
