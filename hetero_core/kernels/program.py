@@ -27,6 +27,7 @@ from hetero_core.kernels.registry import (
     TOOLKIT,
     Dtypes,
     KernelRecord,
+    explain_size,
     find_kernel,
     find_refusals,
     take_prepared,
@@ -250,7 +251,8 @@ class _Compiler:
             for index, name in enumerate(node.inputs)
             if name and not _is_typed(self._type_of(name)) and record.dtypes_of_input(index) != ANY
         )
-        return _check_dtypes(function, node, record, unknown) if unknown else function
+        function = _check_dtypes(function, node, record, unknown) if unknown else function
+        return function if record.largest is None else _check_sizes(function, node, record.largest)
 
     def _add_body(self, node: Node, attribute: str, body: Graph) -> Body:
         program = _Compiler(
@@ -308,11 +310,34 @@ def _check_dtypes(function: Callable[..., Any], node: Node, record: KernelRecord
         for index in positions:
             dtype = dtype_of_numpy(inputs[index].dtype) if hasattr(inputs[index], "dtype") else None
             if dtype is not None and dtype not in record.dtypes_of_input(index):
-                reason = f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
-                raise UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
+                raise _refuse_run(
+                    node, f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
+                )
         return function(*inputs, **bodies)
 
     return run_checked
+
+
+def _check_sizes(function: Callable[..., Any], node: Node, largest: int) -> Callable[..., Any]:
+    """Returns the function between two checks of the bytes of its inputs and results: sizes may be open when a graph is compiled."""
+
+    def check(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+        for name, value in zip(names, values, strict=False):
+            nbytes = getattr(value, "nbytes", 0)
+            if nbytes > largest:
+                raise _refuse_run(node, explain_size(node, name, nbytes, largest))
+
+    def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
+        check(node.inputs, inputs)
+        results = function(*inputs, **bodies)
+        check(node.outputs, results if isinstance(results, tuple) else (results,))
+        return results
+
+    return run_checked
+
+
+def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
+    return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
 
 
 def compile_node(

@@ -68,7 +68,8 @@ class Declaration:
     these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes of the
     function that these versions lack. `shared` maps attributes that several operators have in common to their defaults; the function
     takes them in its ** parameter. With `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at
-    these positions are rounded to float16. `table` is the table of the kernel, None for the toolkit's own.
+    these positions are rounded to float16. `largest` is the number of bytes that an input or output may have; a size that is open in the
+    query is checked in the run. `table` is the table of the kernel, None for the toolkit's own.
     """
 
     op_type: str
@@ -90,6 +91,7 @@ class Declaration:
     without: tuple[str, ...] = ()
     halves: tuple[int, ...] | None = None
     shared: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    largest: int | None = None
     table: KernelTable | None = None
 
     def __call__(self, function: Function) -> Function:
@@ -174,6 +176,7 @@ _ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "without": (_is_tuple_of(str), "a tuple of attributes"),
     "shared": (_is_mapping, "a mapping of attributes to their defaults"),
+    "largest": (_is_number_or_none, "a number of bytes, or None"),
 }
 """Argument of a declaration -> whether its value is right, and the description of right values."""
 
@@ -261,6 +264,7 @@ def find_refusal(
     return (
         _refuse_attributes(node, record)
         or _refuse_inputs(node, record, input_types, dtypes)
+        or _refuse_sizes(node, record, input_types, type_of)
         or _refuse_bodies(node, extensions, dtypes, type_of, table)
         or (record.refuse(node, tuple(input_types)) if record.refuse is not None else None)
         or _refuse_preparation(node, record, tuple(input_types))
@@ -352,6 +356,30 @@ def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[Value
         if reason is not None:
             return f"input '{name}' of {node.operator} {reason}; implemented: {enumerate_choices(allowed)}"
     return None
+
+
+def _refuse_sizes(
+    node: Node,
+    record: KernelRecord,
+    input_types: Sequence[ValueType | None],
+    type_of: Callable[[str], ValueType | None] | None,
+) -> str | None:
+    """Returns the reason to refuse an input or output that is larger than the kernel takes."""
+    if record.largest is None:
+        return None
+    for name, value_type in (
+        *zip(node.inputs, input_types, strict=False),
+        *((name, type_of and type_of(name)) for name in node.writes),
+    ):
+        nbytes = value_type.nbytes if isinstance(value_type, TensorType) else None
+        if nbytes is not None and nbytes > record.largest:
+            return explain_size(node, name, nbytes, record.largest)
+    return None
+
+
+def explain_size(node: Node, name: str, nbytes: int, largest: int) -> str:
+    """Returns the reason why a kernel does not take a value of so many bytes."""
+    return f"value '{name}' of {node.operator} has {nbytes} bytes; implemented: {largest} at most"
 
 
 def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = False) -> str | None:

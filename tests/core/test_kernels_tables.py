@@ -8,7 +8,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from hetero_core.errors import MemoryLimitError
+from hetero_core.errors import MemoryLimitError, UnsupportedNodesError
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import FLOATS, INT64, TOOLKIT, find_refusals, kernel, read_table
 from hetero_core.kernels.tables import KernelTable
@@ -20,7 +20,7 @@ TABLE = KernelTable()
 BESIDE = KernelTable(base=TOOLKIT)
 
 
-@kernel("Relu", since=(13, 14), dtypes=FLOATS, table=TABLE)
+@kernel("Relu", since=(13, 14), dtypes=FLOATS, largest=16, table=TABLE)
 def relu(xp: Any, x: Any) -> Any:
     return xp.maximum(x, 0)
 
@@ -66,6 +66,7 @@ def refuse(network: Network, table: KernelTable = TABLE) -> str:
             read("y = Relu (x)", border="(int32[2] x) => (int32[2] y)"),
             "input 'x' of Relu-14 has dtype int32; implemented: bfloat16, float16, float32, float64",
         ),
+        (read("y = Relu (x)", border="(float[5] x) => (float[5] y)"), "value 'x' of Relu-14 has 20 bytes; implemented: 16 at most"),
         (
             read("y = If <then_branch = t () => (float[2,2] a) { [inner] a = Tanh (x) }, "
                  "else_branch = e () => (float[2,2] b) { b = Relu (x) }> (c)", border="(bool c, float[2,2] x) => (float[2,2] y)"),
@@ -75,6 +76,15 @@ def refuse(network: Network, table: KernelTable = TABLE) -> str:
 )  # fmt: skip
 def test_refusals_follow_from_the_declarations(network: Network, reason: str) -> None:
     assert refuse(network) == reason
+
+
+def test_open_size_is_refused_by_the_run() -> None:
+    program = compile_program(read("[cut] y = Relu (x)", border="(float[N] x) => (float[N] y)"), table=TABLE)
+    assert program.run((np.array([-1, 2], np.float32),))[0].tolist() == [0, 2]
+    with pytest.raises(
+        UnsupportedNodesError, match="cannot run node 'cut': value 'x' of Relu-14 has 20 bytes; implemented: 16 at most"
+    ):
+        program.run((np.ones(5, np.float32),))
 
 
 def test_memory_estimate_comes_from_the_kernel_that_runs() -> None:
