@@ -36,7 +36,6 @@ from hetero_cpu.operators.recipe import NO_HALO, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.operators.weights import allocate_floats
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
-from hetero_cpu.symbols.sizes import is_same
 
 
 def plan_product_convolution(site: Site) -> Recipe | None:
@@ -191,11 +190,8 @@ def _make_recipe(
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
     purpose: tuple[object, ...] = (tiling.vectors, tiling.width)
     if group == 1:
-        # A question about an open number of tiles would part its class.
-        streams, prefetches = is_same(chunks.units, 1), tiling.count_prefetches(chunks.units)
-        kernel = make_product(
-            ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, streams=streams)
-        )
+        prefetches = tiling.count_prefetches(chunks.units)
+        kernel = make_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added), prefetches=prefetches))
         if spread:
             weight = convolution.pack_lazily(("transposed", *purpose), partial(_pack_positions, tiling=tiling.packing))
         else:

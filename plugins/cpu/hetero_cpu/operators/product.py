@@ -20,7 +20,7 @@ from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, Pr
 from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
-from hetero_cpu.symbols.sizes import is_same, is_same_shape
+from hetero_cpu.symbols.sizes import is_same_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +238,8 @@ def plan_rows(
     packed = site.weights.pack_lazily(weights, (*purpose, tiling.vectors, tiling.width), packing_of(tiling))
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
-    # A question about an open number of tiles would part its class.
-    streams = is_same(tiling.tiles, 1)
     prefetches, splits = tiling.count_prefetches(tiling.tiles), pieces > 1
-    kernel = make_product(
-        ProductShape.of_tiling(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits, streams=streams)
-    )
+    kernel = make_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits))
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
     def bind(laid: Array, y: Array, added: Array | None, scratch: Array) -> list[NativeCall]:
