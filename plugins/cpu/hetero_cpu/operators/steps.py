@@ -55,10 +55,8 @@ NATIVE_STEPS = (
     ("normalization", "plan_native_layer_norm", "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
     ("normalization", "plan_native_instance_norm", "InstanceNormalization"),
     ("normalization", "plan_native_neighbour_norm", "LRN"),
-    ("pooling", "plan_max_pool", "MaxPool"),
-    ("pooling", "plan_average_pool", "AveragePool"),
-    ("pooling", "plan_global_mean", "GlobalAveragePool ReduceMean"),
-    ("pooling", "plan_global_max", "GlobalMaxPool ReduceMax"),
+    ("pooling", "plan_pool", "AveragePool MaxPool"),
+    ("pooling", "plan_global_pool", "GlobalAveragePool GlobalMaxPool ReduceMax ReduceMean"),
     ("recurrent", "plan_recurrence", "GRU LSTM RNN com.microsoft:DynamicQuantizeLSTM"),
     (
         "normalization",
