@@ -34,8 +34,6 @@ EXACT = 1 << 24
 """float32 holds each whole number up to this one."""
 _LARGEST_SUM = 1 << 31
 _MOST_PIECES = 16
-_UNIT = 1 << 12
-"""Sums of more than two pieces are added as multiples of this number and remainders, both exact."""
 
 _LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -236,15 +234,14 @@ class _Rewriter:
         codes = self.codes[value]
         if len(codes.parts) == 1 and codes.zero != 0:
             codes = replace(codes, parts=(self.emit("Add", codes.parts[0], self.read_float(codes.zero), shape=shape),))
-        *firsts, last = codes.parts
-        total = ""
-        for part in firsts:
-            integers = self.cast(part, codes.dtype, shape)
-            total = self.emit("Add", total, integers, shape=shape, dtype=codes.dtype) if total else integers
-        if total:
-            self.emit("Add", total, self.cast(last, codes.dtype, shape), shape=shape, dtype=codes.dtype, output=value)
-        else:
-            self.cast(last, codes.dtype, shape, output=value)
+        self.add_integers(codes.parts, codes.dtype, shape, output=value)
+
+    def add_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
+        """Returns the sum of whole numbers as integers."""
+        total, *others = (self.cast(part, dtype, shape, output="" if len(parts) > 1 else output) for part in parts)
+        for place, other in enumerate(others, 2):
+            total = self.emit("Add", total, other, shape=shape, dtype=dtype, output=output if place == len(parts) else "")
+        return total
 
     def cast(self, value: str, dtype: str, shape: Shape, output: str = "") -> str:
         """Returns a value as another element type."""
@@ -372,13 +369,7 @@ class _Rewriter:
         """Returns the sum of whole numbers, rounded once to float32."""
         if len(parts) <= 2:
             return self.emit("Add", *parts, shape=shape) if len(parts) == 2 else parts[0]
-        units, remainders = "", ""
-        for part in parts:
-            unit = self.emit("Round", self.emit("Mul", part, self.number(1 / _UNIT), shape=shape), shape=shape)
-            remainder = self.emit("Sub", part, self.emit("Mul", unit, self.number(_UNIT), shape=shape), shape=shape)
-            units = self.emit("Add", units, unit, shape=shape) if units else unit
-            remainders = self.emit("Add", remainders, remainder, shape=shape) if remainders else remainder
-        return self.emit("Add", self.emit("Mul", units, self.number(_UNIT), shape=shape), remainders, shape=shape)
+        return self.cast(self.add_integers(parts, "int32", shape), "float32", shape)
 
     def multiply(self, node: Node, x: Codes, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a product of whole numbers and the bound of its sum; None if it may be too large.
