@@ -97,13 +97,6 @@ class Weight:
             numbers -= self.zero.astype(dtype)
         return numbers.T if self.is_turned else numbers
 
-    def read_narrow(self) -> Array:
-        """Returns the whole numbers of bytes as integers of one or two bytes, which take less time to add up."""
-        numbers: Array = self.constant.array
-        if self.zero.any():
-            numbers = numbers.astype(np.int16) - self.zero.astype(np.int16)
-        return numbers.T if self.is_turned else numbers
-
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
         """Returns a part of the numbers as float32, made on first use."""
         whole = self.shape
@@ -376,7 +369,7 @@ class _Rewriter:
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
         """
-        numbers, shape = weight.read_narrow(), self.shape(node.outputs[0])
+        numbers, shape = weight.read(np.int16), self.shape(node.outputs[0])
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
