@@ -133,6 +133,6 @@ def test_model_that_was_exported_channels_last_has_one_transpose(core: Core) -> 
         high=np.float32(6),
     )
     operators = [node.op_type for node in compile_network(core, model).nodes]
-    assert operators == ["Transpose", "Conv", "Relu", "Conv", "Clip", "Add", "GlobalAveragePool", "Flatten", "Gemm"]
+    assert operators == ["Transpose", "Pad", "Conv", "Relu", "Conv", "Clip", "Add", "GlobalAveragePool", "Flatten", "Gemm"]
     inputs = {"x": draw_array(6, 1, 9, 9, 3)}
     assert_same(core.load_network(model, "CPU").infer(inputs)["y"], run_engine(model, inputs)[0], rtol=RELATIVE)
