@@ -26,8 +26,7 @@ from hetero_cpu.machine import compiler
 from hetero_cpu.machine.background import BACKGROUND, BackgroundCompiler, OrderDroppedError
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.operators.weights import PackedWeights
-from hetero_cpu.operators.winograd import transform_kernels
-from hetero_cpu.transforms.tiles import build_matrices
+from hetero_cpu.operators.winograd import build_matrices, transform_kernels
 
 from hetero_core import Core
 from hetero_core.runtime.executors import IMPORT_SECONDS

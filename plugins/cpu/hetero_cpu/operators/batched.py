@@ -306,7 +306,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
         return None
     if not site.is_float32(*names) or min(len(site.shape(name)) for name in names) < 2:
         return None
-    gemm = (None, False) if site.node.op_type == "MatMul" else read_gemm(site)
+    gemm = read_gemm(site)
     if gemm is None:
         return None
     shape = site.output_shape()

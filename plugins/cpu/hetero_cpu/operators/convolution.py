@@ -15,8 +15,7 @@ import numpy as np
 
 from hetero_core.kernels.windows import lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import Code
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.images import (
     Convolution,
     Staging,
@@ -31,16 +30,15 @@ from hetero_cpu.operators.images import (
     read_convolution,
 )
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
-from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, emit_product, list_cut, make_product
+from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.operators.weights import allocate_floats
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
-from hetero_cpu.symbols.sizes import is_same
 
 
 def plan_product_convolution(site: Site) -> Recipe | None:
-    """Returns the recipe of a convolution of one group, or of several groups by the same kernel. Source: ONNX Conv-22."""
+    """Returns the recipe of a convolution, each of whose groups is a product of its own. Source: ONNX Conv-22."""
     convolution = read_convolution(site)
     if convolution is None:
         return None
@@ -117,31 +115,6 @@ def read_adjacent(site: Site) -> Convolution | None:
     return Convolution(site, lay_windows(x.shape[-2:], (1, 1)), channels, outputs, 1, x.shape[0], depths, is_joined=x.ndim == 5)
 
 
-GROUP_PARAMETERS = ("chunks_of_group", "x_group", "w_group", "bias_group", "y_group", "added_group")
-"""Numbers of a row after those of a product, which are the first group's: the chunks of each, and bytes from group to group."""
-_MOVED = ("x", "w", "bias", "y", "added")
-
-
-def make_grouped_product(shape: ProductShape) -> Kernel:
-    """Returns the kernel of products of the same shape, side by side."""
-    return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit_groups(name, width, shape))
-
-
-def _emit_groups(name: str, width: int, shape: ProductShape) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, worker = code.parameters
-    product = code.inner(f"{name}_group", 3)
-    emit_product(product, shape)
-    p = code.load_row(row, (*PARAMETERS, *GROUP_PARAMETERS))
-    group = chunk // p["chunks_of_group"]
-    own = code.reserve(len(PARAMETERS))
-    for position, key in enumerate(PARAMETERS):
-        number = p[key] + group * p[f"{key}_group"] if key in _MOVED else p[key]
-        code.store_number(own, number, 8 * position)
-    code.call(product, own, chunk % p["chunks_of_group"], worker)
-    return code.finish()
-
-
 def _pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
     """Returns the packed columns of each group, in order. weight: (outputs, channels of a group, [depth,] height, width)."""
     split = np.moveaxis(weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]), (2, 1), (-2, -1))
@@ -190,33 +163,27 @@ def _make_recipe(
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
     purpose: tuple[object, ...] = (tiling.vectors, tiling.width)
-    if group == 1:
-        # A question about an open number of tiles would part its class.
-        streams, prefetches = is_same(chunks.units, 1), tiling.count_prefetches(chunks.units)
-        kernel = make_product(
-            ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, streams=streams)
-        )
-        if spread:
-            weight = convolution.pack_lazily(("transposed", *purpose), partial(_pack_positions, tiling=tiling.packing))
-        else:
-            weight = convolution.pack_lazily(("product", *purpose), ColumnPacking(tiling.packing))
-    else:
-        kernel = make_grouped_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added)))
+    prefetches = tiling.count_prefetches(chunks.units)
+    kernel = make_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added), prefetches=prefetches))
+    if spread:
+        weight = convolution.pack_lazily(("transposed", *purpose), partial(_pack_positions, tiling=tiling.packing))
+    elif group > 1:
         weight = convolution.pack_lazily(("grouped", group, *purpose), partial(_pack_groups, group=group, tiling=tiling.packing))
-    names = PARAMETERS if group == 1 else (*PARAMETERS, *GROUP_PARAMETERS)
+    else:
+        weight = convolution.pack_lazily(("product", *purpose), ColumnPacking(tiling.packing))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls = []
         for laid, *others in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
             staged, image = bind_staging(staging, laid, scratch)
             calls += staged
-            for number, (k, i, j) in enumerate(np.ndindex(deep, down, right)):
-                places = (each[k::deep, :, i::down, j::right] for each in others)
-                calls.append(bind_product(number, image, *places))
+            for number, (own, k, i, j) in enumerate(np.ndindex(group, deep, down, right)):
+                results = slice(own * outputs, (own + 1) * outputs)
+                places = (each[k::deep, results, i::down, j::right] for each in others)
+                calls.append(bind_product(number, own, image[:, own * channels : (own + 1) * channels], *places))
         return calls
 
-    def bind_product(number: int, image: Array, y: Array, addend: Array | None = None) -> NativeCall:
-        assert not is_flat or is_even(y)
+    def bind_product(number: int, own: int, image: Array, y: Array, addend: Array | None = None) -> NativeCall:
         plane, _, row, pixel = image.strides
         x = convolution.pick_planes(image)
         top, left = (max(pads[0], 0) for pads in windows.pads)
@@ -231,13 +198,11 @@ def _make_recipe(
             "x": address_of(x) - top * row - left * pixel, "x_image": x.strides[0], "x_row": row * windows.strides[0],
             "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
             "w": address_of(weight) + number * weight_bytes, "block_bytes": taps * depth * tiling.vectors * tiling.width * 4,
-            "bias": address_of(bias), "rows": 1 if is_flat else height,
+            "bias": address_of(bias) + own * tiling.padded_outputs * 4, "rows": 1 if is_flat else height,
             **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
-            "chunks_of_group": chunks.count, "x_group": channels * 4, "w_group": weight_bytes,
-            "bias_group": tiling.padded_outputs * 4, "y_group": outputs * 4, "added_group": outputs * 4,
         }  # fmt: skip
         keep = (offsets, weight, bias, x, y, addend)
-        return NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count * group, keep)
+        return NativeCall(kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), chunks.count, keep)
 
     reaches = () if staging is not None else (find_overhang(windows),)
     return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)

@@ -328,22 +328,12 @@ def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
     return _plan(kind, epilogue, convolution, is_flat=False, spread=weight.shape[2:])
 
 
-def plan_narrow_mat_mul(site: Site) -> Recipe | None:
-    """Returns the recipe of x @ w with a constant matrix w; None if its numbers are not narrow."""
-    return _plan_matrix(site, None, is_turned=False)
-
-
-def plan_narrow_gemm(site: Site) -> Recipe | None:
-    """Returns the recipe of a Gemm that kernels take; None if its numbers are not narrow."""
-    gemm = None if _find_kind(site) is None else read_gemm(site)
-    return None if gemm is None else _plan_matrix(site, gemm[0], is_turned=gemm[1])
-
-
-def _plan_matrix(site: Site, bias: Array | None, *, is_turned: bool) -> Recipe | None:
-    """Returns the recipe of a matrix product: a convolution of an image with a single column by 1x1 filters."""
-    source, found, weight = site.node.inputs[0], _find_kind(site), site.constant(1)
-    if found is None or weight is None or weight.ndim != 2 or not site.holds_numbers(source):
+def plan_narrow_product(site: Site) -> Recipe | None:
+    """Returns the recipe of a matrix product with a constant: a convolution of an image with a single column by 1x1 filters."""
+    source, found, weight, product = site.node.inputs[0], _find_kind(site), site.constant(1), read_gemm(site)
+    if found is None or product is None or weight is None or weight.ndim != 2 or not site.holds_numbers(source):
         return None
+    bias, is_turned = product
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
     epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=-1)
     shape, kind = site.shape(source), _fit(found, weight, depth, outputs)

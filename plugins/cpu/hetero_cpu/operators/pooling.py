@@ -157,51 +157,35 @@ def reduce_pixels(
 _ATTRIBUTES = {"auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "storage_order", "strides"}
 
 
-def plan_max_pool(site: Site) -> Recipe | None:
-    """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
-    windows = _read_windows(site)
-    return None if windows is None else _plan_pool(site, windows, _make_max_call)
-
-
-def _make_max_call(site: Site, windows: Windows) -> WindowCall | None:
-    # The zeros of a halo are larger than negative elements.
-    shape = plan_shape(windows, site.shape(site.node.inputs[0])[1], find_width(), zeros=NO_HALO)
-    if shape is None:
-        return None
-    body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
-    return WindowCall(make_window_kernel(shape, body), shape, windows, find_width(), -np.inf, site.workers, {})
-
-
-def plan_average_pool(site: Site) -> Recipe | None:
-    """Returns the recipe of an AveragePool. Source: ONNX AveragePool-22."""
+def plan_pool(site: Site) -> Recipe | None:
+    """Returns the recipe of an AveragePool, or of a MaxPool without indices. Source: ONNX AveragePool-22, MaxPool-22."""
     windows = _read_windows(site)
     if windows is None:
         return None
     is_unpadded = not any(end for pad in windows.pads for end in pad)
-    if windows.kernel == windows.sizes and set(windows.dilations) == {1} and is_unpadded:
-        return _plan_global(site, GLOBAL_MEAN, divides=True)
-    return _plan_pool(site, windows, _make_average_call)
+    is_whole = windows.kernel == windows.sizes and set(windows.dilations) == {1} and is_unpadded
+    if is_whole and site.node.op_type == "AveragePool":
+        return _reduce_pixels(site)
+    return _plan_volume(site, windows) if len(windows.sizes) == 3 else _plan_image(site, windows)
 
 
-def _make_average_call(site: Site, windows: Windows) -> WindowCall | None:
-    source = site.node.inputs[0]
-    shape = plan_shape(windows, site.shape(source)[1], find_width(), zeros=site.halos.get(source, NO_HALO))
+def _make_call(site: Site, windows: Windows) -> WindowCall | None:
+    source, width, is_mean = site.node.inputs[0], find_width(), site.node.op_type == "AveragePool"
+    # The zeros of a halo are larger than negative elements.
+    zeros = site.halos.get(source, NO_HALO) if is_mean else NO_HALO
+    shape = plan_shape(windows, site.shape(source)[1], width, zeros=zeros)
     if shape is None:
         return None
+    if not is_mean:
+        body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
+        return WindowCall(make_window_kernel(shape, body), shape, windows, width, -np.inf, site.workers, {})
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
-    constants = {
-        f"{name}_counts": _lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))
-    }
-    return WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants)
+    counts = {f"{name}_counts": _lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
+    return WindowCall(make_average_pool(shape), shape, windows, width, 0.0, site.workers, counts)
 
 
-MakeCall = Callable[[Site, Windows], WindowCall | None]
-
-
-def _plan_pool(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | None:
-    if len(windows.sizes) == 3:
-        return _plan_volume(site, windows, make_call)
-    staging, call = stage_image(site.prototypes[site.node.inputs[0]]), make_call(site, windows)
+def _plan_image(site: Site, windows: Windows) -> Recipe | None:
+    staging, call = stage_image(site.prototypes[site.node.inputs[0]]), _make_call(site, windows)
     # A MaxPool of 320 x 320 pixels takes 1.1 ms in C order by NumPy and 13 as a copy with 3 channels; with 8 it takes 2.0 and 0.8.
     if call is None or (staging is not None and staging.shape[3] < find_width() // 2):
         return None
@@ -217,7 +201,7 @@ def _plan_pool(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | No
     )
 
 
-def _plan_volume(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | None:
+def _plan_volume(site: Site, windows: Windows) -> Recipe | None:
     """Returns the recipe of a volume: its planes are pooled, then the pixels along the depth, as the height of images of its planes.
 
     The mean of a window is the mean of the means of its planes: they have the same number of elements.
@@ -230,7 +214,7 @@ def _plan_volume(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | 
     deep, flat = pick_axes(windows, slice(0, 1)), pick_axes(windows, slice(1, 3))
     pixels = flat.outputs[0] * flat.outputs[1]
     line = Windows((pixels,), (1,), (1,), (1,), ((0, 0),), (pixels,))
-    planes, depths = make_call(site, flat), make_call(site, stack_axes(deep, line))
+    planes, depths = _make_call(site, flat), _make_call(site, stack_axes(deep, line))
     if planes is None or depths is None:
         return None
     middle = (batch, depth, *flat.outputs, channels)
@@ -251,14 +235,9 @@ def _plan_volume(site: Site, windows: Windows, make_call: MakeCall) -> Recipe | 
     return Recipe((source,), bind, measure_scratch([middle] if has_both else []), is_channels_last=True, kernels=kernels)
 
 
-def plan_global_mean(site: Site) -> Recipe | None:
-    """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
-    return _plan_global(site, GLOBAL_MEAN, divides=True) if _reduces_pixels(site) else None
-
-
-def plan_global_max(site: Site) -> Recipe | None:
-    """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
-    return _plan_global(site, GLOBAL_MAX, divides=False) if _reduces_pixels(site) else None
+def plan_global_pool(site: Site) -> Recipe | None:
+    """Returns the recipe of the mean or the maximum of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMax-20."""
+    return _reduce_pixels(site) if _reduces_pixels(site) else None
 
 
 def _reduces_pixels(site: Site) -> bool:
@@ -274,8 +253,9 @@ def _reduces_pixels(site: Site) -> bool:
     return axes is not None and sorted(int(axis) % rank for axis in np.asarray(axes).reshape(-1)) == list(range(2, rank))
 
 
-def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
-    source, width = site.node.inputs[0], find_width()
+def _reduce_pixels(site: Site) -> Recipe | None:
+    source, width, is_mean = site.node.inputs[0], find_width(), "Max" not in site.node.op_type
+    kernel = GLOBAL_MEAN if is_mean else GLOBAL_MAX
     x = site.prototypes[source]
     # In C order each channel is contiguous, which other kernels sum up.
     if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1 or not np.may_share_memory(join_rows(x), x):
@@ -287,7 +267,7 @@ def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
         blocks = -(-channels // (GLOBAL_BLOCK * width))
         units = batch * blocks
         units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
-        factor = lay_table(_make_factor, (height, length) if divides else (1, 1))
+        factor = lay_table(_make_factor, (height, length) if is_mean else (1, 1))
         numbers = {
             **list_strides("x", x), "height": height, "width": length, "y": address_of(y), "y_image": y.strides[0],
             "factor": address_of(factor), "blocks": blocks, "units": units, "units_of_chunk": units_of_chunk,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -20,7 +19,7 @@ from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, Pr
 from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
-from hetero_cpu.symbols.sizes import is_same, is_same_shape
+from hetero_cpu.symbols.sizes import is_same_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +135,11 @@ def _read_vector(constant: Array | None, shape: tuple[object, ...], outputs: int
     return np.full(outputs, constant.reshape(-1)[0], np.float32) if constant.size == 1 else None
 
 
-def plan_native_mat_mul(site: Site) -> Recipe | None:
-    """Returns the recipe of x @ w with a constant matrix or vector w."""
-    return _plan(site, site.constant(1), None, is_turned=False)
-
-
-def plan_native_gemm(site: Site) -> Recipe | None:
-    """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is a number, or a number for each column."""
-    gemm = read_gemm(site)
-    return None if gemm is None else _plan(site, site.constant(1), gemm[0], is_turned=gemm[1])
-
-
 def read_gemm(site: Site) -> tuple[Array | None, bool] | None:
-    """Returns beta * c, a number for each column, and whether the right side is transposed; None for a Gemm that kernels do not take."""
+    """Returns beta * c, a number for each column, and whether the right side is transposed, of a Gemm or a MatMul; None for a Gemm that
+    kernels do not take."""
+    if site.node.op_type == "MatMul":
+        return None, False
     node, bias = site.node, site.constant(2)
     alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
     if node.since_version < 7 or node.attributes.get("transA", 0) or alpha != 1 or (site.has_input(2) and bias is None):
@@ -163,12 +154,14 @@ def read_gemm(site: Site) -> tuple[Array | None, bool] | None:
     return bias, is_turned
 
 
-def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bool) -> Recipe | None:
-    source = site.node.inputs[0]
+def plan_native_product(site: Site) -> Recipe | None:
+    """Returns the recipe of x @ w with a constant matrix or vector w, or of x @ w + beta * c."""
+    product, weight, source = read_gemm(site), site.constant(1), site.node.inputs[0]
     # A weight that is shared is read as it is, also by nodes that the toolkit runs for some sizes.
-    if site.weights.is_shared or weight is None or weight.ndim not in (1, 2) or weight.dtype != np.float32:
+    if product is None or site.weights.is_shared or not site.is_float32(source):
         return None
-    if not site.is_float32(source):
+    bias, is_turned = product
+    if weight is None or weight.ndim not in (1, 2) or weight.dtype != np.float32:
         return None
     # A vector is a matrix of a single column.
     depth, outputs = (weight.size, 1) if weight.ndim == 1 else weight.shape[::-1] if is_turned else weight.shape
@@ -182,9 +175,12 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     added = (epilogue.added,) if epilogue.added else ()
     if any(not site.prototypes[value].flags.c_contiguous for value in added):
         return None
-    rows_product = plan_rows(
-        site, source, (weight,), outputs, epilogue, purpose=("product", is_turned), packing_of=partial(_pack_columns, is_turned)
-    )
+
+    def find_packing(tiling: Tiling) -> ColumnPacking:
+        return ColumnPacking(tiling.packing, is_turned)
+
+    purpose = ("product", is_turned)
+    rows_product = plan_rows(site, source, (weight,), outputs, epilogue, purpose=purpose, packing_of=find_packing)
     if rows_product is None:
         return None
 
@@ -199,10 +195,6 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         overwrites=list_overwritten(site, source, epilogue.added),
         kernels=rows_product.kernels,
     )
-
-
-def _pack_columns(is_turned: bool, tiling: Tiling) -> ColumnPacking:
-    return ColumnPacking(tiling.packing, is_turned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +230,8 @@ def plan_rows(
     packed = site.weights.pack_lazily(weights, (*purpose, tiling.vectors, tiling.width), packing_of(tiling))
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
-    # A question about an open number of tiles would part its class.
-    streams = is_same(tiling.tiles, 1)
     prefetches, splits = tiling.count_prefetches(tiling.tiles), pieces > 1
-    kernel = make_product(
-        ProductShape.of_tiling(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits, streams=streams)
-    )
+    kernel = make_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits))
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
     def bind(laid: Array, y: Array, added: Array | None, scratch: Array) -> list[NativeCall]:

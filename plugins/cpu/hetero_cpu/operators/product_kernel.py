@@ -62,8 +62,6 @@ BYTE_PRODUCTS = ("vnni", "amx", "pairs", "words")
 """The names of the products whose numbers are bytes; of words, two lie where else four bytes do."""
 _UNROLLED = 4
 _CACHE_LINE = 64
-# The prefetch distance of weights that are read once, in a stream; more pixels leave the processor's own fetching less to go by.
-_STREAM_BYTES, _STREAM_BYTES_OF_ONE_PIXEL = 4096, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,6 @@ class Tile:
     is_masked: bool = False
     adds: bool = False
     activations: tuple[Activation, ...] = ()
-    streams: bool = False
-    """Whether it prefetches its own weights: if no other tile uses them, it waits for them."""
     products: str = ""
     """Those of narrow numbers that it is made of, as `find_byte_products` and `find_half_products` name them; empty for float32."""
     expression: Expression | None = None
@@ -99,7 +95,7 @@ class Tile:
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
-        flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds + "r" * self.streams
+        flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds
         activations += f"_{self.expression.name}" if self.expression else ""
         return f"{self.products}{self.pixels}x{self.vectors}{flags}{activations}"
 
@@ -134,7 +130,6 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
     weights = code.variable(w)
     even = depth - depth % _UNROLLED
     fetched = code.variable(ahead)
-    stream_bytes = _STREAM_BYTES_OF_ONE_PIXEL if tile.pixels == 1 else _STREAM_BYTES
     pixels = PixelPointers(code, x_pixel, tile.pixels)
     with code.loop(0, taps) as tap:
         start = x + code.load_number(offsets + tap * 8)
@@ -144,11 +139,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             here = weights.get()
             bases = pixels.read()
             for k in range(count):
-                rows = []
-                for j in range(tile.vectors):
-                    if tile.streams:
-                        code.prefetch(here, k * step + j * vector_bytes + stream_bytes)
-                    rows.append(load(here, k * step + j * vector_bytes))
+                rows = [load(here, k * step + j * vector_bytes) for j in range(tile.vectors)]
                 for m in range(tile.pixels):
                     element = spread(pixels.find(bases, m), k * FLOAT_BYTES)
                     for j in range(tile.vectors):
@@ -311,8 +302,6 @@ class ProductShape:
     prefetches: int = 0
     splits: bool = False
     """Whether sums are made in pieces, in order for all pixels of a chunk: the data of a piece stays near, errors stay small."""
-    streams: bool = False
-    """Whether a block of weights is used by a single tile."""
     products: str = ""
     """Those of narrow numbers that it is made of, as of a `Tile`."""
     expression: Expression | None = None
@@ -334,7 +323,7 @@ class ProductShape:
         """Returns a tile of the product; `changed` are fields in which it differs."""
         fields = {
             "prefetches": self.prefetches, "is_masked": self.is_masked, "adds": self.adds, "activations": self.activations,
-            "streams": self.streams, "products": self.products, "expression": self.expression,
+            "products": self.products, "expression": self.expression,
         }  # fmt: skip
         return Tile(pixels, vectors, **{**fields, **changed})
 

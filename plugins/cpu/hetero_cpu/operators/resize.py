@@ -17,7 +17,6 @@ from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import (
     bind_staging,
-    emit_copy,
     has_channel_vectors,
     join_pixels,
     join_planes,
@@ -61,11 +60,8 @@ def _emit(name: str, width: int, down: int, right: int) -> Code:
             weights = p["column_weights"] + pixel * (FLOAT_BYTES * right)
             rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)] if right > 1 else [one]
             sources = [start + column for start in lines for column in columns]
-            if down == right == 1:
-                emit_copy(code, target, sources[0], p["channels"] * FLOAT_BYTES)
-            else:
-                factors = [code.spread(above * beside) for above in downs for beside in rights]
-                _emit_sums(code, target, list(zip(sources, factors, strict=True)), p["channels"])
+            factors = [code.spread(above * beside) for above in downs for beside in rights]
+            _emit_sums(code, target, list(zip(sources, factors, strict=True)), p["channels"])
     return code.finish()
 
 
@@ -112,9 +108,7 @@ def plan_resize(site: Site) -> Recipe | None:
     samplings = _read_samplings(node, scales)
     if scales is None or samplings is None:
         return None
-    taps = _TAPS.get(mode)
-    if taps is None or any(sampling.antialias for sampling in samplings):
-        return None
+    taps = _TAPS[mode]
     if x.ndim == 5:
         return _plan_volume(site, taps, samplings, scales)
     staging, kernel = stage_image(x), _make_kernel(taps, taps)
@@ -189,17 +183,16 @@ def _read_scales(site: Site, shape: Sequence[object]) -> Scales | None:
 
 def _read_samplings(node: Node, scales: Scales | None) -> Samplings | None:
     """Returns how depth, height and width are sampled; None if the kernels cannot do it."""
-    if scales is None:
-        return None
     attributes, mode = node.attributes, node.attributes.get("mode", "nearest")
+    if scales is None or mode not in _TAPS:
+        return None
     if node.op_type == "Upsample" or node.since_version < 11:
         return (legacy_sampling(mode),) * len(scales)
     transformation = attributes.get("coordinate_transformation_mode", "half_pixel")
-    if transformation == "tf_crop_and_resize":
+    if transformation == "tf_crop_and_resize" or attributes.get("antialias", 0):
         return None
     nearest, excludes = attributes.get("nearest_mode", "round_prefer_floor"), bool(attributes.get("exclude_outside", 0))
-    cubic = attributes.get("cubic_coeff_a", -0.75)
-    return (Sampling(mode, transformation, nearest, cubic, excludes, bool(attributes.get("antialias", 0))),) * len(scales)
+    return (Sampling(mode, transformation, nearest, exclude_outside=excludes),) * len(scales)
 
 
 def _make_offsets(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:

@@ -9,7 +9,8 @@ For machine code alone: the toolkit restores the weights of a MatMulNBits in eac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -31,91 +32,61 @@ def multiply_blocks(network: Network) -> Network:
         return network
     names, constants, nodes = FreshNames(network), dict(network.initializers), list[Node]()
     for node in network.nodes:
-        blocks = _read_product(node, network)
-        if blocks is None:
+        product = _read_product(node, network)
+        if product is None:
             nodes.append(node)
             continue
+        parts, sizes, origins = product
         inputs = [node.inputs[0]]
-        for part in (blocks.hold_codes(), blocks.hold_factors(blocks.scales, 0), blocks.hold_zeros()):
+        for part in parts:
             inputs.append("" if part is None else names.value(f"{node.outputs[0]}/blocks"))
             if part is not None:
                 constants[inputs[-1]] = part
         inputs += ["", *node.inputs[2:]]
-        sizes = {"K": blocks.depth, "N": blocks.outputs, "bits": blocks.bits, "block_size": blocks.block}
-        attributes, origins = MappingProxyType(sizes), (*blocks.origins, *node.origins)
-        fields: Any = {"inputs": tuple(inputs), "attributes": attributes, "origins": origins}
+        fields: Any = {"inputs": tuple(inputs), "attributes": MappingProxyType(sizes), "origins": (*origins, *node.origins)}
         nodes.append(replace(node, op_type="MatMulNBits", domain="com.microsoft", opset=1, since_version=0, **fields))
     if len(constants) == len(network.initializers):
         return network
     return drop_unread(replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """A matrix in blocks of its depth; it is stored as (outputs, depth) if it `is_turned`."""
-
-    codes: Initializer
-    scales: Initializer
-    zeros: Initializer | None
-    block: int
-    is_turned: bool
-    origins: tuple[str, ...]
-
-    @property
-    def bits(self) -> int:
-        return _BITS[self.codes.dtype]
-
-    @property
-    def middle(self) -> int:
-        """The code of 0 if codes are signed: MatMulNBits has codes from 0 on."""
-        return 0 if self.codes.dtype.startswith("u") else 1 << (self.bits - 1)
-
-    @property
-    def depth(self) -> int:
-        return self.codes.shape[1 if self.is_turned else 0]
-
-    @property
-    def outputs(self) -> int:
-        return self.codes.shape[0 if self.is_turned else 1]
-
-    def hold_codes(self) -> Initializer:
-        """Returns the packed codes (outputs, blocks, bytes), made when they are read."""
-        blocks, bits = -(-self.depth // self.block), self.bits
-
-        def load() -> Array:
-            codes = np.zeros((self.outputs, blocks * self.block), np.uint8)
-            codes[:, : self.depth] = self._read(self.codes).astype(np.int16) + self.middle
-            packed = codes[:, :: 8 // bits].copy()
-            for place in range(1, 8 // bits):
-                packed |= codes[:, place :: 8 // bits] << np.uint8(bits * place)
-            self.codes.release()
-            return packed.reshape(self.outputs, blocks, -1)
-
-        return Initializer("uint8", (self.outputs, blocks, self.block * bits // 8), load, is_renewable=True)
-
-    def hold_zeros(self) -> Initializer | None:
-        """Returns the zero points as floats; None if all of them are the middle of the codes."""
-        if self.zeros is not None:
-            return self.hold_factors(self.zeros, self.middle)
-        shape = self.scales.shape[:: 1 if self.is_turned else -1]
-        return None if self.middle else Initializer.of_array(np.zeros(shape, np.float32))
-
-    def hold_factors(self, constant: Initializer, added: int) -> Initializer:
-        """Returns numbers of each output and block as float32, made when they are read."""
-
-        def load() -> Array:
-            return np.ascontiguousarray(self._read(constant).astype(np.float32) + np.float32(added))
-
-        return Initializer("float32", constant.shape[:: 1 if self.is_turned else -1], load, is_renewable=True)
-
-    def _read(self, constant: Initializer) -> Array:
-        array: Array = constant.array
-        numbers = array.astype(np.int8) if array.dtype.kind == "V" else array
-        return numbers if self.is_turned else numbers.T
+def _read_numbers(constant: Initializer, *, is_turned: bool) -> Array:
+    """Returns a matrix as (outputs, depth), of which it is stored turned unless it `is_turned` already."""
+    array: Array = constant.array
+    numbers = array.astype(np.int8) if array.dtype.kind == "V" else array
+    return numbers if is_turned else numbers.T
 
 
-def _read_product(node: Node, network: Network) -> _Blocks | None:
-    """Returns the right side of a product if it is a constant in blocks along the depth."""
+def _hold_codes(codes: Initializer, sizes: Mapping[str, int], middle: int, *, is_turned: bool) -> Initializer:
+    """Returns the packed codes (outputs, blocks, bytes), made when they are read; `middle` is added to them."""
+    depth, outputs, bits, block = (sizes[name] for name in ("K", "N", "bits", "block_size"))
+    blocks = -(-depth // block)
+
+    def load() -> Array:
+        whole = np.zeros((outputs, blocks * block), np.uint8)
+        whole[:, :depth] = _read_numbers(codes, is_turned=is_turned).astype(np.int16) + middle
+        packed = whole[:, :: 8 // bits].copy()
+        for place in range(1, 8 // bits):
+            packed |= whole[:, place :: 8 // bits] << np.uint8(bits * place)
+        codes.release()
+        return packed.reshape(outputs, blocks, -1)
+
+    return Initializer("uint8", (outputs, blocks, block * bits // 8), load, is_renewable=True)
+
+
+def _hold_factors(constant: Initializer, added: int, *, is_turned: bool) -> Initializer:
+    """Returns numbers of each output and block, plus `added`, as float32, made when they are read."""
+
+    def load() -> Array:
+        return np.ascontiguousarray(_read_numbers(constant, is_turned=is_turned).astype(np.float32) + np.float32(added))
+
+    return Initializer("float32", constant.shape[:: 1 if is_turned else -1], load, is_renewable=True)
+
+
+def _read_product(node: Node, network: Network) -> tuple[tuple[Initializer | None, ...], dict[str, int], tuple[str, ...]] | None:
+    """Returns codes, scales and zero points, the attributes of a MatMulNBits, and the origins of the right side of a product; None unless
+    that is a constant in blocks along the depth.
+    """
     is_gemm = node.op_type == "Gemm" and not any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta"))
     if node.domain or not (is_gemm or node.op_type == "MatMul") or node.attributes.get("transA", 0):
         return None
@@ -140,7 +111,16 @@ def _read_product(node: Node, network: Network) -> _Blocks | None:
     if scales.shape != tuple(-(-size // block) if place == is_turned else size for place, size in enumerate(codes.shape)):
         return None
     bias = read(node.inputs[2]) if is_gemm and any(node.inputs[2:]) else None
-    outputs = codes.shape[0 if is_turned else 1]
+    outputs, depth = codes.shape if is_turned else codes.shape[::-1]
     if any(node.inputs[2:]) and (bias is None or bias.dtype != "float32" or bias.shape not in ((outputs,), (1, outputs))):
         return None
-    return _Blocks(codes, scales, zeros, block, is_turned, (*maker.origins, *origins))
+    sizes = {"K": depth, "N": outputs, "bits": _BITS[codes.dtype], "block_size": block}
+    # MatMulNBits has codes from 0 on, and the middle of these as the zero point unless it has others.
+    middle = 0 if codes.dtype.startswith("u") else 1 << (sizes["bits"] - 1)
+    factors, zero_points = _hold_factors(scales, 0, is_turned=is_turned), None
+    if zeros is not None:
+        zero_points = _hold_factors(zeros, middle, is_turned=is_turned)
+    elif not middle:
+        zero_points = Initializer.of_array(np.zeros(factors.shape, np.float32))
+    parts = _hold_codes(codes, sizes, middle, is_turned=is_turned), factors, zero_points
+    return parts, sizes, (*maker.origins, *origins)

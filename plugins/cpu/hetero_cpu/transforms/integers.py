@@ -34,8 +34,6 @@ EXACT = 1 << 24
 """float32 holds each whole number up to this one."""
 _LARGEST_SUM = 1 << 31
 _MOST_PIECES = 16
-_UNIT = 1 << 12
-"""Sums of more than two pieces are added as multiples of this number and remainders, both exact."""
 
 _LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -97,13 +95,6 @@ class Weight:
         numbers: Array = (array.astype(np.int8) if array.dtype.kind == "V" else array).astype(dtype)
         if self.zero.any():
             numbers -= self.zero.astype(dtype)
-        return numbers.T if self.is_turned else numbers
-
-    def read_narrow(self) -> Array:
-        """Returns the whole numbers of bytes as integers of one or two bytes, which take less time to add up."""
-        numbers: Array = self.constant.array
-        if self.zero.any():
-            numbers = numbers.astype(np.int16) - self.zero.astype(np.int16)
         return numbers.T if self.is_turned else numbers
 
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
@@ -236,15 +227,14 @@ class _Rewriter:
         codes = self.codes[value]
         if len(codes.parts) == 1 and codes.zero != 0:
             codes = replace(codes, parts=(self.emit("Add", codes.parts[0], self.read_float(codes.zero), shape=shape),))
-        *firsts, last = codes.parts
-        total = ""
-        for part in firsts:
-            integers = self.cast(part, codes.dtype, shape)
-            total = self.emit("Add", total, integers, shape=shape, dtype=codes.dtype) if total else integers
-        if total:
-            self.emit("Add", total, self.cast(last, codes.dtype, shape), shape=shape, dtype=codes.dtype, output=value)
-        else:
-            self.cast(last, codes.dtype, shape, output=value)
+        self.add_integers(codes.parts, codes.dtype, shape, output=value)
+
+    def add_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
+        """Returns the sum of whole numbers as integers."""
+        total, *others = (self.cast(part, dtype, shape, output="" if len(parts) > 1 else output) for part in parts)
+        for place, other in enumerate(others, 2):
+            total = self.emit("Add", total, other, shape=shape, dtype=dtype, output=output if place == len(parts) else "")
+        return total
 
     def cast(self, value: str, dtype: str, shape: Shape, output: str = "") -> str:
         """Returns a value as another element type."""
@@ -372,24 +362,19 @@ class _Rewriter:
         """Returns the sum of whole numbers, rounded once to float32."""
         if len(parts) <= 2:
             return self.emit("Add", *parts, shape=shape) if len(parts) == 2 else parts[0]
-        units, remainders = "", ""
-        for part in parts:
-            unit = self.emit("Round", self.emit("Mul", part, self.number(1 / _UNIT), shape=shape), shape=shape)
-            remainder = self.emit("Sub", part, self.emit("Mul", unit, self.number(_UNIT), shape=shape), shape=shape)
-            units = self.emit("Add", units, unit, shape=shape) if units else unit
-            remainders = self.emit("Add", remainders, remainder, shape=shape) if remainders else remainder
-        return self.emit("Add", self.emit("Mul", units, self.number(_UNIT), shape=shape), remainders, shape=shape)
+        return self.cast(self.add_integers(parts, "int32", shape), "float32", shape)
 
     def multiply(self, node: Node, x: Codes, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a product of whole numbers and the bound of its sum; None if it may be too large.
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
         """
-        numbers, shape = weight.read_narrow(), self.shape(node.outputs[0])
+        numbers, shape = weight.read(np.int16), self.shape(node.outputs[0])
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
-        bounds = _cut_depth(numbers, x.ranges, depth, outputs, is_single=group > 1) if numbers.size else None
+        limit = EXACT - (0 if bias is None else int(np.abs(bias).max(initial=0)))
+        bounds = _cut_depth(numbers, x.ranges, depth, outputs, limit, is_single=group > 1) if numbers.size else None
         if bounds is None:
             return None
         cuts, largest = zip(*bounds, strict=True)
@@ -400,9 +385,6 @@ class _Rewriter:
         total: Array = np.sum(largest, axis=0) + (0 if bias is None else np.abs(bias))
         if total.max(initial=0) >= _LARGEST_SUM:
             return None
-        is_apart = bias is not None and bool((largest[-1] + np.abs(bias)).max() >= EXACT)
-        if is_apart and bias is not None and np.abs(bias).max() > EXACT:
-            return None
         parts = []
         for index, cut in enumerate(cuts):
             source = (
@@ -411,11 +393,9 @@ class _Rewriter:
                 else self.cut(x.parts[0], node.inputs[0], 1 if "Conv" in node.op_type else -1, cut[depth])
             )
             inputs = [source, self.hold_weight(weight, cut)]
-            if bias is not None and index == len(cuts) - 1 and not is_apart:
+            if bias is not None and index == 0:
                 inputs.append(self.number(bias))
             parts.append(self.emit_like(node, *inputs, shape=shape))
-        if is_apart and bias is not None:
-            parts.append(self.number(_along(bias, 1, numbers.ndim)))
         return tuple(parts), int(total.max(initial=0))
 
     def multiply_computed(self, node: Node, a: Codes, b: Codes) -> tuple[tuple[str, ...], int] | None:
@@ -453,15 +433,20 @@ class _Rewriter:
             self.constants[self.known[key]] = weight.hold(cut)
         return self.known[key]
 
-    def read_weight(self, value: str, zero_point: str, axis: int) -> Weight | None:
-        """Returns a constant of bytes less a constant zero point, a number or one for each index of an axis; without a scale."""
+    def read_weight(self, value: str, zero_point: str, scale: Array, axis: int) -> Weight | None:
+        """Returns constant integers with constant zero points and scales, a number or one for each index of an axis."""
         constant = self.constants.get(value)
-        if constant is None or constant.dtype not in ("int8", "uint8"):
+        if constant is None or constant.dtype not in (*_LIMITS, "int4", "uint4", "int32"):
             return None
         zero = self.constant(zero_point, constant.dtype) if zero_point else np.zeros((), np.int32)
-        if zero is None or zero.ndim > 1 or (zero.size > 1 and zero.size != constant.shape[axis]):
+        if zero is None or max(zero.ndim, scale.ndim) > 1:
             return None
-        return Weight(value, constant, _along(zero.astype(np.int32), axis, len(constant.shape)), np.ones((), np.float32))
+        rank, size = len(constant.shape), max(zero.size, scale.size)
+        axis %= max(rank, 1)
+        if (size != 1 and (rank == 0 or constant.shape[axis] != size)) or not {zero.size, scale.size} <= {1, size}:
+            return None
+        wide = (zero.astype(np.int8) if zero.dtype.kind == "V" else zero).astype(np.int32)
+        return Weight(value, constant, _along(wide, axis, rank), scale.reshape(-1) if scale.size != 1 else scale.reshape(()), axis)
 
     # Rounding.
 
@@ -516,16 +501,16 @@ def _split(size: int, count: int) -> list[slice]:
 
 
 def _cut_depth(
-    numbers: Array, ranges: tuple[tuple[int, int], ...], depth: int, outputs: int, *, is_single: bool
+    numbers: Array, ranges: tuple[tuple[int, int], ...], depth: int, outputs: int, limit: int, *, is_single: bool
 ) -> list[tuple[tuple[slice, ...], Array]] | None:
-    """Returns the cuts of weights into the fewest parts along the depth that have exact sums, each with the bound of its sums; None if
-    more parts would be needed.
+    """Returns the cuts of weights into the fewest parts along the depth whose sums are below a limit, each with the bound of its sums;
+    None if more parts would be needed.
     """
     whole = [slice(0, size) for size in numbers.shape]
     for count in range(1, 2 if is_single else min(_MOST_PIECES, numbers.shape[depth]) + 1):
         cuts = [(*whole[:depth], part, *whole[depth + 1 :]) for part in _split(numbers.shape[depth], count)]
         bounds = [(cut, _bound(numbers[cut], ranges, outputs)) for cut in cuts]
-        if all(bound.max(initial=0) < EXACT for _, bound in bounds):
+        if all(bound.max(initial=0) < limit for _, bound in bounds):
             return bounds
     return None
 
@@ -566,7 +551,8 @@ def _dequantize(state: _Rewriter, node: Node) -> bool:
     if node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0) not in (0, 1):
         return False
     if value in state.constants:
-        weight = _read_dequantized(state, node)
+        scales = state.constant(_input(node, 1))
+        weight = None if scales is None else state.read_weight(value, _input(node, 2), scales, int(node.attributes.get("axis", 1)))
         if weight is not None:
             state.weights[output] = weight
         return False
@@ -582,20 +568,6 @@ def _dequantize(state: _Rewriter, node: Node) -> bool:
     state.scaled[output] = Scaled(codes.parts[0], scale, codes if codes.dtype in _LIMITS else None)
     state.pending.add(output)
     return True
-
-
-def _read_dequantized(state: _Rewriter, node: Node) -> Weight | None:
-    constant, scale = state.constants[node.inputs[0]], state.constant(_input(node, 1))
-    if scale is None or scale.ndim > 1 or constant.dtype not in (*_LIMITS, "int4", "uint4", "int32"):
-        return None
-    rank = len(constant.shape)
-    is_single = scale.size == 1
-    axis = 0 if is_single else int(node.attributes.get("axis", 1)) % max(rank, 1)
-    zero = state.constant(_input(node, 2), constant.dtype) if _input(node, 2) else np.zeros((), np.int32)
-    if zero is None or (not is_single and (rank == 0 or constant.shape[axis] != scale.size)) or zero.size not in (1, scale.size):
-        return None
-    wide = (zero.astype(np.int8) if zero.dtype.kind == "V" else zero).astype(np.int32)
-    return Weight(node.inputs[0], constant, _along(wide, axis, rank), scale.reshape(()) if is_single else scale.reshape(-1), axis)
 
 
 def _turn(state: _Rewriter, node: Node) -> bool:
@@ -791,9 +763,9 @@ def _keep_integers(state: _Rewriter, node: Node) -> bool:
         return False
     product = state.build(op_type, x, w, shape=state.shape(node.outputs[0]), output=node.outputs[0], **node.attributes)
     if w in state.constants:
-        weight = state.read_weight(w, w_zero, 0 if op_type == "Conv" else 1)
+        weight = state.read_weight(w, w_zero, np.ones((), np.float32), 0 if op_type == "Conv" else 1)
         rank = len(state.constants[w].shape)
-        if weight is None or rank < 2 or (rank != 2 and op_type == "MatMul"):
+        if weight is None or weight.constant.dtype not in ("int8", "uint8") or rank < 2 or (rank != 2 and op_type == "MatMul"):
             return False
         sums = state.multiply(product, codes, weight)
     else:

@@ -44,7 +44,7 @@ _MOVES = _LOOKUPS | frozenset(
         *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"),
     )
 )
-"""Operators that only move elements: they move halves, unless an operand or a reader of the result is float32."""
+"""Operators that only move elements: they move halves, unless an operand is float32."""
 _CAST_OPSET = 13
 """The first opset whose Cast knows bfloat16."""
 
@@ -84,24 +84,23 @@ class _Widening:
         self._constants: dict[str, Initializer] = dict(network.initializers)
         captures = {value for node in network.nodes for value in node.captures}
         self._visible = network.names_of_outputs | captures
-        # Value of the model -> its form in float32, or of an alias the value that it stands for.
+        # Value of the model -> its form in float32.
         self._wide: dict[str, str] = {}
         # Value of the model that a node makes in float32 -> its half form.
         self._half: dict[str, str] = {}
         self._made_wide: set[str] = set()
         self._computes = {node.name for node in network.nodes if self._can_widen(node)}
-        self._wanted = self._find_wanted()
 
     def add(self, node: Node) -> None:
         """Adds a node of the model, widened or as it is."""
-        if self._is_alias(node):
-            self._wide[node.outputs[0]] = self._read_wide(node.inputs[0], node)
+        if self._is_cast_to_float32(node) and (node.inputs[0] in self._made_wide or node.inputs[0] in self._network.initializers):
+            source, attributes = self._read_wide(node.inputs[0], node), MappingProxyType[str, Any]({})
+            alias = replace(node, op_type="Identity", inputs=(source,), since_version=_CAST_OPSET, attributes=attributes)
+            self._nodes.append(alias)
         elif self._is_widened(node):
-            inputs = tuple(self._read_wide(value, node) if self._is_half(value) else self._read(value) for value in node.inputs)
+            inputs = tuple(self._read_wide(value, node) if self._is_half(value) else value for value in node.inputs)
             outputs = tuple(self._make_wide(value) if value and self._is_half(value) else value for value in node.outputs)
             self._nodes.append(replace(node, inputs=inputs, outputs=outputs))
-        elif self._is_cast_to_float32(node) and node.inputs[0] in self._made_wide:
-            self._nodes.append(replace(node, inputs=(self._wide[node.inputs[0]],)))
         else:
             for value in node.captures:
                 self._read_half(value, node)
@@ -138,38 +137,16 @@ class _Widening:
         inputs = [_widen_type(self._find_type(value)) if value else None for value in node.inputs]
         return find_refusal(node, inputs, type_of=lambda value: _widen_type(self._find_type(value))) is None
 
-    def _find_wanted(self) -> set[str]:
-        """Returns the values that are read by a node which computes with them, perhaps after moves."""
-        wanted: set[str] = set()
-        for node in reversed(self._network.nodes):
-            if node.name in self._computes and self._wants(node, wanted):
-                wanted.update(filter(self._is_half, node.inputs))
-        return wanted
-
-    def _wants(self, node: Node, wanted: set[str]) -> bool:
-        """Says whether a node that can be widened is to make float32 of halves."""
-        is_move = node.op_type in _MOVES and not node.domain
-        return any(self._is_half(value) and (not is_move or value in wanted) for value in node.writes)
-
     def _is_widened(self, node: Node) -> bool:
         if node.name not in self._computes:
             return False
         computed = filter(self._is_half, set(node.inputs) - self._network.initializers.keys())
-        return self._wants(node, self._wanted) or not self._wide.keys().isdisjoint(computed)
+        is_move = node.op_type in _MOVES and not node.domain
+        return (not is_move and any(map(self._is_half, node.writes))) or not self._wide.keys().isdisjoint(computed)
 
     def _is_cast_to_float32(self, node: Node) -> bool:
         is_cast = node.op_type == "Cast" and not node.domain and self._is_half(node.inputs[0])
         return is_cast and getattr(self._types.get(node.outputs[0]), "dtype", None) == "float32"
-
-    def _is_alias(self, node: Node) -> bool:
-        """Says whether a node is a Cast to float32 of a value that is float32 already, or of a constant."""
-        if not self._is_cast_to_float32(node) or not self._visible.isdisjoint(node.writes):
-            return False
-        return node.inputs[0] in self._made_wide or node.inputs[0] in self._network.initializers
-
-    def _read(self, value: str) -> str:
-        """Returns the name of a value that is no half."""
-        return self._wide.get(value, value)
 
     def _read_wide(self, value: str, node: Node) -> str:
         """Returns the name of a half's form in float32, which is made if it is not there yet."""
@@ -194,7 +171,7 @@ class _Widening:
     def _read_half(self, value: str, node: Node | None) -> str:
         """Returns the name of a value in the type that the model gives it; a half form is made if it is not there yet."""
         if value not in self._made_wide:
-            return value if self._is_half(value) else self._read(value)
+            return value
         if value not in self._half:
             value_type = self._find_type(value)
             assert isinstance(value_type, TensorType)

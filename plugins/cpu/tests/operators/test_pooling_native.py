@@ -57,7 +57,7 @@ def test_pooling_of_any_geometry_equals_the_formula(
     counts_pads: bool,
 ) -> None:
     from hetero_cpu.operators import windows as window_plan
-    from hetero_cpu.operators.pooling import plan_average_pool, plan_max_pool
+    from hetero_cpu.operators.pooling import plan_pool
 
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
@@ -72,21 +72,21 @@ def test_pooling_of_any_geometry_equals_the_formula(
     node = Node("pool", op_type, ("x",), ("y",), since_version=22, attributes=attributes)
     expected = pool_windows(op_type, x, geometry, outputs, counts_pads=counts_pads)
     site = native.make_site([node], images, {}, expected.shape, halos={"x": halo} if place["has_halo"] else {}, workers=64)
-    recipe = plan_max_pool(site) if op_type == "MaxPool" else plan_average_pool(site)
+    recipe = plan_pool(site)
     limit = 0 if op_type == "MaxPool" else (np.prod(geometry[0]) + 3) * HALF_ULP * np.abs(expected)
     chunks = check(native, recipe, images, place["y"], expected, limit)
     assert chunks >= place["batch"] * outputs[0] // 2
 
 
 def test_max_pool_keeps_nan_and_infinity(native: NativeRun) -> None:
-    from hetero_cpu.operators.pooling import plan_max_pool
+    from hetero_cpu.operators.pooling import plan_pool
 
     x = draw_array(1, 1, 5, 8, 8)
     x[0, 0, 2, 3], x[0, 1, 0, 0], x[0, 2], x[0, 3, 7, 7] = np.nan, np.inf, -np.inf, np.nan
     geometry = ((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
     node = Node("pool", "MaxPool", ("x",), ("y",), since_version=22, attributes=name_geometry(geometry))
     images = {"x": Lay().place(x)[1]}
-    recipe = plan_max_pool(native.make_site([node], images, {}, x.shape))
+    recipe = plan_pool(native.make_site([node], images, {}, x.shape))
     assert recipe is not None
     y = np.zeros((1, 8, 8, 5), np.float32).transpose(0, 3, 1, 2)
     native.run(recipe, images, y)
@@ -95,14 +95,14 @@ def test_max_pool_keeps_nan_and_infinity(native: NativeRun) -> None:
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
 def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) -> None:
-    from hetero_cpu.operators.pooling import plan_average_pool, plan_max_pool
+    from hetero_cpu.operators.pooling import plan_pool
 
     x = draw_array(1, 2, 21, 19, 30)
     geometry = ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1))
     expected = pool_windows(op_type, x, geometry, (10, 15), counts_pads=False)
     node = Node("pool", op_type, ("x",), ("y",), since_version=22, attributes=name_geometry(geometry))
     site = native.make_site([node], {"x": x}, {}, expected.shape, workers=3)
-    recipe = plan_max_pool(site) if op_type == "MaxPool" else plan_average_pool(site)
+    recipe = plan_pool(site)
     assert recipe is not None
     assert recipe.scratch
     y = np.zeros((2, 10, 15, 21), np.float32).transpose(0, 3, 1, 2)
@@ -112,7 +112,7 @@ def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) ->
 
 @pytest.mark.parametrize("change", ["indices", "few channels", "large window"])
 def test_max_pool_step_refuses_unsupported_nodes(native: NativeRun, change: str) -> None:
-    from hetero_cpu.operators.pooling import plan_max_pool
+    from hetero_cpu.operators.pooling import plan_pool
 
     x = draw_array(1, 1, 4, 17, 17)
     images = {"x": x[:, :3].copy() if change == "few channels" else Lay().place(x)[1]}
@@ -120,7 +120,7 @@ def test_max_pool_step_refuses_unsupported_nodes(native: NativeRun, change: str)
     outputs = ("y", "places") if change == "indices" else ("y",)
     node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})
     site = native.make_site([node], images, {}, (1, images["x"].shape[1], 18 - kernel[0], 18 - kernel[1]))
-    assert plan_max_pool(site) is None
+    assert plan_pool(site) is None
 
 
 @pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "AveragePool"])
@@ -143,9 +143,8 @@ def test_reduction_of_whole_images_equals_the_formula(
     node = Node("pool", operator, inputs, ("y",), since_version=20, attributes=attributes)
     shape = (2, channels) if operator.startswith("Reduce") else (2, channels, 1, 1)
     site = native.make_site([node], images, constants, shape, halos={"x": Halo(1, 2, 3, 1)}, workers=64)
-    plans = {"AveragePool": steps_pooling.plan_average_pool}
     is_max = operator.endswith(("MaxPool", "Max"))
-    recipe = plans.get(operator, steps_pooling.plan_global_max if is_max else steps_pooling.plan_global_mean)(site)
+    recipe = steps_pooling.plan_pool(site) if operator == "AveragePool" else steps_pooling.plan_global_pool(site)
     assert recipe is not None
     y = np.full((2, channels + 4), np.nan, np.float32)
     laid = y[:, 1 : 1 + channels].reshape(shape) if operator.startswith("Reduce") else y[:, 1 : 1 + channels, None, None]
@@ -160,9 +159,9 @@ def test_reduction_of_whole_images_equals_the_formula(
 
 
 def test_reduction_step_refuses_other_axes(native: NativeRun) -> None:
-    from hetero_cpu.operators.pooling import plan_global_mean
+    from hetero_cpu.operators.pooling import plan_global_pool
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}
     node = Node("mean", "ReduceMean", ("x", "axes"), ("y",), since_version=18)
     for axes in ([1], [1, 2, 3], [2]):
-        assert plan_global_mean(native.make_site([node], images, {"axes": np.array(axes)}, (1, 1, 1, 1))) is None
+        assert plan_global_pool(native.make_site([node], images, {"axes": np.array(axes)}, (1, 1, 1, 1))) is None

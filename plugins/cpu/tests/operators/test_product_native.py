@@ -24,10 +24,10 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 def run_product(native: NativeRun, nodes: list[Node], images: dict[str, Any], constants: dict[str, Any], outputs: int) -> Any:
-    from hetero_cpu.operators.product import plan_native_mat_mul
+    from hetero_cpu.operators.product import plan_native_product
 
     shape = (len(images["x"]), outputs)
-    recipe = plan_native_mat_mul(native.make_site(nodes, images, constants, shape))
+    recipe = plan_native_product(native.make_site(nodes, images, constants, shape))
     assert recipe is not None
     assert [kernel for kernel in recipe.kernels if "pieces" in kernel.name]
     y = np.full(shape, np.nan, np.float32)
@@ -79,7 +79,7 @@ def test_sums_of_over_2048_products_split_into_pieces_up_to_1024(depth: int, pie
 
 @pytest.mark.parametrize("added", ["r", "x", "view of x"])
 def test_product_overwrites_only_an_addend_it_does_not_multiply(native: NativeRun, added: str) -> None:
-    from hetero_cpu.operators.product import plan_native_mat_mul
+    from hetero_cpu.operators.product import plan_native_product
 
     x = draw_array(1, 20, 48)
     images = {"x": x, "r": draw_array(2, 20, 48) if added == "r" else x[:]}
@@ -89,7 +89,7 @@ def test_product_overwrites_only_an_addend_it_does_not_multiply(native: NativeRu
         Node("a", "Add", ("y0", name), ("y1",), since_version=14),
     ]
     images = {"x": x} if added == "x" else images
-    recipe = plan_native_mat_mul(native.make_site(nodes, images, {"w": draw_array(3, 48, 48)}, (20, 48)))
+    recipe = plan_native_product(native.make_site(nodes, images, {"w": draw_array(3, 48, 48)}, (20, 48)))
     assert recipe is not None
     assert recipe.overwrites == ((1,) if added == "r" else ())
 
