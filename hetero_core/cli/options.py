@@ -145,21 +145,19 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def read_tolerance(text: str) -> float:
     """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
-    number = float(text)
-    if not (math.isfinite(number) and number >= 0):
-        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text}")
-    return number
+    return _read_number(text, lambda number: number >= 0, "a number of 0 or more")
 
 
 def read_seconds(text: str) -> float:
     """Returns a time. Raises: ArgumentTypeError unless it is a finite number above 0."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
-    return seconds
+    return _read_number(text, lambda number: number > 0, "seconds above 0")
+
+
+def _read_number(text: str, is_valid: Callable[[float], bool], expected: str) -> float:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)) and is_valid(number):
+            return number
+    raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
 
 
 def find_target(path: str) -> Path:
