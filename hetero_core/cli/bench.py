@@ -35,11 +35,11 @@ from hetero_core.cli.options import (
     add_input_options,
     add_pin_options,
     add_repeated,
+    find_list_key,
     find_target,
-    is_splitting,
-    open_named_model,
     pin_network,
     read_config,
+    read_model,
     read_pins,
     read_seconds,
     read_shapes,
@@ -161,10 +161,9 @@ def answer(options: argparse.Namespace) -> Answer:
 
     options.device = options.device or [read_switches().device]
     target = None if options.trace is None else find_target(options.trace)
-    with open_named_model(options.model) as path:
-        bench = Bench(_list_tasks(options, path), follow(options))
-        bench.run_rounds(options.rounds)
-        events = None if target is None or bench.is_interrupted else bench.trace()
+    bench = Bench(_list_tasks(options), follow(options))
+    bench.run_rounds(options.rounds)
+    events = None if target is None or bench.is_interrupted else bench.trace()
     config = read_config(options)
     rows = [summarize(bench, position, config) for position in range(len(options.device))]
     errors = [error for error in bench.errors.values() if isinstance(error, HeteroError)]
@@ -198,12 +197,12 @@ def _find_api(options: argparse.Namespace) -> str:
     return "async" if options.requests is not None else options.api or "sync"
 
 
-def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
+def _list_tasks(options: argparse.Namespace) -> list[BenchTask]:
     is_async = _find_api(options) == "async"
     config, shapes, pins = read_config(options), read_shapes(options.shape), read_pins(options)
     return [
         BenchTask(
-            model=path,
+            model=options.model,
             device=device,
             config=own_config,
             pins=own_pins,
@@ -232,7 +231,7 @@ def _share_options(
         return [(device, config, pins) for device in devices]
     with Core() as core:
         configs = share_config(core, devices, config)
-        splitters = [device for device in devices if pins and is_splitting(core, device)]
+        splitters = [device for device in devices if pins and find_list_key(core, device)]
     if pins and not splitters:
         names = ", ".join(devices)
         raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {names} does")
@@ -242,15 +241,9 @@ def _share_options(
 def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
     seconds = _SECONDS if options.seconds is None else options.seconds
     length = f"{seconds:g} s" if options.iterations is None else f"{options.iterations} runs"
-    how = "one request after another" if fields["api"] == "sync" else _describe_queues(fields["devices"])
+    queues = ", ".join(f"{row['requests']} on {row['device']}" for row in fields["devices"] if row["runs"])
+    how = "one request after another" if fields["api"] == "sync" else f"queues of requests: {queues}"
     return f"network '{fields['network']}': {options.rounds} round{'s' if options.rounds > 1 else ''} of {length} for each device, {how}"
-
-
-def _describe_queues(rows: Sequence[Mapping[str, Any]]) -> str:
-    sizes = list(dict.fromkeys(row["requests"] for row in rows if row["runs"]))
-    if len(sizes) == 1:
-        return f"a queue of {sizes[0]} request{'s' if sizes[0] > 1 else ''}"
-    return "queues of " + ", ".join(f"{row['requests']} on {row['device']}" for row in rows if row["runs"]) + " requests"
 
 
 def _list_remarks(rows: Sequence[Mapping[str, Any]], *, is_interrupted: bool) -> tuple[str, ...]:
@@ -531,7 +524,7 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
     core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
-    network = core.read_network(task.model)
+    network = read_model(core, task.model)
     only = network.inputs[0].name if len(network.inputs) == 1 else ONLY_INPUT
     network = reshape(network, [text.replace(f"{ONLY_INPUT}=", f"{only}=") for text in task.model_shapes])
     network = network if task.batch is None else network.with_batch(task.batch)
