@@ -136,15 +136,8 @@ def _require_free(name: SimpleNamespace) -> None:
     from importlib_metadata import entry_points  # reads the installed distributions
 
     claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]
-    known = known_devices().get(name.device)
+    known, packages = known_devices().get(name.device), ("hetero-core", *(row.package for row in known_devices().values()))
     owner = getattr(claims[0], "name", "an installed package") if claims else known and known.package
-    if owner:
-        raise UsageError(
-            f"the name {name.device} is taken: it is the device of {owner}{', which is installed' if claims else ''}. Give the plugin "
-            f"another name, as MY_{name.device}"
-        )
-    if name.distribution in {"hetero-core", *(row.package for row in known_devices().values())}:
-        raise UsageError(
-            f"the name {name.device} is taken: {name.distribution} is a package of hetero. Give the plugin another name, as "
-            f"MY_{name.device}"
-        )
+    if owner or name.distribution in packages:
+        reason = f"it is the device of {owner}" if owner else f"{name.distribution} is a package of hetero"
+        raise UsageError(f"the name {name.device} is taken: {reason}. Give the plugin another name, as MY_{name.device}")
