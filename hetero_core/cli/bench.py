@@ -28,6 +28,8 @@ from hetero_core.cli.answer import (
     error_to_json,
     exit_code_of_error,
     follow,
+    format_number,
+    format_seconds,
     format_table,
 )
 from hetero_core.cli.options import (
@@ -353,7 +355,7 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     header = [*_HEADER, *(["LARGEST DIFFERENCE"] if compares else []), *(["ERROR"] if fails else [])]
     table = []
     for row in rows:
-        difference = [_show_difference(row.get("difference"))] if compares else []
+        difference = [format_number((row.get("difference") or {}).get("max_absolute_difference"))] if compares else []
         reason = ["" if row["error"] is None else " ".join(str(row["error"]["message"]).split())] if fails else []
         table.append([row["device"], *_format_cells(row), *difference, *reason])
     lines = [format_table(header, table)]
@@ -373,23 +375,12 @@ def _format_cells(row: Mapping[str, Any]) -> list[str]:
     peak = row["peak_bytes"]
     return [
         f"{row['load_seconds']:.3f} s",
-        _show_milliseconds(row["first_seconds"]),
-        _show_milliseconds(row["median_seconds"]),
-        _show_milliseconds(row["p90_seconds"]),
+        format_seconds(row["first_seconds"]),
+        format_seconds(row["median_seconds"]),
+        format_seconds(row["p90_seconds"]),
         f"{row['per_second']:.4g}" if row["per_second"] < 1000 else f"{row['per_second']:.0f}",
         "-" if peak is None else f"{peak / 2**20:.0f} MiB",
     ]
-
-
-def _show_milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.3f} ms" if seconds < 0.1 else f"{seconds * 1000:.1f} ms"
-
-
-def _show_difference(difference: Mapping[str, Any] | None) -> str:
-    if difference is None:
-        return "-"
-    absolute = difference["max_absolute_difference"]
-    return "differs" if absolute is None else f"{absolute:.3g}"
 
 
 # The process of a device
