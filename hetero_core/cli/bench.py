@@ -28,6 +28,8 @@ from hetero_core.cli.answer import (
     error_to_json,
     exit_code_of_error,
     follow,
+    format_number,
+    format_seconds,
     format_table,
 )
 from hetero_core.cli.options import (
@@ -35,11 +37,11 @@ from hetero_core.cli.options import (
     add_input_options,
     add_pin_options,
     add_repeated,
+    find_list_key,
     find_target,
-    is_splitting,
-    open_named_model,
     pin_network,
     read_config,
+    read_model,
     read_pins,
     read_seconds,
     read_shapes,
@@ -161,10 +163,12 @@ def answer(options: argparse.Namespace) -> Answer:
 
     options.device = options.device or [read_switches().device]
     target = None if options.trace is None else find_target(options.trace)
-    with open_named_model(options.model) as path:
-        bench = Bench(_list_tasks(options, path), follow(options))
-        bench.run_rounds(options.rounds)
-        events = None if target is None or bench.is_interrupted else bench.trace()
+    options.api = _find_api(options)
+    options.seconds = _SECONDS if options.seconds is None and options.iterations is None else options.seconds
+    shares = _share_options(options.device, read_config(options), read_pins(options))
+    bench = Bench([BenchTask(options, *share) for share in shares], follow(options))
+    bench.run_rounds(options.rounds)
+    events = None if target is None or bench.is_interrupted else bench.trace()
     config = read_config(options)
     rows = [summarize(bench, position, config) for position in range(len(options.device))]
     errors = [error for error in bench.errors.values() if isinstance(error, HeteroError)]
@@ -175,7 +179,7 @@ def answer(options: argparse.Namespace) -> Answer:
     fields: dict[str, Any] = {
         "model": options.model,
         "network": next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None),
-        "api": _find_api(options),
+        "api": options.api,
         "warmup": options.warmup,
         "processors": count_affinity(),
         "interrupted": bench.is_interrupted,
@@ -198,29 +202,6 @@ def _find_api(options: argparse.Namespace) -> str:
     return "async" if options.requests is not None else options.api or "sync"
 
 
-def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
-    is_async = _find_api(options) == "async"
-    config, shapes, pins = read_config(options), read_shapes(options.shape), read_pins(options)
-    return [
-        BenchTask(
-            model=path,
-            device=device,
-            config=own_config,
-            pins=own_pins,
-            inputs=tuple(options.input),
-            shapes=shapes,
-            seed=options.seed,
-            warmup=options.warmup,
-            requests=(options.requests or 0) if is_async else None,
-            batch=options.batch,
-            model_shapes=tuple(options.model_shape),
-            seconds=_SECONDS if options.seconds is None and options.iterations is None else options.seconds,
-            iterations=options.iterations,
-        )
-        for device, own_config, own_pins in _share_options(options.device, config, pins)
-    ]
-
-
 def _share_options(
     devices: Sequence[str], config: Mapping[str, str], pins: Mapping[str, str]
 ) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
@@ -232,7 +213,7 @@ def _share_options(
         return [(device, config, pins) for device in devices]
     with Core() as core:
         configs = share_config(core, devices, config)
-        splitters = [device for device in devices if pins and is_splitting(core, device)]
+        splitters = [device for device in devices if pins and find_list_key(core, device)]
     if pins and not splitters:
         names = ", ".join(devices)
         raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {names} does")
@@ -240,17 +221,10 @@ def _share_options(
 
 
 def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
-    seconds = _SECONDS if options.seconds is None else options.seconds
-    length = f"{seconds:g} s" if options.iterations is None else f"{options.iterations} runs"
-    how = "one request after another" if fields["api"] == "sync" else _describe_queues(fields["devices"])
+    length = f"{options.seconds:g} s" if options.iterations is None else f"{options.iterations} runs"
+    queues = ", ".join(f"{row['requests']} on {row['device']}" for row in fields["devices"] if row["runs"])
+    how = "one request after another" if fields["api"] == "sync" else f"queues of requests: {queues}"
     return f"network '{fields['network']}': {options.rounds} round{'s' if options.rounds > 1 else ''} of {length} for each device, {how}"
-
-
-def _describe_queues(rows: Sequence[Mapping[str, Any]]) -> str:
-    sizes = list(dict.fromkeys(row["requests"] for row in rows if row["runs"]))
-    if len(sizes) == 1:
-        return f"a queue of {sizes[0]} request{'s' if sizes[0] > 1 else ''}"
-    return "queues of " + ", ".join(f"{row['requests']} on {row['device']}" for row in rows if row["runs"]) + " requests"
 
 
 def _list_remarks(rows: Sequence[Mapping[str, Any]], *, is_interrupted: bool) -> tuple[str, ...]:
@@ -381,7 +355,7 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     header = [*_HEADER, *(["LARGEST DIFFERENCE"] if compares else []), *(["ERROR"] if fails else [])]
     table = []
     for row in rows:
-        difference = [_show_difference(row.get("difference"))] if compares else []
+        difference = [format_number((row.get("difference") or {}).get("max_absolute_difference"))] if compares else []
         reason = ["" if row["error"] is None else " ".join(str(row["error"]["message"]).split())] if fails else []
         table.append([row["device"], *_format_cells(row), *difference, *reason])
     lines = [format_table(header, table)]
@@ -401,23 +375,12 @@ def _format_cells(row: Mapping[str, Any]) -> list[str]:
     peak = row["peak_bytes"]
     return [
         f"{row['load_seconds']:.3f} s",
-        _show_milliseconds(row["first_seconds"]),
-        _show_milliseconds(row["median_seconds"]),
-        _show_milliseconds(row["p90_seconds"]),
+        format_seconds(row["first_seconds"]),
+        format_seconds(row["median_seconds"]),
+        format_seconds(row["p90_seconds"]),
         f"{row['per_second']:.4g}" if row["per_second"] < 1000 else f"{row['per_second']:.0f}",
         "-" if peak is None else f"{peak / 2**20:.0f} MiB",
     ]
-
-
-def _show_milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.3f} ms" if seconds < 0.1 else f"{seconds * 1000:.1f} ms"
-
-
-def _show_difference(difference: Mapping[str, Any] | None) -> str:
-    if difference is None:
-        return "-"
-    absolute = difference["max_absolute_difference"]
-    return "differs" if absolute is None else f"{absolute:.3g}"
 
 
 # The process of a device
@@ -463,28 +426,15 @@ _TRACED_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
-    """The measurement to make.
+    """The measurement of a device by the options of the command, with its own keys and pins.
 
-    `shapes` are those of random inputs; the model is run for `model_shapes`, as in --shape, and for `batch`.
-
-    `requests` is None for a single request that runs repeatedly; else the length of a queue, 0 for the network's own choice. Timed for
-    `seconds` or `iterations`. With `keeps_outputs` the answer has the outputs of the first run. With `first_process` nothing is timed:
-    the runs are traced.
+    With `keeps_outputs` the answer has the outputs of the first run. With `first_process` nothing is timed: the runs are traced.
     """
 
-    model: str
+    options: argparse.Namespace
     device: str
     config: Mapping[str, str]
     pins: Mapping[str, str]
-    inputs: tuple[str, ...]
-    shapes: Mapping[str, tuple[int, ...]]
-    seed: int
-    warmup: int
-    requests: int | None
-    seconds: float | None
-    iterations: int | None
-    batch: int | None = None
-    model_shapes: tuple[str, ...] = ()
     keeps_outputs: bool = False
     first_process: int | None = None
 
@@ -501,7 +451,8 @@ def measure(task: BenchTask) -> dict[str, Any]:
         outputs = request.infer(inputs)
         times["first_seconds"] = perf_counter() - began
         kept = {"outputs": deepcopy(outputs)} if task.keeps_outputs else {}
-        timed = _time_one_request(executable, inputs, task) if task.requests is None else _time_queue(executable, inputs, task)
+        time = _time_one_request if task.options.api == "sync" else _time_queue
+        timed = time(executable, inputs, task.options)
     return {**fields, **times, **timed, **kept, "peak_bytes": find_peak_memory()}
 
 
@@ -511,30 +462,33 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.runtime.loading import list_replaceable
 
-    settings = dict(task.config)
+    settings, options = dict(task.config), task.options
     if task.first_process is not None:
         settings = {name: value for name, value in settings.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
 
-    def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
-        only = inputs[0].name if len(inputs) == 1 else ONLY_INPUT
-        shapes = {only if name == ONLY_INPUT else name: shape for name, shape in task.shapes.items()}
-        return collect_inputs(task.inputs, inputs, network=network, shapes=shapes, seed=task.seed, replaceable=replaceable)
+    def name_shapes(texts: Sequence[str], inputs: Sequence[ValueSpec]) -> list[str]:
+        return [text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text for text in texts]
 
-    if is_blob(task.model):
-        if task.batch is not None or task.model_shapes:
-            raise UsageError(f"-b and -shape need the ONNX model; '{task.model}' is an exported network with shapes of its own")
+    def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
+        shapes = read_shapes(name_shapes(options.shape, inputs))
+        return collect_inputs(options.input, inputs, network=network, shapes=shapes, seed=options.seed, replaceable=replaceable)
+
+    if is_blob(options.model):
+        if options.batch is not None or options.model_shape:
+            raise UsageError(f"-b and -shape need the ONNX model; '{options.model}' is an exported network with shapes of its own")
         if task.pins:
-            raise UsageError(f"--pin needs the ONNX model; '{task.model}' is an exported network, whose devices are chosen already")
+            raise UsageError(
+                f"--pin needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
+            )
         began = perf_counter()
-        executable = core.import_network(task.model, task.device, settings)
+        executable = core.import_network(options.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
         return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
     core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
-    network = core.read_network(task.model)
-    only = network.inputs[0].name if len(network.inputs) == 1 else ONLY_INPUT
-    network = reshape(network, [text.replace(f"{ONLY_INPUT}=", f"{only}=") for text in task.model_shapes])
-    network = network if task.batch is None else network.with_batch(task.batch)
+    network = read_model(core, options.model)
+    network = reshape(network, name_shapes(options.model_shape, network.inputs))
+    network = network if options.batch is None else network.with_batch(options.batch)
     read_seconds = perf_counter() - began
     inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
     pinned = pin_network(core, network, task.device, task.pins)
@@ -543,13 +497,13 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
 
 
-def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
+def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     request = executable.create_infer_request()
-    for _ in range(task.warmup):
+    for _ in range(options.warmup):
         request.infer(inputs)
     latencies: list[float] = []
     began = before = perf_counter()
-    while not _is_enough(task, len(latencies), before - began):
+    while not _is_enough(options, len(latencies), before - began):
         request.infer(inputs)
         after = perf_counter()
         latencies.append(after - before)
@@ -557,35 +511,33 @@ def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], 
     return {"requests": 1, "latencies": latencies, "seconds": before - began}
 
 
-def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
+def _is_enough(options: argparse.Namespace, runs: int, seconds: float) -> bool:
     """Says whether a round may end: after at least one run."""
-    if task.iterations is not None:
-        return runs >= task.iterations
-    return runs > 0 and task.seconds is not None and seconds >= task.seconds
+    return bool(runs >= options.iterations if options.iterations is not None else runs and seconds >= options.seconds)
 
 
 @contextlib.contextmanager
-def _open_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> Iterator[AsyncInferQueue]:
-    """Yields a queue of warm requests."""
+def _open_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], options: argparse.Namespace) -> Iterator[AsyncInferQueue]:
+    """Yields a queue of warm requests; of one request if the command asks for no queue."""
     from hetero_core.runtime.queue import AsyncInferQueue
 
-    with AsyncInferQueue(executable, task.requests or 0) as queue:
-        for _ in range(task.warmup * len(queue)):
+    with AsyncInferQueue(executable, 1 if options.api == "sync" else options.requests or 0) as queue:
+        for _ in range(options.warmup * len(queue)):
             queue.start_async(inputs)
         queue.wait_all()
         yield queue
 
 
-def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
+def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """A latency is from the start of a run until its callback."""
     latencies: list[float] = []
-    with _open_queue(executable, inputs, task) as queue:
+    with _open_queue(executable, inputs, options) as queue:
         queue.set_callback(lambda _, started: latencies.append(perf_counter() - started))
         began, runs = perf_counter(), 0
         while True:
             queue.get_idle_request_id()
             started = perf_counter()
-            if _is_enough(task, runs, started - began):
+            if _is_enough(options, runs, started - began):
                 break
             queue.start_async(inputs, userdata=started)
             runs += 1
@@ -595,11 +547,11 @@ def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: 
 
 
 def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> list[dict[str, Any]]:
-    """Returns the trace events of a few warm runs, of a queue of one request if the task has no queue."""
+    """Returns the trace events of a few warm runs."""
     from hetero_core.reports.trace import list_events
 
     profiles: list[Profile | None] = []
-    with _open_queue(executable, inputs, task if task.requests is not None else replace(task, requests=1)) as queue:
+    with _open_queue(executable, inputs, task.options) as queue:
         queue.set_callback(lambda request, _: profiles.append(request.profile))
         for _ in range(max(_TRACED_RUNS, 2 * len(queue))):
             queue.start_async(inputs)

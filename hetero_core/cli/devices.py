@@ -86,20 +86,16 @@ def _format_rows(statuses: tuple[DeviceStatus, ...]) -> str:
     for status in statuses:
         ids = " ".join(device_id for device_id in status.ids if device_id) or "-"
         distribution = f"{status.distribution} {status.version}".strip()
-        rows.append((status.name, ids, distribution, _describe_reason(status.reason) if status.reason else status.full_name))
+        rows.append((status.name, ids, distribution, _word_reason(status.reason) or status.full_name))
         rows += [
-            (f"{status.name}.{device_id}", "-", distribution, _describe_reason(reason))
+            (f"{status.name}.{device_id}", "-", distribution, _word_reason(reason))
             for device_id, reason in status.reason_of_id.items()
         ]
     return format_table(("DEVICE", "IDS", "PLUGIN", "NAME"), rows)
 
 
-def _describe_reason(reason: str) -> str:
-    return f"CANNOT BE USED: {_join_lines(reason)}"
-
-
-def _join_lines(text: str) -> str:
-    return " ".join(text.split())
+def _word_reason(reason: str) -> str:
+    return reason and f"CANNOT BE USED: {' '.join(reason.split())}"
 
 
 def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:

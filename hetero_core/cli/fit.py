@@ -8,7 +8,7 @@ import json
 import shlex
 from typing import Any
 
-from hetero_core.cli.answer import Answer, UsageError, follow, format_table
+from hetero_core.cli.answer import Answer, UsageError, follow
 from hetero_core.cli.options import Parser, add_repeated, add_shape_option, read_config, read_model, read_shapes
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
@@ -16,6 +16,7 @@ from hetero_core.errors import DeviceMemoryError
 from hetero_core.network.graph import Network
 from hetero_core.plan import Plan
 from hetero_core.reports.fields import record_to_json
+from hetero_core.reports.text import describe_memory
 
 _MEMORY, _SIZES = "HETERO_MEMORY", "HETERO_MEMORY_SIZES"
 _FREE = "DEVICE_FREE_MEM_SIZE"
@@ -108,15 +109,7 @@ def _describe(
     device: str,
     config: dict[str, Any],
 ) -> str:
-    held_of_device = {held.device: held for held in plan.memory}
-    rows = []
-    for name in plan.priorities:
-        held = held_of_device.get(name)
-        nodes = sum(own == name for own in plan.device_of_node.values())
-        cells = [str(nodes), "not stated" if free[name] is None else _show(free[name])]
-        parts = (None,) * 6 if held is None else (held.limit, held.weights, held.border, held.arena, held.workspace, held.total)
-        rows.append((name, *cells, *map(_show, parts)))
-    header = ("DEVICE", "NODES", "FREE", "MAY USE", "CONSTANTS", "INPUTS, OUTPUTS, STATES", "INNER VALUES", "WORKSPACE", "TOTAL")
+    spare = (f"{name} {'not stated' if nbytes is None else f'{nbytes:,} bytes'}" for name, nbytes in free.items())
     keys = [
         f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}"
         for name, value in config.items()
@@ -129,8 +122,8 @@ def _describe(
     return "\n".join(
         [
             f"network '{plan.network}' fits; estimated:",
-            "",
-            format_table(header, rows),
+            *(f"  {line}" for line in describe_memory(plan)),
+            f"free: {', '.join(spare)}",
             *(f"{name} has no part: {reason}" for name, reason in idle.items()),
             "",
             "To load these parts" + (f"; {_MEMORY}=AUTO cuts anew by the memory that is free then:" if config else ":"),
@@ -138,9 +131,3 @@ def _describe(
             f"  loaded = core.load_network({arguments})",
         ]
     )
-
-
-def _show(nbytes: int | None) -> str:
-    if nbytes is None:
-        return "-"
-    return f"{nbytes} B" if nbytes < 10**5 else f"{nbytes / 1e6:.1f} MB"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.answer import UsageError
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import enumerate_choices, suggest
-from hetero_core.network.types import Dimension, OptionalType, TensorType, ValueSpec
+from hetero_core.network.types import Dimension, OptionalType, TensorType, ValueSpec, fixed_sizes, shape_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,7 +129,7 @@ def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSp
             raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
     # A value for an input of unknown rank is a scalar.
     filled = [spec for spec in literals if find_tensor_shape(spec) is not None]
-    unknown = [spec for spec in (*drawn, *filled) if is_open(sizes.find_shape(spec))]
+    unknown = [spec for spec in (*drawn, *filled) if fixed_sizes(sizes.find_shape(spec)) is None]
     if unknown:
         title = f"input {unknown[0]} has" if len(unknown) == 1 else f"{len(unknown)} inputs have"
         listed = "" if len(unknown) == 1 else ": " + "; ".join(map(str, unknown))
@@ -328,8 +328,7 @@ def find_tensor_type(spec: ValueSpec) -> TensorType | None:
 
 def find_tensor_shape(spec: ValueSpec) -> tuple[Dimension, ...] | None:
     """Returns the declared shape of a tensor or an optional tensor, or None."""
-    tensor = find_tensor_type(spec)
-    return None if tensor is None else tensor.shape
+    return shape_of(find_tensor_type(spec))
 
 
 def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> Sizes:
@@ -375,11 +374,6 @@ def _refuse(text: str, name: str, specs: Sequence[ValueSpec], names: Sequence[st
         f"{text}: there is no such input or named size{suggest(name, known) or ';'} the inputs are {inputs}; "
         f"the named sizes are {enumerate_choices(names)}"
     )
-
-
-def is_open(shape: Sequence[Dimension] | None) -> bool:
-    """Says whether a size is not chosen yet."""
-    return shape is None or not all(isinstance(size, int) for size in shape)
 
 
 def _advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:

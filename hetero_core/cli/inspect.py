@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Announcer, Answer, follow, format_table
-from hetero_core.cli.options import Parser, add_repeated, add_shape_option, is_splitting, open_named_model, read_model, reshape
+from hetero_core.cli.options import Parser, add_repeated, add_shape_option, find_list_key, open_named_model, read_model, reshape
 from hetero_core.core import Core
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 
@@ -61,7 +61,6 @@ def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Ann
     """Returns the answers of the named or all devices, the advice, and a text of both."""
     if not devices:
         rows = ask_installed_devices(core, network, step)
-        add_cures(core, rows)
         advice = advise(core, network, rows)
         return rows, advice, format_verdicts(rows, advice, len(network.nodes))
     rows = []
@@ -204,7 +203,7 @@ def ask_installed_devices(core: Core, network: Network, step: Announcer) -> list
             rows.append({"device": status.name, "error": " ".join(status.reason.split()), "whole": False})
             continue
         try:
-            if not is_splitting(core, status.name):
+            if not find_list_key(core, status.name):
                 with step(f"asking {status.name} about network '{network.name}'"):
                     rows.append(ask_device(core, network, status.name))
         except HeteroError as error:  # the row says so, and the other devices are asked
@@ -295,14 +294,5 @@ def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[
                 f"  {row['device']} takes {row['taken']} of {nodes} nodes; '{first['node']}' ({first['operator']}) stops it:"
             )
             lines.append(f"    {' '.join(first['reason'].split())}")
-            lines += [f"    {row['cure']}"] if row.get("cure") else []
     lines += [str(cure["text"]) for cure in advice if cure["device"] is None or cure["device"] not in whole]
     return "\n".join(lines)
-
-
-def add_cures(core: Core, rows: Sequence[dict[str, Any]]) -> None:
-    """Adds to each device that refuses nodes the split that gives these to a device which runs the whole model."""
-    whole = [row["device"] for row in rows if row["whole"]]
-    for row in rows:
-        if whole and row["error"] is None and row.get("taken") and not row["whole"] and _SPLITTER in core.device_names:
-            row["cure"] = f"HETERO:{row['device']},{whole[0]} runs the model with what it takes on {row['device']}"

@@ -38,38 +38,44 @@ def _name_plugin(device: str) -> SimpleNamespace:
     return SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
 
 
+# Path below the folder of a plugin -> file of `new_plugin_files`.
+_PLACES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "{name.package}/__init__.py": "__init__.py",
+    "tests/test_conformance.py": "test_conformance.py",
+    "docs/operators.md": "operators.md",
+    ".github/workflows/test.yml": "test.yml",
+    ".github/workflows/release.yml": "release.yml",
+    ".github/dependabot.yml": "dependabot.yml",
+    ".pre-commit-config.yaml": "pre-commit.yaml",
+    ".copier-answers.yml": "copier-answers.yml",
+    ".gitignore": "gitignore",
+}
+
+
 def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
     from importlib_metadata import distribution as find_distribution  # reads an installed distribution
 
     distribution = find_distribution("hetero-core")
-    return {
-        "pyproject.toml": _fill("pyproject.toml", name),
-        "README.md": _fill("README.md", name, about=KINDS[kind]),
-        f"{name.package}/__init__.py": _fill(
-            "__init__.py",
-            name,
-            about=KINDS[kind],
-            kind="engine" if kind == "engine" else "interpreter",
-            api="(1, 2)" if kind == "asynchronous" else "(1, 0)",  # the lowest version that has its hooks and arguments
-        ),
+    words = {
+        "name": name,
+        "kind": kind,
+        "about": KINDS[kind],
+        "device_kind": "engine" if kind == "engine" else "interpreter",
+        "api": "(1, 2)" if kind == "asynchronous" else "(1, 0)",  # the lowest version that has its hooks and arguments
+        "version": distribution.version,
+    }
+    texts = {
+        path.format(name=name): (_FILES / f"{file}.txt").read_text(encoding="utf-8").format(**words)
+        for path, file in _PLACES.items()
+    }
+    return texts | {
         f"{name.package}/device.py": _write_device(name, kind),
         f"{name.package}/py.typed": "",
-        "tests/test_conformance.py": _fill("test_conformance.py", name),
-        "docs/operators.md": _fill("operators.md", name),
-        ".github/workflows/test.yml": _fill("test.yml", name, version=distribution.version),
-        ".github/workflows/release.yml": _fill("release.yml", name),
-        ".github/dependabot.yml": _fill("dependabot.yml", name),
-        ".pre-commit-config.yaml": _fill("pre-commit.yaml", name),
-        ".copier-answers.yml": _fill("copier-answers.yml", name, version=distribution.version, kind=kind),
-        ".gitignore": _fill("gitignore", name),
         "LICENSE": distribution.read_text("licenses/LICENSE") or "",
     }
-
-
-def _fill(file: str, name: SimpleNamespace, **words: str) -> str:
-    """Returns a file of `new_plugin_files` with the names of the plugin in their places."""
-    return (_FILES / f"{file}.txt").read_text(encoding="utf-8").format(name=name, **words)
 
 
 def _write_device(name: SimpleNamespace, kind: str) -> str:
@@ -130,15 +136,8 @@ def _require_free(name: SimpleNamespace) -> None:
     from importlib_metadata import entry_points  # reads the installed distributions
 
     claims = [entry.dist for entry in entry_points(group=DEVICES_GROUP) if entry.name.strip().upper() == name.device]
-    known = known_devices().get(name.device)
+    known, packages = known_devices().get(name.device), ("hetero-core", *(row.package for row in known_devices().values()))
     owner = getattr(claims[0], "name", "an installed package") if claims else known and known.package
-    if owner:
-        raise UsageError(
-            f"the name {name.device} is taken: it is the device of {owner}{', which is installed' if claims else ''}. Give the plugin "
-            f"another name, as MY_{name.device}"
-        )
-    if name.distribution in {"hetero-core", *(row.package for row in known_devices().values())}:
-        raise UsageError(
-            f"the name {name.device} is taken: {name.distribution} is a package of hetero. Give the plugin another name, as "
-            f"MY_{name.device}"
-        )
+    if owner or name.distribution in packages:
+        reason = f"it is the device of {owner}" if owner else f"{name.distribution} is a package of hetero"
+        raise UsageError(f"the name {name.device} is taken: {reason}. Give the plugin another name, as MY_{name.device}")

@@ -145,21 +145,19 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def read_tolerance(text: str) -> float:
     """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
-    number = float(text)
-    if not (math.isfinite(number) and number >= 0):
-        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text}")
-    return number
+    return _read_number(text, lambda number: number >= 0, "a number of 0 or more")
 
 
 def read_seconds(text: str) -> float:
     """Returns a time. Raises: ArgumentTypeError unless it is a finite number above 0."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
-    return seconds
+    return _read_number(text, lambda number: number > 0, "seconds above 0")
+
+
+def _read_number(text: str, is_valid: Callable[[float], bool], expected: str) -> float:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)) and is_valid(number):
+            return number
+    raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
 
 
 def find_target(path: str) -> Path:
@@ -288,16 +286,16 @@ def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
     return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs).of_network())
 
 
-def is_splitting(core: Core, device: str) -> bool:
-    """Says whether a device splits networks over others."""
-    return any(key.is_arguments for key in core.config_keys(device).values())
+def find_list_key(core: Core, device: str) -> str | None:
+    """Returns the configuration key with the devices over which a device splits networks; None if it runs whole networks itself."""
+    return next((name for name, key in core.config_keys(device).items() if key.is_arguments), None)
 
 
 def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the devices over which a device splits networks, by priority; empty if it runs whole networks itself."""
     from hetero_core.devices.names import parse_device_name, split_device_list
 
-    key = next((name for name, key in core.config_keys(device).items() if key.is_arguments), None)
+    key = find_list_key(core, device)
     if key is None:
         return ()
     arguments = parse_device_name(device).arguments or core.resolve_config(device, config)[key] or ""
@@ -311,7 +309,7 @@ def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, st
     """
     if not pins:
         return network
-    if not is_splitting(core, device):
+    if not find_list_key(core, device):
         raise UsageError(
             f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself"
         )

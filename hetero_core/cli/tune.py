@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero_core.cli.answer import Answer, UsageError, follow, format_seconds, format_table
 from hetero_core.cli.options import (
@@ -121,9 +121,7 @@ def _list_candidates(plan: Plan, placement: Placement) -> str:
 
 def _write_pins(target: Path, plan: Plan) -> None:
     """Writes the device of each node as a table that --affinity reads."""
-
-    def quote(text: str) -> str:
-        return json.dumps(text, ensure_ascii=False)  # also how TOML writes a text
-
-    lines: list[Any] = ["[affinity]", *(f"{quote(name)} = {quote(device)}" for name, device in plan.device_of_node.items())]
-    write_target(target, ("\n".join(lines) + "\n").encode())
+    pairs = [
+        [json.dumps(text, ensure_ascii=False) for text in pair] for pair in plan.device_of_node.items()
+    ]  # as TOML writes texts
+    write_target(target, "\n".join(["[affinity]", *(" = ".join(pair) for pair in pairs), ""]).encode())

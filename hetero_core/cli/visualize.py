@@ -20,7 +20,7 @@ from hetero_core.cli.options import (
     write_target,
 )
 from hetero_core.core import Core
-from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.errors import enumerate_choices
 from hetero_core.plan import Plan
 from hetero_core.reports.dot import plan_to_dot, plan_to_mermaid
 from hetero_core.reports.fields import plan_to_json
@@ -87,9 +87,7 @@ def answer(options: argparse.Namespace) -> Answer:
 def _read_suffix(path: str) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
-        named = f"'{suffix}'" if suffix else "no ending"
-        hint = suggest(suffix, _SUFFIXES) if suffix else ""
-        raise UsageError(f"-o {path}: cannot tell the format from {named}{hint or ';'} known are {enumerate_choices(_SUFFIXES)}")
+        raise UsageError(f"-o {path}: the ending says the format; known are {enumerate_choices(_SUFFIXES)}")
     return suffix
 
 

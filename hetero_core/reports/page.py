@@ -21,7 +21,7 @@ from hetero_core.plan import Plan, PlanStage
 from hetero_core.reports.dot import COLORS
 from hetero_core.reports.text import (
     count,
-    describe_bytes,
+    describe_boundary,
     describe_conflict,
     describe_memory,
     describe_placement,
@@ -87,6 +87,7 @@ def _list_links(stage: PlanStage, network: Network | None) -> list[tuple[int, in
 
 def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float], network: Network | None) -> dict[str, Any]:
     """Returns the fields that the program of the page shows on demand."""
+    crossing = {entry.value for entry in plan.boundaries}
     inner = [entry for entry in plan.boundaries if entry.producer is not None and entry.nbytes is not None]
     notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
     notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
@@ -102,15 +103,12 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float], network: 
                 "device": stage.device,
                 "seconds": seconds_of_subgraph.get(stage.index),
                 "nodes": [[name, plan.operator_of_node[name]] for name in stage.nodes],
-                "outputs": list(stage.outputs),
+                "returned": [value for value in stage.outputs if value not in crossing],
                 "links": _list_links(stage, network),
             }
             for stage in plan.stages
         ],
-        "boundaries": [
-            [entry.value, str(entry.type), describe_bytes(entry), entry.producer, list(entry.consumers)]
-            for entry in plan.boundaries
-        ],
+        "boundaries": [[describe_boundary(entry), entry.producer, entry.consumers] for entry in plan.boundaries],
         "bytes": [f"{sum(entry.nbytes or 0 for entry in inner)} bytes from subgraph to subgraph, in {count(inner, 'value')}"]
         if inner
         else [],

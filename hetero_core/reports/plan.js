@@ -35,6 +35,13 @@
     return element;
   }
 
+  function makeButton(className, text, act) {
+    const button = make("button", className, text);
+    button.type = "button";
+    button.addEventListener("click", act);
+    return button;
+  }
+
   function draw(tag, parent, attributes, text) {
     const element = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -153,10 +160,10 @@
   function drawPlan() {
     inside = null;
     const titles = new Map();
-    for (const [value, type, bytes, producer, consumers] of plan.boundaries) {
+    for (const [text, producer, consumers] of plan.boundaries) {
       for (const consumer of producer === null ? [] : consumers) {
         const key = producer + " " + consumer;
-        titles.set(key, (titles.get(key) || []).concat([value + ": " + type + ", " + bytes]));
+        titles.set(key, (titles.get(key) || []).concat([text]));
       }
     }
     const links = Array.from(titles, function ([key, lines]) { return key.split(" ").map(Number).concat([lines.join("\n")]); });
@@ -271,6 +278,7 @@
     if (index === null) describePlan();
     else describeSubgraph(index, name);
   }
+
   function describePlan() {
     panel.append(make("p", "fact", "Devices by priority: " + plan.priorities.join(", ")));
     panel.append(make("p", "quiet", "Click a subgraph for its nodes and its values. Drag to move, turn the wheel to zoom."));
@@ -303,10 +311,7 @@
     rows.sort(function (a, b) { return b[0] - a[0]; });
     if (rows.length) panel.append(make("h3", "", title));
     for (const [amount, index, ...more] of rows.slice(0, LARGEST)) {
-      const button = make("button", "row", say(index, amount, ...more));
-      button.type = "button";
-      button.addEventListener("click", function () { open({ subgraph: index }); });
-      panel.append(button);
+      panel.append(makeButton("row", say(index, amount, ...more), function () { open({ subgraph: index }); }));
     }
   }
 
@@ -315,35 +320,15 @@
     panel.append(make("h2", "", "subgraph " + index + " on " + subgraph.device));
     const time = subgraph.seconds === null ? "" : ", " + sayTime(subgraph.seconds);
     panel.append(make("p", "fact", say(subgraph.nodes.length, "node") + time));
-    const button = make("button", "", "draw its nodes");
-    button.type = "button";
+    const button = makeButton("", "draw its nodes", function () { drawNodes(index, name); });
     button.id = "draw-nodes";
-    button.addEventListener("click", function () { drawNodes(index, name); });
     if (canDraw(subgraph)) panel.append(button);
-    listValues("reads", plan.boundaries.filter(function (one) { return one[4].includes(index); }));
-    listValues("makes for others", plan.boundaries.filter(function (one) { return one[3] === index; }));
-    const inner = new Set(plan.boundaries.map(function (one) { return one[0]; }));
-    const returned = subgraph.outputs.filter(function (value) { return !inner.has(value); });
-    if (returned.length) {
-      panel.append(make("h3", "", "outputs of the network"));
-      panel.append(make("p", "fact", returned.join(", ")));
-    }
+    const lines = function (isShown) { return plan.boundaries.filter(isShown).map(function (one) { return one[0]; }); };
+    listLines("reads", lines(function (one) { return one[2].includes(index); }));
+    listLines("makes for others", lines(function (one) { return one[1] === index; }));
+    listLines("outputs of the network", subgraph.returned);
     panel.append(make("h3", "", "nodes"));
     listNodes(subgraph, name);
-  }
-
-  function listValues(title, boundaries) {
-    if (!boundaries.length) return;
-    panel.append(make("h3", "", title));
-    const list = make("ul");
-    for (const [value, type, bytes, producer, consumers] of boundaries) {
-      const row = make("li", "node", value);
-      const from = producer === null ? "input" : "subgraph " + producer;
-      const to = consumers.map(function (one) { return "subgraph " + one; }).join(", ");
-      row.append(make("div", "quiet", type + ", " + bytes + ", " + from + " \u2192 " + to));
-      list.append(row);
-    }
-    panel.append(list);
   }
 
   function listNodes(subgraph, name) {
@@ -387,10 +372,8 @@
 
   function describeHit(node) {
     const row = make("li");
-    const button = make("button", "", node.name + " ");
-    button.type = "button";
+    const button = makeButton("", node.name + " ", function () { open(node); });
     button.append(make("span", "quiet", node.operator + ", subgraph " + node.subgraph));
-    button.addEventListener("click", function () { open(node); });
     row.append(button);
     return row;
   }

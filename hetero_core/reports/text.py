@@ -126,11 +126,6 @@ def describe_conflict(plan: Plan, conflict: Conflict) -> str:
     )
 
 
-def describe_bytes(boundary: Boundary) -> str:
-    """Returns "16 bytes", or that the size is open."""
-    return "size known at run time" if boundary.nbytes is None else f"{boundary.nbytes} bytes"
-
-
 def count(things: Collection[Any], noun: str) -> str:
     """Returns "1 node", "2 nodes"."""
     return f"{len(things)} {noun}" + ("" if len(things) == 1 else "s")
@@ -144,7 +139,7 @@ def _shorten(nodes: Sequence[str], operator_of_node: Mapping[str, str]) -> str:
 def describe_boundary(boundary: Boundary) -> str:
     """Returns "a: float32[4], 16 bytes, subgraph 0 -> subgraph 1"."""
     source = "input" if boundary.producer is None else f"subgraph {boundary.producer}"
-    size = describe_bytes(boundary)
+    size = "size known at run time" if boundary.nbytes is None else f"{boundary.nbytes} bytes"
     targets = ", ".join(f"subgraph {index}" for index in boundary.consumers)
     return f"{boundary.value}: {boundary.type}, {size}, {source} -> {targets}"
 

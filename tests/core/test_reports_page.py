@@ -14,6 +14,7 @@ import pytest
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.reports.page import plan_to_html
+from hetero_core.reports.text import describe_boundary
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -92,7 +93,7 @@ def test_page_carries_the_plan_as_json_with_exact_names(plan: Plan) -> None:
     fields = json.loads(Reader(plan_to_html(plan, {0: 0.5})).raw["script"][0])
     assert [each["nodes"][0][0] for each in fields["subgraphs"]] == [stage.nodes[0] for stage in plan.stages]
     assert fields["refusals"] == {name: dict(reasons) for name, reasons in plan.refusals.items()}
-    assert fields["boundaries"][1][:4] == [plan.boundaries[1].value, str(plan.boundaries[1].type), "16 bytes", 0]
+    assert fields["boundaries"][1] == [describe_boundary(plan.boundaries[1]), 0, [1]]
     assert (fields["subgraphs"][0]["seconds"], fields["subgraphs"][1]["seconds"]) == (0.5, None)
 
 

@@ -18,7 +18,7 @@ import pytest
 from hetero_core import Core
 from hetero_core.cli import bench
 from hetero_core.cli.answer import Answer
-from hetero_core.cli.bench import BenchTask, measure, read_bracketed_shapes
+from hetero_core.cli.bench import BenchTask, measure
 from hetero_core.cli.inputs import collect_inputs
 from hetero_core.cli.main import build_parser, main
 from hetero_core.testing.models import dynamic_batch_model
@@ -307,9 +307,8 @@ def test_names_of_benchmark_app_are_understood(tmp_path: Path, capsys: pytest.Ca
     answer = run_json(capsys, model, "-d", "CPU", *call, "-data_shape", "[2,3]")
     assert (answer["api"], answer["devices"][0]["runs"], answer["devices"][0]["requests"]) == ("async", 6, 2)
     assert answer["devices"][0]["config"] == {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": "1"}
-    task = {"device": "CPU", "config": {}, "pins": {}, "inputs": (), "seed": 0, "warmup": 0, "requests": None, "seconds": None}
-    shapes = {"shapes": {}, "model_shapes": (read_bracketed_shapes("x[5,3]"),), "batch": 4}
-    answer = measure(BenchTask(model, iterations=1, keeps_outputs=True, **task, **shapes))
+    words = ["bench", model, "-d", "CPU", "-niter", "1", "-api", "sync", "-shape", "x[5,3]", "-b", "4"]
+    answer = measure(BenchTask(build_parser(words).parse_args(words), "CPU", {}, {}, keeps_outputs=True))
     assert answer["outputs"]["y"].shape == (4, 3)
     assert main(["bench", model, "-d", "CPU", "-shape", "x[?,3]"]) == 2
     assert (

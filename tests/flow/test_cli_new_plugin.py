@@ -112,7 +112,7 @@ def test_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     ("name", "owner"),
-    [("cpu", "hetero-cpu, which is installed"), ("Template", "hetero-template, which is installed"), ("RAY", "hetero-ray")],
+    [("cpu", "hetero-cpu"), ("Template", "hetero-template"), ("RAY", "hetero-ray")],
 )
 def test_name_that_is_taken_is_refused(
     name: str, owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -162,24 +162,17 @@ def _read_size(name: str, size: Any) -> int:
     return int(size)
 
 
+@dataclass(slots=True, eq=False)
 class RunOptions:
     """The options of a run. `terminate` ends the runs under way that got these options; later runs fail until it is False again."""
 
-    __slots__ = (
-        "_terminate",
-        "entries",
-        "log_severity_level",
-        "log_verbosity_level",
-        "logid",
-        "only_execute_path_to_fetches",
-        "requests",
-    )
-
-    def __init__(self) -> None:
-        self.log_severity_level, self.log_verbosity_level, self.logid = -1, 0, ""
-        self.only_execute_path_to_fetches = self._terminate = False
-        self.entries: dict[str, str] = {}
-        self.requests: set[InferRequest] = set()
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+    entries: dict[str, str] = field(default_factory=dict)
+    requests: set[InferRequest] = field(default_factory=set)
+    _terminate: bool = False
 
     @property
     def terminate(self) -> bool:

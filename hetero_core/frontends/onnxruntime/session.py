@@ -236,11 +236,6 @@ class InferenceSession:
 
         Raises: ValueError for missing inputs.
         """
-        try:
-            feed, names = dict(self._check_feed(input_feed)), self._name_outputs(output_names)
-        except OnnxRuntimeError as error:
-            callback([], user_data, str(error))
-            return
 
         def start(network: ExecutableNetwork) -> None:
             request = network.create_infer_request()
@@ -256,6 +251,7 @@ class InferenceSession:
             request.start_async(feed)
 
         try:
+            feed, names = dict(self._check_feed(input_feed)), self._name_outputs(output_names)
             self._run_on_network(start, feed)
         except OnnxRuntimeError as error:
             callback([], user_data, str(error))

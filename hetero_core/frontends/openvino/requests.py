@@ -203,6 +203,16 @@ class _Finish:
             self.callback(self.userdata)
 
 
+def _for_each(setter: Callable[..., None]) -> Callable[[Any, Mapping[Any, Any]], None]:
+    """Returns the method that sets several tensors by index, name or port."""
+
+    def set_all(request: Any, tensors: Mapping[Any, Any]) -> None:
+        for key, tensor in tensors.items():
+            setter(request, key, tensor)
+
+    return set_all
+
+
 @with_getters("compiled_model", "profiling_info")
 class InferRequest(Listed):
     """A request on a compiled model. Inputs that were set, or given to a run, stay for the next runs."""
@@ -313,21 +323,6 @@ class InferRequest(Listed):
         port = find_port([*self.model_inputs, *self.model_outputs], port, where="the tensor")
         (self.set_input_tensor if port in self.model_inputs else self.set_output_tensor)(port, tensor)
 
-    def set_tensors(self, inputs: Mapping[Any, Any]) -> None:
-        """Sets the tensors of several inputs and outputs by name or port."""
-        for port, tensor in inputs.items():
-            self.set_tensor(port, tensor)
-
-    def set_input_tensors(self, inputs: Mapping[Any, Any]) -> None:
-        """Sets the tensors of several inputs by index, name or port."""
-        for key, tensor in inputs.items():
-            self.set_input_tensor(key, tensor)
-
-    def set_output_tensors(self, outputs: Mapping[Any, Any]) -> None:
-        """Sets the tensors of several outputs by index, name or port."""
-        for key, tensor in outputs.items():
-            self.set_output_tensor(key, tensor)
-
     def get_input_tensor(self, index: int | None = None) -> Tensor:
         """Returns the tensor of an input; written to in place, it is the input of the next run."""
         return self._find_input(find_port(self.model_inputs, index, where="the input"))
@@ -349,6 +344,8 @@ class InferRequest(Listed):
         *index, tensor = index_and_tensor
         port = find_port(self.model_outputs, index[0] if index else None, where="the output")
         self._request.set_tensor(port.any_name, read_array(tensor))
+
+    set_tensors, set_input_tensors, set_output_tensors = map(_for_each, (set_tensor, set_input_tensor, set_output_tensor))
 
     @property
     def input_tensors(self) -> list[Tensor]:
