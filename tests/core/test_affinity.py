@@ -99,7 +99,10 @@ def test_file_of_pins_holds_patterns_in_order(tmp_path: Path) -> None:
         ("[affinity]\n[config]\n", "expected the table [affinity] alone, found affinity, config"),
         ("[affinity]\nconv1 = 3\n", "'{path}', [affinity], key 'conv1': expected a device as text, got 3"),
         ("[affinity]\nconv1 = ' '\n", "'{path}', [affinity], key 'conv1': expected a device as text, got ' '"),
-        ("[affinity]\nblock.conv1 = 'GPU'\n", "key 'block': expected a device as text, got {'conv1': 'GPU'}; quote a pattern that has dots"),
+        (
+            "[affinity]\nblock.conv1 = 'GPU'\n",
+            "key 'block': expected a device as text, got {'conv1': 'GPU'}; quote a pattern that has dots",
+        ),
     ],
 )
 def test_bad_file_of_pins_is_refused_with_file_and_key(text: str | None, message: str, tmp_path: Path) -> None:
