@@ -300,10 +300,10 @@ class ExecutableNetwork:
         """
         if self._replacements is not None:
             self._require_open()
-            named = name_inputs(inputs, self.inputs, network=self.name)
-            computing = self._replacements.find(named)
+            computing = self._replacements.find(name_inputs(inputs, self.inputs, network=self.name))
             if computing is not None:
-                return computing, computing.order_inputs(named)
+                network, named = computing
+                return network, network.order_inputs(named)
         ordered = self._quick_check.match(inputs)
         return self, self.order_inputs(inputs) if ordered is None else ordered
 

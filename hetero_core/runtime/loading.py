@@ -30,6 +30,7 @@ from hetero_core.errors import (
     DeadlineExceededError,
     InvalidNetworkError,
     MemoryLimitError,
+    NetworkReadError,
 )
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.border import EMPTY_BORDER, Border, unpack_border
@@ -159,16 +160,27 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
         if HINTS_SECTION in sections:
             declarations = unpack_hints(bytes(sections.pop(HINTS_SECTION)))
         if METADATA_SECTION in sections:
-            metadata = freeze_mapping(json.loads(bytes(sections.pop(METADATA_SECTION))))
+            metadata = _read_metadata(bytes(sections.pop(METADATA_SECTION)))
         if f"{NETWORK_SECTIONS}/model" in sections:
             from hetero_core.network.writer import unpack_network  # only an import needs it
 
             packed = {key: sections.pop(f"{NETWORK_SECTIONS}/{key}") for key in ("model", "weights")}
             network = unpack_network(packed)
         sections = {name: section for name, section in sections.items() if not name.startswith(PREFIX)}
-    except (ValueError, TypeError, KeyError) as error:
-        raise BlobDamagedError(f"the blob has a section of the core that cannot be read: {error}") from error
+    except (InvalidNetworkError, NetworkReadError, KeyError) as error:
+        raise BlobDamagedError(str(error)) from error
     return replace(payload, sections=sections), Surroundings(border, declarations, network, metadata)
+
+
+def _read_metadata(content: bytes) -> Mapping[str, str]:
+    """Returns the metadata in a section of a blob. Raises: InvalidNetworkError."""
+    try:
+        metadata = json.loads(content)
+    except ValueError:
+        metadata = None
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise InvalidNetworkError("the metadata in a blob cannot be read. Export the network again.")
+    return freeze_mapping(metadata)
 
 
 def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
@@ -205,13 +217,17 @@ class Replacements:
         self._lock = Lock()
         self._loaded: dict[tuple[str, ...], ExecutableNetwork] = {}
 
-    def find(self, inputs: Mapping[str, Any]) -> ExecutableNetwork | None:
-        """Returns the network that has the given constants as inputs; None if no constant is given. Raises: as a load does."""
+    def find(self, inputs: Mapping[str, Any]) -> tuple[ExecutableNetwork, Mapping[str, Any]] | None:
+        """Returns the network that computes a run and its inputs; None if no constant is given. Raises: as a load does."""
         if self._names.isdisjoint(inputs):
             return None
+        names = tuple(spec.name for spec in self.specs if spec.name in inputs)
+        return self._find(names), inputs
+
+    def _find(self, names: tuple[str, ...]) -> ExecutableNetwork:
+        """Returns the network with these constants as inputs."""
         from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
 
-        names = tuple(spec.name for spec in self.specs if spec.name in inputs)
         with self._lock:
             network = self._loaded.get(names)
             if network is None:

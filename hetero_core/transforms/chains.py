@@ -26,8 +26,15 @@ from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueTyp
 # The first version with the meaning that is needed: Cast by number, broadcasting by NumPy's rules, Resize with half-pixel centers.
 _FIRST_OPSET = {
     "Cast": 6,
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), 7),
+    "Add": 7,
+    "Sub": 7,
+    "Mul": 7,
+    "Div": 7,
     "Resize": 11,
+    "MatMul": 1,
+    "Transpose": 1,
+    "Gather": 1,
+    "Shape": 1,
     "Concat": 4,
     "Reshape": 5,
     "Slice": 10,
@@ -85,7 +92,7 @@ class Chain:
 
         `begins` is read before the last value: the first operand of an operator that does not commute.
         """
-        opset = max(self.opset, _FIRST_OPSET.get(op_type, 1))
+        opset = max(self.opset, _FIRST_OPSET[op_type])
         value = self._names.value(f"{self._base}/{op_type.lower()}")
         name = self._names.node(f"{self._base}/{op_type.lower()}")
         inputs = (begins, self.value, *more) if begins else (self.value, *more)

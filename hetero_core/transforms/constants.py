@@ -60,7 +60,7 @@ def fold_constants(
     nodes: list[Node] = []
     for node in network.nodes:
         results = None
-        if not is_kept(node, network):
+        if not _needs_value(node, constants) and not is_kept(node, network):
             results = fold_node(node, network, constants, evaluate, type_of=network.type_of, room=room)
         if results is None:
             nodes.append(node)
@@ -72,6 +72,14 @@ def fold_constants(
         return network
     folded = replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants), types=MappingProxyType(types))
     return drop_unread(folded)
+
+
+def _needs_value(node: Node, constants: Mapping[str, Initializer]) -> bool:
+    """Says whether a node reads elements that only a run knows, as most nodes do: nothing else has to be asked about it."""
+    for name in node.inputs:
+        if name and name not in constants:
+            return node.op_type not in ("Shape", "Size")
+    return False
 
 
 def fold_node(

@@ -113,7 +113,8 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
     rules_of_operator: dict[str, list[tuple[Op, Build]]] = {}
     for rule in rules:
         for root in _list_roots(rule.pattern):
-            rules_of_operator.setdefault(root.op_type, []).append((root, rule.build))
+            if _list_operators(root) <= network.op_types:
+                rules_of_operator.setdefault(root.op_type, []).append((root, rule.build))
     for node in network.nodes:
         for root, build in rules_of_operator.get(node.op_type, ()):
             replacement = _apply_rule(network, root, build, node, gone) if len(node.writes) == 1 else None
@@ -134,6 +135,15 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
         elif id(node) not in gone:
             nodes.append(node)
     return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
+
+
+def _list_operators(pattern: Pattern) -> frozenset[str]:
+    """Returns the operators that every match of a pattern has."""
+    if isinstance(pattern, Op):
+        return frozenset({pattern.op_type}).union(*map(_list_operators, pattern.inputs))
+    if isinstance(pattern, OneOf):
+        return frozenset.intersection(*map(_list_operators, pattern.patterns))
+    return frozenset()
 
 
 def _list_roots(pattern: Pattern) -> list[Op]:

@@ -62,8 +62,7 @@ class Gatherer:
         self._requests: weakref.WeakSet[object] = weakref.WeakSet()
         self._timer: threading.Timer | None = None
         self._is_closed = False
-        # Of each thread: whether it begins batches.
-        self._here = threading.local()
+        self._here = _BeginningFlag()
         self.batches: dict[int, int] = {}
 
     def know(self, request: object) -> None:
@@ -100,7 +99,7 @@ class Gatherer:
 
     def _advance(self) -> None:
         """Starts all batches that are ready. A run that ends during its start is left to the loop that started it."""
-        if getattr(self._here, "is_beginning", False):
+        if self._here.is_beginning:
             return
         self._here.is_beginning = True
         try:
@@ -174,3 +173,9 @@ class Gatherer:
             return
         for place, ticket in enumerate(batch):
             ticket.done(None if error is not None else tuple(values[place] for values in outputs), error)
+
+
+class _BeginningFlag(threading.local):
+    """A flag of each thread: true while it begins batches."""
+
+    is_beginning = False
