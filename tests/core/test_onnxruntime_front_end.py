@@ -345,9 +345,17 @@ def test_error_is_of_the_class_of_onnxruntime(fault: str) -> None:
         assert str(error).startswith("[ONNXRuntimeError] : ")
 
 
+@pytest.mark.parametrize("fault", ["wrong rank", "wrong size", "wrong type"])
+def test_error_of_an_input_has_the_words_of_onnxruntime(fault: str) -> None:
+    expected = read_failure(
+        lambda: FAULTS[fault](lambda source: onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]))
+    )
+    assert str(read_failure(lambda: FAULTS[fault](ort.InferenceSession))).startswith(str(expected).rstrip())
+
+
 def test_error_keeps_the_text_and_the_cause() -> None:
     error = read_failure(lambda: open_session().run(None, {"X": X[:2]}))
-    assert str(error).endswith(": input 'X' of network 'g': expected shape [3,2], got [2, 2]: axis 0 has 2 instead of 3")
+    assert str(error).endswith("\ninput 'X' of network 'g': expected shape [3,2], got [2, 2]: axis 0 has 2 instead of 3")
     assert isinstance(error.__cause__, InputShapeError)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), isinstance(copy, EXCEPTIONS["InvalidArgument"])) == (str(error), True)

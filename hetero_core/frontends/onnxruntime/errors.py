@@ -102,8 +102,8 @@ def raise_as_onnxruntime() -> Iterator[None]:
 _BEGINNINGS = {"NoSuchFile": "Load model failed. File doesn't exist. ", "InvalidProtobuf": "Protobuf parsing failed. "}
 
 
-def convert_error(error: HeteroError) -> Exception:
+def convert_error(error: HeteroError, beginning: str = "") -> Exception:
     """Returns ONNX Runtime's exception for an error of hetero; its text begins with words of ONNX Runtime."""
     otherwise = "InvalidArgument" if isinstance(error.__cause__, IndexError) else "RuntimeException"
     name = next((name for classes, name in _NAME_OF_ERROR if isinstance(error, classes)), otherwise)
-    return make_error(name, _BEGINNINGS.get(name, "") + str(error))
+    return make_error(name, beginning + _BEGINNINGS.get(name, "") + str(error))

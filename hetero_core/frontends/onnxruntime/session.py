@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.devices.threads import THREADS_KEY
-from hetero_core.errors import HeteroError, InputShapeError, UnsupportedNodesError
+from hetero_core.errors import HeteroError, InputShapeError, InputTypeError, UnsupportedNodesError
 from hetero_core.frontends.onnxruntime.errors import OnnxRuntimeError, convert_error, make_error, raise_as_onnxruntime
 from hetero_core.frontends.onnxruntime.options import FOLDER_ENTRY, RunOptions, SessionOptions
 from hetero_core.frontends.onnxruntime.providers import (
@@ -37,6 +37,7 @@ from hetero_core.frontends.onnxruntime.values import (
     describe_value,
     report_memory,
     view_memory,
+    word_fault,
 )
 from hetero_core.frontends.shared_core import find_core, limit_threads, report_once
 from hetero_core.network.reader import read_proto
@@ -295,6 +296,8 @@ class InferenceSession:
                 if not self._open_sizes(network, feed):
                     raise
             return run(self.network)
+        except (InputShapeError, InputTypeError) as error:
+            raise convert_error(error, word_fault(self._inputs_meta, feed)) from error
         except HeteroError as error:
             raise convert_error(error) from error
 

@@ -70,6 +70,25 @@ def describe_value(spec: ValueSpec, declared: onnx.TypeProto | None) -> NodeArg:
     return NodeArg(spec.name, name_type(value_type), [None if size in (-1, "") else size for size in shape])
 
 
+def word_fault(inputs: Sequence[NodeArg], feed: Mapping[str, Any]) -> str:
+    """Returns ONNX Runtime's words for the first array that does not fit its input; "" if all fit."""
+    for described in inputs:
+        value, ending = feed.get(described.name), " Please fix either the inputs/outputs or the model.\n"
+        if not isinstance(value, np.ndarray):
+            continue
+        if (actual := name_type(TensorType(dtype_of_numpy(value.dtype)))) != described.type:
+            return f"Unexpected input data type. Actual: ({actual}) , expected: ({described.type})\n"
+        if described.shape and len(described.shape) != value.ndim:
+            return f"Invalid rank for input: {described.name} Got: {value.ndim} Expected: {len(described.shape)}{ending}"
+        pairs = enumerate(zip(value.shape, described.shape, strict=False))
+        wrong = [
+            f" index: {index} Got: {size} Expected: {own}\n" for index, (size, own) in pairs if isinstance(own, int) and own != size
+        ]
+        if wrong:
+            return f"Got invalid dimensions for input: {described.name} for the following indices\n{''.join(wrong)}{ending}"
+    return ""
+
+
 def find_dtype(element_type: Any) -> np.dtype[Any]:
     """Returns NumPy's type of an element type: a NumPy type, or ONNX's number of it. Raises: InvalidArgument."""
     name = dtype_of_onnx(element_type) if isinstance(element_type, int) else element_type and dtype_of_numpy(element_type)
