@@ -47,7 +47,8 @@ def _find_concats(network: Network, index: int, node: Node) -> list[int]:
     if not set(node.attributes) <= {"scale"} or any(node.inputs[4:]) or node.inputs[1] == node.inputs[2]:
         return []
     queries = _read_sizes(network, node.inputs[0])
-    if len(queries) != _RANK or queries[2] > _MOST_QUERIES:
+    # A number of queries that is open is not compared here, as that would split the class of sizes.
+    if len(queries) != _RANK or (type(queries[2]) is int and queries[2] > _MOST_QUERIES):
         return []
     concats = []
     for value in node.inputs[1:3]:
