@@ -47,7 +47,6 @@ def _find_concats(network: Network, index: int, node: Node) -> list[int]:
     if not set(node.attributes) <= {"scale"} or any(node.inputs[4:]) or node.inputs[1] == node.inputs[2]:
         return []
     queries = _read_sizes(network, node.inputs[0])
-    # A number of queries that is open is not compared here, as that would split the class of sizes.
     if len(queries) != _RANK or (type(queries[2]) is int and queries[2] > _MOST_QUERIES):
         return []
     concats = []
@@ -56,6 +55,9 @@ def _find_concats(network: Network, index: int, node: Node) -> list[int]:
         if position is None or not _appends(network, network.nodes[position]):
             return []
         if any(reader < index for reader in network.index_of_consumers.get(value, ())):
+            return []
+        # A comparison of an open number of queries would split the class of sizes; keys of images and texts are joined alike.
+        if type(queries[2]) is not int and network.nodes[position].inputs[0] not in network.index_of_input:
             return []
         concats.append(position)
     return concats
