@@ -149,7 +149,7 @@ def _plan_row(site: Site, source: str, weights: BlockWeights) -> Recipe:
     """Returns the recipe for a single row, which reads each weight once."""
     form = weights.form
     padded = form.blocks * form.block
-    shapes = [(padded,), (padded,), (form.blocks,)]
+    shapes = [(padded,), (padded,), (form.blocks + 1,)]
     chunks = least(form.tiling.blocks, 8 * site.workers, form.outputs * padded * form.bits // 8 // _SMALLEST_STREAM)
     size = choose_chunk_size(form.tiling.blocks, largest(1, chunks) if site.workers > 1 else 1, site.workers)
     prepare = Kernel(f"prepare_block_row_{form.bits}", partial(_emit_preparation, bits=form.bits))
@@ -195,7 +195,7 @@ def _plan_rows(site: Site, source: str, rows: int, tiling: Tiling, weights: Bloc
 
 _PREPARE_PARAMETERS = ("x", "plain", "scaled", "sums", "depth", "blocks", "block")
 """`plain`: x, filled up with zeros to whole blocks; `scaled`: the same by the powers of two of the codes' places in a word; `sums`: of the
-elements of each block."""
+elements of each block, and behind them a number that is finite if no product can overflow."""
 
 
 def _emit_preparation(name: str, width: int, bits: int) -> Code:
@@ -207,6 +207,7 @@ def _emit_preparation(name: str, width: int, bits: int) -> Code:
         # The codes in the highest bits are shifted down.
         shift = 0 if lane % codes == codes - 1 else bits * (lane % codes)
         code.store(powers, code.constant(2.0**-shift, 1), lane * FLOAT_BYTES)
+    bound = code.variable(code.constant(0))
     with code.loop(0, p["blocks"]) as block:
         total = code.variable(code.constant(0))
         begin = block * p["block"]
@@ -216,7 +217,11 @@ def _emit_preparation(name: str, width: int, bits: int) -> Code:
             code.store(p["plain"] + place, x)
             code.store(p["scaled"] + place, x * code.load(powers + element % places * FLOAT_BYTES))
             total.set(total.get() + x)
+            bound.set(bound.get() + code.call_intrinsic("fabs", x))
         code.store(p["sums"] + block * FLOAT_BYTES, total.get().fold(lambda left, right: left + right))
+    # A product is at most this times as large as x.
+    limit = bound.get().fold(lambda left, right: left + right) * 512.0
+    code.store(p["sums"] + p["blocks"] * FLOAT_BYTES, limit)
     return code.finish()
 
 
@@ -227,7 +232,14 @@ _ROW_PARAMETERS = ("plain", "scaled", "sums", *_WEIGHT_PARAMETERS)
 
 def _emit_row(name: str, width: int, form: BlockForm) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, _ROW_PARAMETERS)
-    _visit_column_blocks(code, p, chunk, form, partial(_emit_row_block, code, p, form))
+    # If sums of codes alone are infinite or NaN, weights are restored before they are multiplied.
+    limit = code.load_scalar(p["sums"] + p["blocks"] * FLOAT_BYTES)
+    needs_exact = (limit - limit).is_nan()
+
+    def walk(is_exact: bool) -> None:
+        _visit_column_blocks(code, p, chunk, form, partial(_emit_row_block, code, p, form, is_exact))
+
+    code.emit_either(needs_exact, walk, True, False)
     return code.finish()
 
 
@@ -240,13 +252,13 @@ def _visit_column_blocks(
     code.visit_blocks(first, (first + p["blocks_of_chunk"]).at_most(count), count, emit, has_other_last=has_other_last)
 
 
-def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, block: Number, is_last: bool) -> None:
+def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, is_exact: bool, block: Number, is_last: bool) -> None:
     """Emits the products of one row and a block of columns.
 
     A sum over a block is that of the codes, less the zero point times the sum of the row, times the scale. Codes of 8 bits would lose
-    too many digits, so that zero points are subtracted from them first.
+    too many digits, so that zero points are subtracted from them first; if it `is_exact`, weights are restored.
     """
-    subtracts = form.bits == 8
+    subtracts = is_exact or form.bits == 8
     vectors, vector_bytes = form.tiling.last_vectors if is_last else form.tiling.vectors, code.width * FLOAT_BYTES
     step, full_step = vectors * vector_bytes, form.tiling.vectors * vector_bytes
     factors_at = block * p["blocks"] * full_step
@@ -261,6 +273,7 @@ def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, block: Nu
             for total in pair:
                 total.set(code.constant(0))
         zeros = _load_zeros(code, p, form, here, vectors)
+        scales = [code.load(p["scales"] + here, j * vector_bytes) for j in range(vectors)] if is_exact else []
         with code.loop(0, p["words"]):
             place, x = words.get(), row.get()
             loaded = [code.load(place, j * vector_bytes) for j in range(vectors)]
@@ -271,6 +284,7 @@ def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, block: Nu
                 for j in range(vectors):
                     value = code.read_bits(loaded[j], position * form.bits, form.bits, is_scaled=not subtracts)
                     value = value - zeros[j] if subtracts else value
+                    value = value * scales[j] if is_exact else value
                     total = sums[j][position % 2]
                     total.set(code.multiply_add(scalar, value, total.get()))
             words.set(code.hide(place + step))
@@ -279,7 +293,7 @@ def _emit_row_block(code: Code, p: dict[str, Number], form: BlockForm, block: Nu
         for j in range(vectors):
             total = sums[j][0].get() + sums[j][1].get()
             total = total if share is None else total - zeros[j] * share
-            scale = code.load(p["scales"] + here, j * vector_bytes)
+            scale = code.constant(1) if is_exact else code.load(p["scales"] + here, j * vector_bytes)
             totals[j].set(code.multiply_add(scale, total, totals[j].get()))
     for j in range(vectors):
         mask = code.mask_first(p["last"]) if form.tiling.is_masked and is_last and j == vectors - 1 else None
