@@ -32,8 +32,8 @@ def code() -> dict[str, Any]:
 
 @pytest.mark.parametrize("level", ["contract", "export"])
 def test_third_engine_passes_the_level(code: dict[str, Any], level: str) -> None:
-    # Every third check: an engine on the toolkit shares its code with those that run all of them.
-    outcomes = tuple(run_checks(choose_checks([level])[::3], make_target("EVALUATOR", plugin=code["EvaluatorDevice"]())))
+    # Every second check: an engine on the toolkit shares its code with those that run all of them.
+    outcomes = tuple(run_checks(choose_checks([level])[::2], make_target("EVALUATOR", plugin=code["EvaluatorDevice"]())))
     assert {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"} == {}
     assert sum(outcome.status == "passed" for outcome in outcomes) > 3
 
