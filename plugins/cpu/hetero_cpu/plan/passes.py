@@ -223,7 +223,8 @@ PASSES = (
     OperatorPass(
         f"{_OWN}.models",
         "rewrite_models",
-        "Imputer LinearClassifier OneHotEncoder Scaler Scan TreeEnsembleClassifier",
+        "ArrayFeatureExtractor Binarizer Gemm Imputer LinearClassifier OneHotEncoder ReduceLogSumExp ReduceProd SVMClassifier SVMRegressor "
+        "Scaler Scan TreeEnsembleClassifier",
     ),
     _fold,
     OperatorPass(f"{_OWN}.reshapes", "drop_zero_states", "GRU LSTM RNN"),
