@@ -4,8 +4,8 @@ nearest and bilinear are Resize with half-pixel centers, as OpenVINO and ONNX Ru
 source that a target pixel covers, as OpenCV's INTER_AREA when it shrinks: a product with a matrix of weights for each axis. cubic is such
 a product, too, if sizes are known: of four pixels by Keys' kernel with a = -0.75, with the border repeated.
 
-Resize is written in the opset of the network: of named axes from 18 on, else of all axes, in opset 11 at least, the first with half-pixel
-centers.
+Each is written in the opset of the network: Resize of named axes from 18 on, of all axes from 11 on, and before, as Resize knows no
+half-pixel centers, Gather for nearest and the product with weights for bilinear.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MODES = ("nearest", "bilinear", "cubic", "area")
 _NAMES_AXES = 18
 _LEAVES_OUT = 13
 """The first opset in which Resize may be without the inputs that are not used."""
+_HAS_CENTERS = 11
 
 
 def add_resize(chain: Chain, mode: str, layout: str, model_shape: Sequence[Dimension], where: str) -> None:
@@ -47,8 +48,10 @@ def add_resize(chain: Chain, mode: str, layout: str, model_shape: Sequence[Dimen
     assert chain.shape is not None
     target = tuple(sizes[axes.index(axis)] if axis in axes else size for axis, size in enumerate(chain.shape))
     are_known = all(isinstance(chain.shape[axis], int) for axis in axes)
-    if mode == "area" or (are_known and mode == "cubic"):
+    if mode == "area" or (are_known and (mode == "cubic" or (mode == "bilinear" and chain.opset < _HAS_CENTERS))):
         _add_products(chain, mode, axes, target, where)
+    elif mode == "nearest" and chain.opset < _HAS_CENTERS and are_known:
+        _add_gathers(chain, axes, target)
     else:
         _add_resize(chain, mode, axes, target)
 
@@ -80,6 +83,15 @@ def _compute_sizes(chain: Chain, target: tuple[Dimension, ...]) -> str:
     return sizes
 
 
+def _add_gathers(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
+    for axis in axes:
+        assert chain.shape is not None
+        size, output = int(chain.shape[axis] or 0), int(target[axis] or 0)
+        indices = chain.hold(f"pixels{axis}", find_nearest(size, output))
+        shape = (*chain.shape[:axis], output, *chain.shape[axis + 1 :])
+        chain.add("Gather", indices, shape=shape, attributes={"axis": axis})
+
+
 def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...], where: str) -> None:
     assert chain.shape is not None
     rank = len(target)
@@ -93,7 +105,7 @@ def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[
     chain.transpose(order)
     dtype = numpy_dtype(chain.dtype)
     leading = chain.shape[:-2]
-    weigh = weigh_area if mode == "area" else weigh_cubic
+    weigh = {"area": weigh_area, "bilinear": weigh_bilinear, "cubic": weigh_cubic}[mode]
     rows = weigh(int(source_sizes[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
     columns = weigh(int(source_sizes[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
     chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*leading, target[axes[0]], source_sizes[1]))
@@ -108,6 +120,13 @@ def weigh_area(size: int, output: int) -> np.ndarray[Any, Any]:
     source = np.arange(size)[None, :]
     covered = np.minimum(begin + step, source + 1) - np.maximum(begin, source)
     shares: np.ndarray[Any, Any] = np.clip(covered, 0, None) / step
+    return shares
+
+
+def weigh_bilinear(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns float64 (output, size): the share of the two source pixels beside the center of each target pixel."""
+    center = np.clip((np.arange(output) + 0.5) * (size / output) - 0.5, 0, size - 1)
+    shares: np.ndarray[Any, Any] = np.clip(1 - np.abs(center[:, None] - np.arange(size)[None, :]), 0, None)
     return shares
 
 
@@ -126,3 +145,10 @@ def weigh_cubic(size: int, output: int) -> np.ndarray[Any, Any]:
         far = ((distance - 5) * distance + 8) * distance * a - 4 * a
         np.add.at(shares, (np.arange(output), np.clip(first + step, 0, size - 1)), np.where(distance <= 1, near, far))
     return shares
+
+
+def find_nearest(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns int64 (output): the source pixel next to the center of each target pixel; of two at the same distance, the lower."""
+    # The pixel's center less a half is ((2 i + 1) size - 2 output) / (2 output), rounded up in integers.
+    nearest = -((2 * output - (2 * np.arange(output, dtype=np.int64) + 1) * size) // (2 * output))
+    return np.clip(nearest, 0, size - 1)

@@ -13,6 +13,7 @@ import pytest
 from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps, resize, resize_by_scales
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType
+from hetero_core.transforms.resampling import find_nearest
 
 HALF = Fraction(1, 2)
 # Source: ONNX Resize-11 and Resize-19, coordinate_transformation_mode. i: output, s: scale, n and m: lengths of input and output.
@@ -117,6 +118,12 @@ def test_kept_ratio_rounds_half_up_in_exact_fractions(policy: str) -> None:
         factor = pick(Fraction(sizes[0], n), Fraction(sizes[1], k))
         y = resize(np, np.zeros((n, k), np.float32), None, None, np.array(sizes), keep_aspect_ratio_policy=policy)
         assert y.shape == (floor(factor * n + HALF), floor(factor * k + HALF))
+
+
+def test_preprocessing_takes_the_same_pixels() -> None:
+    for n in range(1, 25):
+        for m in range(1, 25):
+            assert find_nearest(n, m).tolist() == list_pixels(n, m, Fraction(m, n), "half_pixel", "round_prefer_floor")
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])

@@ -63,7 +63,7 @@ def test_image_grows_as_the_formula_says(core: Core, read: Read, mode: str) -> N
     np.testing.assert_allclose(y, resample(x.astype(np.float64), 8, 6, mode), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("opset", [11, 12, 13, 17, 18, 21])
+@pytest.mark.parametrize("opset", [9, 10, 11, 12, 13, 17, 18, 21])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "area"])
 def test_steps_are_written_in_the_opset_of_the_model(core: Core, mode: str, opset: int) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {IMAGE}')
