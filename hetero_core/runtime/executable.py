@@ -226,6 +226,17 @@ class ExecutableNetwork:
         names = ", ".join(self.output_names)
         raise TypeError(f"use infer: outputs = loaded.infer({{{feeds}}}), a dict by the names of the outputs: {names}")
 
+    # A property, as __getattr__ would make each access to an attribute slower.
+
+    @property
+    def get_inputs(self) -> NoReturn:
+        """There is no `get_inputs`. Raises: AttributeError with the names to use."""
+        raise AttributeError(
+            "a loaded network has no 'get_inputs' and 'get_outputs'; use loaded.inputs and loaded.outputs, two tuples"
+        )
+
+    get_outputs = get_inputs
+
     # Runs
 
     def __call__(self, inputs: Any) -> dict[str, Any]:

@@ -5,15 +5,15 @@ blob ──> take off its border ──> the plugin's import_network ──> bin
 
 Constants that the caller replaces: the model lists them among its inputs, and a run may be given another value. A loaded network is
 compiled with its constants as they are. The first run that is given some of them loads the network once more, with these as inputs; later
-runs with the same names use it again, so that a run without replaced constants has no overhead. A device may refuse a node whose
-constant becomes an input, such as the axes of an Unsqueeze: then the run raises its refusal.
+runs with the same names use it again, so that a run without replaced constants has no overhead. A device may take a node for its
+constants alone, such as the axes of an Unsqueeze: if it refuses the network with inputs, a network for each value is loaded.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import monotonic
@@ -31,6 +31,7 @@ from hetero_core.errors import (
     InvalidNetworkError,
     MemoryLimitError,
     NetworkReadError,
+    UnsupportedNodesError,
 )
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.border import EMPTY_BORDER, Border, unpack_border
@@ -50,6 +51,7 @@ from hetero_core.runtime.executable import (
     RunFunction,
 )
 from hetero_core.runtime.executors import ExecutorManager
+from hetero_core.runtime.inputs import order_inputs
 from hetero_core.runtime.outputs import STRICT_ADVICE
 
 if TYPE_CHECKING:
@@ -202,7 +204,7 @@ class _InnermostRun:
 
 
 _MOST_NETWORKS = 8
-"""The number of networks that stay loaded, each for a set of names; the oldest is dropped first."""
+"""The number of networks that stay loaded, for sets of names and for values; the oldest is dropped first."""
 
 
 class Replacements:
@@ -215,23 +217,51 @@ class Replacements:
         self._names = frozenset(spec.name for spec in self.specs)
         self._load = load
         self._lock = Lock()
-        self._loaded: dict[tuple[str, ...], ExecutableNetwork] = {}
+        self._loaded: dict[Hashable, ExecutableNetwork] = {}
+        self._fixed_names: set[tuple[str, ...]] = set()
 
     def find(self, inputs: Mapping[str, Any]) -> tuple[ExecutableNetwork, Mapping[str, Any]] | None:
         """Returns the network that computes a run and its inputs; None if no constant is given. Raises: as a load does."""
         if self._names.isdisjoint(inputs):
             return None
         names = tuple(spec.name for spec in self.specs if spec.name in inputs)
-        return self._find(names), inputs
+        network = self._find_open(names)
+        if network is not None:
+            return network, inputs
+        fixed = self._find_fixed({name: inputs[name] for name in names})
+        return fixed, {name: value for name, value in inputs.items() if name not in names}
 
-    def _find(self, names: tuple[str, ...]) -> ExecutableNetwork:
-        """Returns the network with these constants as inputs."""
+    def _find_open(self, names: tuple[str, ...]) -> ExecutableNetwork | None:
+        """Returns the network with these constants as inputs; None if the device refuses it."""
         from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
 
+        if names in self._fixed_names:
+            return None
+        try:
+            return self._find(names, lambda: free_constants(self.network, names))
+        except UnsupportedNodesError:
+            self._fixed_names.add(names)
+            return None
+
+    def _find_fixed(self, values: Mapping[str, Any]) -> ExecutableNetwork:
+        """Returns the network with these values as its constants. Raises: as `order_inputs`, for values."""
+        from hetero_core.transforms.optional_inputs import fix_constants  # imports onnx, for inference
+
+        specs = [spec for spec in self.specs if spec.name in values]
+        arrays = {
+            spec.name: array.copy()
+            for spec, array in zip(specs, order_inputs(values, specs, network=self.network.name), strict=True)
+        }
+        key = tuple(
+            (name, array.shape, tuple(array.flat) if array.dtype == object else array.tobytes()) for name, array in arrays.items()
+        )
+        return self._find(key, lambda: fix_constants(self.network, arrays))
+
+    def _find(self, key: Hashable, change: Callable[[], Network]) -> ExecutableNetwork:
         with self._lock:
-            network = self._loaded.get(names)
+            network = self._loaded.get(key)
             if network is None:
-                network = self._loaded[names] = self._load(free_constants(self.network, names))
+                network = self._loaded[key] = self._load(change())
                 if len(self._loaded) > _MOST_NETWORKS:
                     # Runs may be under way on it: it is closed with its last reference.
                     del self._loaded[next(iter(self._loaded))]

@@ -155,6 +155,9 @@ def test_session_methods_name_their_counterparts(read: Read) -> None:
             loaded.run(None, {})
         call = 'outputs = loaded.infer({"x": ..., "w": ...}), a dict by the names of the outputs: y'
         assert str(caught.value) == f"use infer: {call}"
+        for name in ("get_inputs", "get_outputs"):
+            with pytest.raises(AttributeError, match=r"use loaded\.inputs and loaded\.outputs, two tuples$"):
+                getattr(loaded, name)
 
 
 RESHAPE = "g (float[N,3,4] x) => (float[?,?] y) <int64[2] s = {%s}> { [first] a = Relu (x) [flat] y = Reshape (a, s) }"
