@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
@@ -384,7 +385,17 @@ class Core:
         except (BlobDamagedError, PluginError):
             raise
         except HeteroError as error:  # an import raises the same
-            return BlobCheck(device or header.device, "does not fit", str(error))
+            parts = () if header.architecture else self._check_parts(header, payload, trust=trust)
+            return BlobCheck(device or header.device, "does not fit", str(error), parts)
+
+    def _check_parts(self, header: BlobHeader, payload: Payload, *, trust: bool) -> tuple[BlobCheck, ...]:
+        """Returns the answers for the parts of a blob that does not fit as a whole, such as that of a device with a missing child."""
+        from hetero_core.blobs.trust import are_imports_trusted, trust_imports
+
+        with suppress(HeteroError), trust_imports(trust or are_imports_trusted()):
+            parsed, entry = self._find(header.device)
+            return entry.check_payload(parsed, payload, entry.resolve(parsed, None)[1]).parts
+        return ()
 
     def _find_import_target(
         self, header: BlobHeader, payload: Payload, device: str | None, config: Mapping[str, Any] | None, network: Model | None
