@@ -308,7 +308,8 @@ def _check_types(record: Record) -> Record:
     """Returns a record. Raises: TypeError unless each of its fields has the declared type."""
     for field in dataclasses.fields(record):
         value: Any = getattr(record, field.name)
-        if type(value) is not _KINDS[field.type] or (field.type == _NAMES and not all(isinstance(name, str) for name in value)):
+        has_kind = type(value) is _KINDS[field.type]
+        if not has_kind or (field.type == _NAMES and not all(isinstance(name, str) for name in value)):
             raise TypeError(f"its field '{field.name}' is {value!r:.60}; expected {field.type}")
     return record
 
