@@ -63,7 +63,7 @@ class Translator:
             try:
                 write_message(process.stdin, text)
                 answer: bytes | RuntimeError = pickle.load(self._answers)
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, pickle.UnpicklingError) as error:
                 self._end()
                 if process.returncode < 0:
                     raise RuntimeError(f"LLVM ended with {process.returncode} while it compiled kernel {name}") from error
