@@ -294,10 +294,11 @@ class CpuExecutable(Executable):
         executable, which may be freed while its kernels are compiled.
         """
         from hetero_cpu.machine.interpreter import list_interpreters
-        from hetero_cpu.plan.open_plan import make_fixed_plan, make_open_plan
-        from hetero_cpu.plan.planner import build_plan
 
         yield from list_interpreters(self.workers)
+        from hetero_cpu.plan.open_plan import make_fixed_plan, make_open_plan  # a load without kernels at hand ends before it
+        from hetero_cpu.plan.planner import build_plan
+
         special = passes.specialize_network(self.transformed, signature)
         if self._needs_class(signature):
             class_plan = yield from make_open_plan(
