@@ -372,7 +372,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
 
 
 def _turn(matrix: Array, is_turned: bool) -> Array:
-    return matrix.T if is_turned else matrix
+    return matrix.transpose() if is_turned else matrix  # an open array has no T
 
 
 def _find_turn(matrix: Array, *, rows: bool) -> bool | None:

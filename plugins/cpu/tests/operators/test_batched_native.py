@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hetero_core.core import Core
 from hetero_core.network.graph import Node
 
 from ..conftest import NativeRun
@@ -121,3 +123,15 @@ def test_constant_right_matrix_is_left_to_the_packing_step(native: NativeRun) ->
     assert plan_native_batched_mat_mul(native.make_site([node], images, {"b": w}, (2, 4, 5))) is None
     stack = {"b": np.stack([w, w])}
     assert plan_native_batched_mat_mul(native.make_site([node], images, stack, (2, 4, 5))) is not None
+
+
+def test_gemm_of_a_computed_matrix_that_is_turned_is_planned_with_fixed_sizes() -> None:
+    """Plans are made on arrays without memory, which have fewer methods than NumPy's."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 13]> g (float[5,7] x, float[3,7] z) => (float[5,3] y) { y = Gemm<transB = 1>(x, z) }'
+    )
+    x, z = draw_array(1, 5, 7), draw_array(2, 3, 7)
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        (y,) = network.infer({"x": x, "z": z}).values()
+    np.testing.assert_allclose(y, x.astype(np.float64) @ z.T.astype(np.float64), rtol=1e-5, atol=1e-6)
