@@ -21,7 +21,7 @@ def draw(*shape: int) -> Any:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-def sample(x: Any, grid: Any, padding: str, align: int) -> Any:
+def sample(x: Any, grid: Any, mode: str, padding: str, align: int) -> Any:
     """Returns x (batch, channels, height, width) at the points of a grid (batch, rows, columns, 2)."""
     x, grid = x.astype(np.float64), grid.astype(np.float64)
     y = np.zeros((*x.shape[:2], *grid.shape[1:3]))
@@ -30,7 +30,9 @@ def sample(x: Any, grid: Any, padding: str, align: int) -> Any:
         for place, size in zip(grid[image, row, column, ::-1], x.shape[2:], strict=True):
             place = (place + 1) / 2 * (size - 1) if align else ((place + 1) * size - 1) / 2
             below = np.floor(place)
-            axes.append([(below, 1 - (place - below)), (below + 1, place - below)])
+            axes.append(
+                [(np.rint(place), 1.0)] if mode == "nearest" else [(below, 1 - (place - below)), (below + 1, place - below)]
+            )
         for (i, down), (j, right) in product(*axes):
             inside = [np.clip(each, 0, size - 1) for each, size in zip((i, j), x.shape[2:], strict=True)]
             if padding == "border" or inside == [i, j]:
@@ -49,23 +51,26 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("padding", ["border", "zeros"])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_samples_are_those_of_the_formula(core: Core, layout: str, padding: str, align: int) -> None:
+def test_samples_are_those_of_the_formula(core: Core, layout: str, mode: str, padding: str, align: int, dtype: Any) -> None:
     source, points, shape, places, before = LAYOUTS[layout]
+    kind = "float" if dtype == np.float32 else "double"
     model = onnx.parser.parse_model(
-        f"{BEGIN} (float{list(shape)} {source}, float{list(places)} {points}) => (float[n, c, h, w] y) {{ {before} "
-        f'y = GridSample <padding_mode = "{padding}", align_corners = {align}> (x, grid) }}'
+        f"{BEGIN} (float{list(shape)} {source}, {kind}{list(places)} {points}) => (float[n, c, h, w] y) {{ {before} "
+        f'y = GridSample <mode = "{mode}", padding_mode = "{padding}", align_corners = {align}> (x, grid) }}'
     )
-    x, grid = draw(*shape), draw(*places)
+    x, grid = draw(*shape), draw(*places).astype(dtype)
     grid.flat[:6] = [-1, 1, 0, 30, -30, 1]
     loaded: Any = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
     answer = loaded.infer({source: x, points: grid})["y"]
     (plan,) = loaded.executable._plans
     assert not [step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)]
     x, grid = x.transpose(0, 3, 1, 2) if before and source == "a" else x, grid.transpose(0, 2, 3, 1) if points == "b" else grid
-    np.testing.assert_allclose(answer, sample(x, grid, padding, align), rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(answer, sample(x, grid, mode, padding, align), rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("padding", ["border", "zeros"])
@@ -103,5 +108,5 @@ def test_open_sizes_and_a_halo_give_the_samples_of_the_formula(core: Core) -> No
     for n, h, w, r, s in ((2, 9, 6, 5, 7), (1, 4, 11, 8, 70)):
         x, grid = draw(n, h, w, 8), draw(n, r, s, 2)
         answer = loaded.infer({"a": x, "grid": grid})["y"]
-        expected = sample(x.transpose(0, 3, 1, 2), grid, "zeros", 0)
+        expected = sample(x.transpose(0, 3, 1, 2), grid, "linear", "zeros", 0)
         np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=2e-5)
