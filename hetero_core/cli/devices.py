@@ -6,12 +6,13 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer, follow, format_table, to_json
+from hetero_core.cli.answer import Answer, UsageError, follow, format_table, to_json
 from hetero_core.cli.options import Parser, read_seconds
 from hetero_core.core import Core
 from hetero_core.devices.known_devices import find_hardware, known_devices, known_hardware, list_unused_hardware
 from hetero_core.devices.registry import DEVICES_GROUP
 from hetero_core.devices.switches import PLUGINS_VARIABLE
+from hetero_core.errors import MetricNotFoundError
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey
@@ -25,6 +26,7 @@ def add_options(parser: Parser) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
     shown.add_argument("--known", action="store_true", help="print the directory of devices beside this machine; loads no device")
+    shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
     parser.add_argument(
         "--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
     )
@@ -40,6 +42,8 @@ def answer(options: argparse.Namespace) -> Answer:
         if options.names:
             return Answer("\n".join(core.device_names), {"names": core.device_names})
         statuses = core.list_devices()
+        if options.metric is not None:
+            return _answer_metric(core, statuses, options.metric)
         rows = [_describe_device(core, status) for status in statuses]
     names = [status.name for status in statuses]
     plugins = core.switches.plugins
@@ -150,3 +154,26 @@ def _show(value: Any) -> str:
 def _describe_values(key: dict[str, Any]) -> str:
     kind = "|".join(str(choice) for choice in key["choices"]) or key["type"]
     return kind if key["default"] in (None, "", []) else f"{kind} = {_show(key['default'])}"
+
+
+def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:
+    """Returns a metric of every device; a device with several ids has a row for each id.
+
+    Raises: UsageError if no device has it.
+    """
+    rows: list[dict[str, Any]] = []
+    missing: list[MetricNotFoundError] = []
+    for status in statuses:
+        if status.reason:
+            rows.append({"name": status.name, "reason": status.reason})
+            continue
+        for name in [f"{status.name}.{device_id}" for device_id in status.ids] if len(status.ids) > 1 else [status.name]:
+            try:
+                rows.append({"name": name, "value": to_json(core.get_metric(name, metric))})
+            except MetricNotFoundError as error:
+                missing.append(error)
+                rows.append({"name": name, "reason": f"has no metric {metric.upper()}"})
+    if missing and all("reason" in row for row in rows):
+        raise UsageError(f"no device has the metric: {missing[0]}")
+    shown = [(row["name"], _show(row["value"]) if "value" in row else f"- ({_join_lines(row['reason'])})") for row in rows]
+    return Answer(format_table(("DEVICE", metric.upper()), shown), {"metric": metric.upper(), "devices": rows})

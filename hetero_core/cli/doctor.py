@@ -1,21 +1,39 @@
-"""`hetero doctor`: checks the installed packages and the folders of the devices, and names the cure of each fault."""
+"""`hetero doctor`: checks the installed packages and the libraries that they load, and names the cure of each fault."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hetero_core.blobs.store import open_private_folder
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, follow
 from hetero_core.cli.options import Parser
 from hetero_core.core import Core
+from hetero_core.devices.processors import count_affinity, count_processors, grants_flag, read_processor_flags
 from hetero_core.devices.registry import DeviceStatus
 from hetero_core.devices.switches import PLUGINS_VARIABLE
 from hetero_core.errors import PrivateFolderError
 
 SHARED_FOLDERS = ("cupy", "onnxruntime", "openvino", "torch")
 """Packages that several distributions, each for a kind of hardware, install under the same name."""
+KINDS = {
+    "OpenMP of GNU": r"libgomp[-.]",
+    "OpenMP of Intel": r"libiomp5[-.]",
+    "OpenMP of LLVM": r"libomp[-.]",
+    "TBB": r"libtbb[-.]",
+    "OpenBLAS": r"lib(?:scipy_)?openblas",
+    "MKL": r"libmkl_rt[-.]",
+    "CUDA": r"libcuda(?:rt)?[-.]",
+    "cuDNN": r"libcudnn[-.]",
+}
+"""Library -> pattern of the beginning of its file names."""
+THREAD_VARIABLES = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 FOLDER_CURE = "do what the reason says; until then every process compiles the code again"
 
 
@@ -36,13 +54,18 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns all findings; the exit code is 1 if a finding needs a cure."""
     from importlib_metadata import packages_distributions  # reads the installed distributions
 
-    with Core() as core, follow(options)("making the devices"):
+    with Core() as core, follow(options)("making the devices and looking at their libraries"):
         statuses = core.list_devices()
         findings = [Finding("environment", f"{name}: {text}") for name, text in core.switches.describe().items()]
         findings += check_devices(statuses)
+        # Read while the engines that work are loaded.
         findings += check_distributions(packages_distributions())
+        findings += check_libraries(read_libraries())
+        findings += check_blas(_read_blas(), tuple(filter(grants_flag, read_processor_flags())), os.environ)
         names = {status.name: str(core.get_metric(status.name, "CODE_FOLDER")) for status in statuses if not status.reason}
         findings += check_code_folders({device: name for device, name in names.items() if name})
+    findings += check_threads(os.environ, affinity=count_affinity(), processors=count_processors())
+    findings += check_gpu(read_driver(), find_cuda_fault())
     lines: list[str] = []
     for topic in dict.fromkeys(finding.topic for finding in findings):
         lines.append(topic)
@@ -85,12 +108,129 @@ def check_distributions(distributions_of_folder: Mapping[str, Iterable[str]]) ->
     return findings
 
 
+def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
+    """Returns the paths of the loaded native libraries, sorted; empty if the system does not list them."""
+    try:
+        lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    paths = {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6}
+    return tuple(sorted(path for path in paths if ".so" in os.path.basename(path)))
+
+
+def check_libraries(paths: Iterable[str]) -> list[Finding]:
+    """Returns the loaded libraries of each kind, with a cure if two different runtimes of OpenMP are in one process."""
+    paths_of_kind = {
+        kind: [path for path in sorted(paths) if re.match(pattern, os.path.basename(path))] for kind, pattern in KINDS.items()
+    }
+    findings = [Finding("libraries", f"{kind}: {', '.join(loaded)}") for kind, loaded in paths_of_kind.items() if loaded]
+    runtimes = [kind for kind, loaded in paths_of_kind.items() if loaded and kind.startswith("OpenMP")]
+    if len(runtimes) > 1:
+        text = f"{' and '.join(runtimes)} are loaded; each keeps threads of its own, and they may wait for each other"
+        cure = "load the packages that bring them in processes of their own, or install builds that share one runtime"
+        findings.append(Finding("libraries", text, cure))
+    return findings
+
+
+def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], environment: Mapping[str, str]) -> list[Finding]:
+    """Returns the kernels that each BLAS library has chosen, with a cure if a setting keeps it below the processor.
+
+    `blas` holds the entries of threadpoolctl, `flags` those of /proc/cpuinfo.
+    """
+    findings = []
+    forced = environment.get("OPENBLAS_CORETYPE")
+    for library in blas:
+        kernels = library.get("architecture")
+        text = f"{library.get('internal_api')} {library.get('version')} computes with the kernels of {kernels}, "
+        is_narrow = "avx512f" in flags and kernels in ("Haswell", "Zen", "Sandybridge", "Nehalem", "Prescott")
+        cure = f"unset OPENBLAS_CORETYPE, which is {forced}; the processor has AVX-512" if is_narrow and forced else ""
+        findings.append(Finding("libraries", f"{text}{library.get('num_threads')} threads", cure))
+    return findings
+
+
+def _read_blas() -> list[Mapping[str, Any]]:
+    try:
+        from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # optional; it has no stubs
+    except ImportError:
+        return []
+    return [library for library in threadpool_info() if library.get("user_api") == "blas"]
+
+
 def check_code_folders(folder_of_device: Mapping[str, str]) -> list[Finding]:
     """Returns a finding for each device that keeps compiled code; its folder is opened, and made if it is missing, as the device does."""
     findings = []
     for device, name in folder_of_device.items():
         try:
-            findings.append(Finding("folders", f"{device} keeps its compiled code in '{open_private_folder(name)}'"))
+            folder = open_private_folder(name)
         except PrivateFolderError as error:
             findings.append(Finding("folders", f"{device} does not keep its compiled code: {error}", FOLDER_CURE))
+            continue
+        sizes = _list_sizes(folder)
+        files = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
+        text = f"{device} keeps its compiled code in '{folder}': {files}, {sum(sizes) / 1e6:.1f} MB"
+        findings.append(Finding("folders", text))
     return findings
+
+
+def _list_sizes(folder: Path) -> list[int]:
+    sizes = []
+    for path in folder.iterdir():
+        try:
+            sizes.append(path.stat().st_size)
+        except FileNotFoundError:
+            continue  # another process removed it meanwhile
+    return sizes
+
+
+def check_threads(environment: Mapping[str, str], *, affinity: int, processors: int) -> list[Finding]:
+    """Returns the number of usable processors, and a cure for each variable that asks for more threads.
+
+    `affinity` counts the processors of the mask, `processors` those that the quota of the control groups leaves.
+    """
+    text = f"{processors} processors to use"
+    findings = [
+        Finding("threads", text if affinity == processors else f"{text}, of {affinity} in the mask: a quota holds the rest back")
+    ]
+    values = {name: environment[name] for name in THREAD_VARIABLES if name in environment}
+    for name, value in values.items():
+        if not value.isdecimal() or int(value) < 1:
+            cure = f"set {name} to 1 to {processors}, or unset it"
+            findings.append(Finding("threads", f"{name}={value} is no number of threads", cure))
+        elif int(value) > processors:
+            findings.append(Finding("threads", f"{name}={value} is more than there are processors", f"set {name}={processors}"))
+        else:
+            findings.append(Finding("threads", f"{name}={value}"))
+    if affinity > processors and not values:
+        text = f"BLAS counts the mask and makes {affinity} threads for {processors} processors"
+        findings.append(Finding("threads", text, f"set OPENBLAS_NUM_THREADS={processors} and OMP_NUM_THREADS={processors}"))
+    return findings
+
+
+def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:
+    """Returns the version of the NVIDIA driver that the kernel states, and the reason why its library cannot be loaded."""
+    if driver is None and fault is not None:
+        return [Finding("gpu", "no NVIDIA driver")]
+    if driver is None:
+        text = "libcuda can be loaded, and the kernel has no NVIDIA driver"
+        return [Finding("gpu", text, "install the driver, or start the container with the GPU")]
+    if fault is not None:
+        text = f"{driver}, but libcuda cannot be loaded: {fault}"
+        return [Finding("gpu", text, "install the driver's libraries of the same version")]
+    return [Finding("gpu", driver)]
+
+
+def read_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """Returns the first line of the kernel's file about the driver; None if there is no such file or line."""
+    try:
+        return version.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def find_cuda_fault(library: str = "libcuda.so.1") -> str | None:
+    """Returns the reason why the driver's library cannot be loaded, None if it can."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)
+    return None

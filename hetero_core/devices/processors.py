@@ -24,6 +24,12 @@ def count_processors() -> int:
     return mask if quota is None else max(1, min(mask, ceil(quota)))
 
 
+def read_processor_flags(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> tuple[str, ...]:
+    """Returns the feature flags of the first processor; empty if the system does not list them."""
+    lines = _read(cpuinfo).splitlines()
+    return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())
+
+
 def grants_flag(flag: str) -> bool:
     """Returns whether the instruction CPUID agrees with a flag of /proc/cpuinfo, as far as NumPy knows the flag.
 

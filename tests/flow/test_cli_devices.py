@@ -53,6 +53,21 @@ def test_verbose_lists_metrics_and_keys_below_the_table(capsys: pytest.CaptureFi
     assert "LARGEST_FIRST|LEVELS|FEWEST|LITERAL = LARGEST_FIRST" in text
 
 
+def test_metric_is_read_for_every_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--metric", "full_device_name", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["metric"] == "FULL_DEVICE_NAME"
+    assert {"TEMPLATE.0", "TEMPLATE.1", "CPU", "HETERO"} <= {row["name"] for row in answer["devices"]}
+    # A plugin may be installed without its engine or its card; its row then has a reason instead of a value.
+    assert all(row["value"] for row in answer["devices"] if row["name"].partition(".")[0] in ("TEMPLATE", "CPU", "HETERO"))
+    assert all(row.get("value") or row["reason"] for row in answer["devices"])
+
+
+def test_metric_that_no_device_has_is_an_error_with_near_misses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--metric", "FULL_DEVICE_NAMES"]) == 2
+    assert "did you mean 'FULL_DEVICE_NAME'" in capsys.readouterr().err
+
+
 def test_plugin_that_cannot_load_is_a_row_and_hides_no_other(
     plant: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +85,8 @@ def test_plugin_that_cannot_load_is_a_row_and_hides_no_other(
     assert rows["CPU"]["reason"] is None
     assert main(["devices", "--names"]) == 0
     assert "BROKEN" in capsys.readouterr().out.split()
+    assert main(["devices", "--metric", "DEVICE_ARCHITECTURE"]) == 0
+    assert "libplanted.so.1 is missing" in capsys.readouterr().out
 
 
 def test_plugin_whose_metric_fails_is_a_row_with_the_reason(

@@ -102,7 +102,7 @@ def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str])
         (["qurey"], "invalid choice: 'qurey'"),
         (["query", "m.onnx"], "the following arguments are required: -d/--device; see 'hetero query --help'"),
         (["devices", "--nam"], "unrecognized arguments: --nam"),
-        (["devices", "--names", "--known"], "argument --known: not allowed with argument --names"),
+        (["devices", "--names", "--metric", "X"], "argument --metric: not allowed with argument --names"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_names_the_help(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
