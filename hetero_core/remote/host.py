@@ -12,16 +12,16 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, QueryResult
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.provenance import find_core_version
+from hetero_core.errors import InferenceError
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.types import type_of_json, type_to_json
-from hetero_core.profile import Profile
+from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.executable import ExecutableNetwork
 
 if TYPE_CHECKING:
@@ -144,10 +144,11 @@ class HostSession:
         context.profile = profile = Profile(str(network.device)) if measures else None
         context.outputs, context.owns_outputs = presets, presets is not None
         outputs = network.check_outputs(network.run_host(inputs, context), context)
-        return outputs, () if profile is None else tuple(map(_describe_time, profile.entries))
+        return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)
 
 
-_describe_time = attrgetter("node", "operator", "seconds", "begin", "nbytes", "source", "targets")
+def _describe_time(entry: NodeTime) -> tuple[Any, ...]:
+    return entry.node, entry.operator, entry.device, entry.seconds, entry.begin, entry.nbytes, entry.source, entry.targets
 
 
 def _describe_step(step: ExecutedNode) -> tuple[Any, ...]:
@@ -167,6 +168,11 @@ def restore_steps(steps: Sequence[tuple[Any, ...]]) -> tuple[ExecutedNode, ...]:
 def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]], *, shift: float = 0.0) -> None:
     """Records times of another process. Processes of the same machine share a clock; for times of a second machine, `shift` is
     added to the beginnings.
+
+    Raises: InferenceError for fields of another form.
     """
-    for node, operator, seconds, begin, nbytes, source, targets in times:
+    for fields in times:
+        if len(fields) != len(("node", "operator", "device", "seconds", "begin", "nbytes", "source", "targets")):
+            raise InferenceError(f"another process sent {fields!r:.100} as the time of a node")
+        node, operator, _, seconds, begin, nbytes, source, targets = fields
         profile.record(node, operator, seconds, begin=begin + shift, nbytes=nbytes, source=source, targets=targets)

@@ -1,4 +1,4 @@
-"""The succession of hosts of a device: a host starts on first use, and a dead host is replaced."""
+"""The succession of hosts of a device: a host starts on first use, and a dead host is replaced until restarts keep failing."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from hetero_core.errors import DeadlineExceededError, DeviceCrashedError, Device
 from hetero_core.network.types import ValueSpec
 
 logger = logging.getLogger(__name__)
+
+_MOST_CRASHES = 2
+"""The number of crashes without a successful run in between, after which the device is given up."""
+
 
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
 Result = TypeVar("Result")
@@ -93,6 +97,11 @@ class Link(ABC):
         self._culprit: object = None
 
     @property
+    def is_ended_by_us(self) -> bool:
+        """Says whether the host was ended because it hung; it did not crash."""
+        return self._culprit is not None
+
+    @property
     def is_dead(self) -> bool:
         """Says whether the host has been seen to be gone."""
         return bool(self._end)
@@ -160,8 +169,8 @@ class Succession(Generic[AnyLink]):
         self._device = device
         self._lock = threading.Lock()
         self._link: AnyLink | None = None
+        self._crashes = 0
         self._generation = 0
-        self._is_closed = False
         self._forgotten: deque[tuple[int, AnyLink]] = deque()
         self._description: Description | None = None
 
@@ -201,16 +210,25 @@ class Succession(Generic[AnyLink]):
         return self._description
 
     def find_link(self) -> AnyLink:
-        """Returns the active host; starts a new host if no host is active. Raises: DeviceCrashedError after `close`."""
+        """Returns the active host; starts a new host if no host is active.
+
+        Raises: DeviceCrashedError when the device crashed again after it was started again.
+        """
         with self._lock:
             if self._link is not None and not self._link.is_dead:
                 return self._link
-            if self._is_closed:
-                raise DeviceCrashedError(f"device {self._device} was closed with its Core; make a new Core")
             if self._link is not None:
+                # A host that we ended because it hung used up its caller's deadline; it does not count as a crash.
+                self._crashes += not self._link.is_ended_by_us
                 self._link.close()
                 self._link = None
-                logger.warning("device %s is started again %s", self._device, self.place)
+                if self._crashes < _MOST_CRASHES:
+                    logger.warning("device %s is started again %s", self._device, self.place)
+            if self._crashes >= _MOST_CRASHES:
+                raise DeviceCrashedError(
+                    f"device {self._device} has crashed {self._crashes} times in a row and is given up; "
+                    "make a new Core to try again, or use another device"
+                )
             self._link = self.start()
             self._generation += 1
             return self._link
@@ -224,6 +242,10 @@ class Succession(Generic[AnyLink]):
         """Says whether this host still works."""
         link = self._link
         return generation == self._generation and link is not None and not link.is_dead
+
+    def note_success(self) -> None:
+        """Notes that a run has ended well: the next crash counts as the first."""
+        self._crashes = 0
 
     def forget(self, session: int, link: AnyLink) -> None:
         """Notes a request that is no longer referenced; the host is told with the next call. Safe in a finalizer."""
@@ -241,6 +263,6 @@ class Succession(Generic[AnyLink]):
     def close(self) -> None:
         """Ends the host, for good."""
         with self._lock:
-            self._is_closed = True
+            self._crashes = _MOST_CRASHES
             if self._link is not None:
                 self._link.close()

@@ -122,6 +122,7 @@ class ProcessSession:
             if file is not None:
                 os.close(file)
         text, files = self._carrier.read_answer(answer)
+        self._carrier.note_success()
         timed, copied_there = RUN_HEAD.unpack_from(text)
         self.copied_bytes = copied + copied_there
         end = RUN_HEAD.size + timed

@@ -148,7 +148,7 @@ class Child:
         copied = writer.copied_bytes
         if measures:
             device = session.session.network.device
-            times = (*times, ("outputs", "transfer", perf_counter() - began, began, copied, str(device), ("host",)))
+            times = (*times, ("outputs", "transfer", str(device), perf_counter() - began, began, copied, str(device), ("host",)))
         timed = dump_value(times) if times else b""
         answer = RUN_HEAD.pack(len(timed), copied) + timed + places
         if file is None:

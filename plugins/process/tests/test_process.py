@@ -102,6 +102,16 @@ def test_crash_ends_the_run_and_the_next_run_has_a_new_process(load: Callable[..
         assert network.get_metric("PID") != pid
 
 
+def test_device_that_crashes_again_is_given_up(own_core: Core, negation: Network) -> None:
+    network = own_core.load_network(negation, "PROCESS:BREAKING", {"BREAKING_HOW": "ABORT"})
+    for _ in range(2):
+        with pytest.raises(DeviceCrashedError, match="SIGABRT"):
+            network.infer(BAD)
+    with pytest.raises(DeviceCrashedError, match="2 times in a row and is given up"):
+        network.infer(GOOD)
+    require_right(own_core.load_network(negation, "CPU"))
+
+
 @pytest.mark.parametrize("place", ["LOAD", "QUERY"])
 def test_crash_in_load_or_query_is_an_error(core: Core, negation: Network, load: Callable[..., Any], place: str) -> None:
     with pytest.raises(DeviceCrashedError, match="SIGABRT"):
@@ -176,6 +186,7 @@ def test_deadline_ends_a_process_that_hangs_in_load_or_query(
     core: Core, negation: Network, load: Callable[..., Any], short_grace: None
 ) -> None:
     healthy = load()
+    # A child that is killed at a deadline counts as no crash, so the device is not given up.
     for place in ("LOAD", "QUERY", "LOAD"):
         config = {"BREAKING_HOW": "HANG_WITH_LOCK", "BREAKING_AT": place, "DEADLINE": 0.3}
         operation = core.load_network if place == "LOAD" else core.query_network

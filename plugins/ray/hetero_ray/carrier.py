@@ -93,6 +93,7 @@ class RaySession:
         sent = perf_counter()
         answer, references = self._link.request("run", text, refs, what="ran a network", token=context.token)
         began, times, values = answer
+        self._carrier.note_success()
         if profile is not None:
             # Clocks of machines differ: the run is taken to begin when it was sent; the time of the transfer is ignored.
             restore_times(profile, times, shift=sent - began)
