@@ -128,9 +128,10 @@ class BatchDevice(Composer):
     ) -> tuple[QueryResult, QueryResult, Network, BatchAxes]:
         """Returns the answer of BATCH, the answer of its device, the network to load, and its batch axes.
 
-        The batch size of the network is open.
+        The batch size of the network is open. If the device refuses an open size, the network has the size in the list, and smaller
+        batches are padded.
         """
-        _, name = self._require_entry(device)
+        entry, name = self._require_entry(device)
         own = configure_children(self._core, device, [name], config)[name]
         axes = find_batch_axes(network)
         opened, reason = network, ""
@@ -140,6 +141,11 @@ class BatchDevice(Composer):
             except InvalidNetworkError as error:
                 reason = f"the batch size cannot be left open: {error}"
         answer = self._core.query_network(opened, name, own)
+        if answer.refused and not axes.refused and not reason and any(axis is not None for axis in axes.inputs):
+            fixed = _rebatch(network, axes, self._find_size(device, entry))
+            answer_fixed = self._core.query_network(fixed, name, own)
+            if len(answer_fixed.refused) < len(answer.refused):
+                opened, answer = fixed, answer_fixed
         others = dict.fromkeys(network.index_of_node, reason) if reason else {}
         mixing = {node: f"it mixes the images of a batch: {why}" for node, why in axes.refused.items()}
         return answer_query(device, network, {**others, **answer.refused, **mixing}), answer, opened, axes

@@ -120,6 +120,10 @@ class _Runner:
         self._child = child
         self._axes = axes
         self._free: list[object] = []
+        places = zip(child.all_inputs, axes.inputs, strict=True)
+        sizes = {spec.shape[axis] for spec, axis in places if axis is not None and spec.shape is not None}
+        fixed = [size for size in sizes if isinstance(size, int)]
+        self._fixed = fixed[0] if fixed else None
 
     def begin(self, batch: Sequence[BatchTicket], done: Done) -> None:
         """Starts a run of these requests; cancelled requests run, too, and their results are dropped."""
@@ -134,6 +138,7 @@ class _Runner:
         parts = [None if entry.context.profile is None else entry.context.profile.of_part(str(child.device), 0) for entry in batch]
         token = batch[0].context.token if len(batch) == 1 else CancelToken()
         context = batch[0].context.derive(state, profile=profile, token=token, limits=child.create_limits(), outputs=None)
+        rows = sum(ticket.rows for ticket in batch)
 
         def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
             split: list[list[Any]] | None = None
@@ -154,16 +159,20 @@ class _Runner:
                     part.end_part(tuple(spec.name for spec in child.all_inputs), tuple(spec.name for spec in child.all_outputs))
             done(split, error)  # type: ignore[arg-type]  # by output, of each a list by request
 
-        start_child(child, self._join(batch), context, end)
+        start_child(child, self._join(batch, rows), context, end)
 
-    def _join(self, batch: Sequence[BatchTicket]) -> tuple[Any, ...]:
-        """Returns the inputs of the batch."""
+    def _join(self, batch: Sequence[BatchTicket], rows: int) -> tuple[Any, ...]:
+        """Returns the inputs of the batch; for a fixed size of the batch the last image is repeated."""
         joined = []
         for place, axis in enumerate(self._axes.inputs):
             values = [ticket.inputs[place] for ticket in batch]
             if axis is None or batch[0].key is None:
                 joined.append(values[0])
                 continue
+            missing = 0 if self._fixed is None else self._fixed - rows
+            if missing > 0:
+                last = values[-1].take([-1], axis=axis)
+                values += [last] * missing
             joined.append(values[0] if len(values) == 1 else np.ascontiguousarray(np.concatenate(values, axis=axis)))
         return tuple(joined)
 
@@ -172,7 +181,7 @@ class _Runner:
         if axis is None or batch[0].key is None:
             return [np.array(value) if isinstance(value, np.ndarray) else value for _ in batch]
         rows = sum(ticket.rows for ticket in batch)
-        if value.shape[axis] != rows:
+        if value.shape[axis] != (rows if self._fixed is None else max(rows, self._fixed)):
             raise InferenceError(
                 f"device {self._child.device} returned shape {list(value.shape)} for '{name}' of a batch of {rows} images; "
                 f"expected {rows} on axis {axis}"

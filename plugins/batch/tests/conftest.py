@@ -12,6 +12,7 @@ import pytest
 
 from hetero_core import Core, Network, RunContext, hookimpl
 from hetero_core.contract import Executable, Payload
+from hetero_core.network.graph import Node
 from hetero_core.network.writer import unpack_network
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
@@ -28,6 +29,7 @@ class NotingDevice(PlainDevice):
         self.gate = threading.Event()
         self.gate.set()
         self.poison: float | None = None
+        self.needs_fixed_sizes = False
 
     @hookimpl
     def metrics(self) -> Mapping[str, Any]:
@@ -39,6 +41,12 @@ class NotingDevice(PlainDevice):
 
     def make_executable(self, network: Network) -> Executable:
         return NotingExecutable(network, self)
+
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        sizes = [size for spec in network.inputs for size in spec.shape or ()]
+        if self.needs_fixed_sizes and not all(isinstance(size, int) for size in sizes):
+            return "open sizes"
+        return super().find_refusal(node, network)
 
 
 class NotingExecutable(PlainExecutable):

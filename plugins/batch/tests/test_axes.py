@@ -149,3 +149,13 @@ def test_batch_of_a_model_is_its_single_runs(core: Core, name: str) -> None:
             assert describe_mismatch(np.asarray(request.get_tensor(output)), np.asarray(expected), name=output) is None
     (images,) = batched.get_metric("BATCHES_OF_SIZES")
     assert images >= 3
+
+
+def test_device_without_open_sizes_gets_full_batches(core: Core, device: Any, network: Network, feed: Any) -> None:
+    device.needs_fixed_sizes = True
+    loaded = core.load_network(network, "BATCH:NOTE(4)", {"AUTO_BATCH_TIMEOUT": 3_600_000})
+    requests = [loaded.create_infer_request() for _ in range(3)]
+    for number, request in enumerate(requests, start=1):
+        request.start_async(feed(number))
+    assert [request.get_tensor("y").tolist() for request in requests if request.wait(60)] == [[[2, 0]], [[4, 0]], [[6, 0]]]
+    assert device.batches == [[1, 2, 3, 3]]
