@@ -271,15 +271,40 @@ def _emit_back(
 
 
 def _combine(code: Code, matrix: Array, vectors: list[Floats]) -> list[Floats]:
-    """Returns matrix @ vectors."""
-    results = []
-    for row in matrix:
-        (factor, first), *others = ((float(c), vector) for c, vector in zip(row, vectors, strict=True) if c)
-        total = first * factor
-        for factor, vector in others:
-            total = code.multiply_add(vector, code.constant(factor), total)
-        results.append(total)
-    return results
+    """Returns matrix @ vectors. Rows of opposite points share their even and their odd part."""
+    results: list[Floats | None] = [None] * len(matrix)
+    for index, row in enumerate(matrix):
+        if results[index] is not None:
+            continue
+        signs = np.array([1.0 if k % 2 == 0 else -1.0 for k in range(len(row))])
+        for sign in (1.0, -1.0):
+            partner = next((k for k in range(index + 1, len(matrix)) if np.array_equal(matrix[k], sign * signs * row)), None)
+            if partner is not None and results[partner] is None and np.any(row[::2]) and np.any(row[1::2]):
+                even = _sum(code, row[::2], vectors[::2])
+                odd = _sum(code, row[1::2], vectors[1::2])
+                results[index] = even + odd
+                results[partner] = even - odd if sign > 0 else odd - even
+                break
+        if results[index] is None:
+            results[index] = _sum(code, row, vectors)
+    return [result for result in results if result is not None]
+
+
+def _sum(code: Code, coefficients: Array, vectors: list[Floats]) -> Floats:
+    terms = [(float(c), v) for c, v in zip(coefficients, vectors, strict=True) if c]
+    terms.sort(key=lambda term: abs(term[0]) != 1)
+    total: Floats | None = None
+    for coefficient, vector in terms:
+        if total is None:
+            total = vector if coefficient == 1 else (-vector if coefficient == -1 else vector * coefficient)
+        elif coefficient == 1:
+            total = total + vector
+        elif coefficient == -1:
+            total = total - vector
+        else:
+            total = code.multiply_add(vector, code.constant(coefficient), total)
+    assert total is not None
+    return total
 
 
 # Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
