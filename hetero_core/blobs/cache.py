@@ -7,7 +7,8 @@ code in a folder of the user's own. Warnings go to the log and not through `warn
 The folder belongs to the user, to root, or to another user if only this user and root could have put it there. Only its owner and
 root may write to it. A file in it belongs to the user, to root or to the owner of the folder, and is never opened through a link.
 
-Loads of a network at the same time each compile it; the last to end writes the entry that stays.
+Concurrent loads of a network wait for the first. The lock is a file lock of the operating system, so it is released when its holder
+dies. On Windows there is no lock: a network may be compiled twice.
 
 The identity of a load is a text that names everything that shapes a compiled network. In doubt a fact belongs in the text: an
 unnecessary fact costs a compilation, a missing fact leads to a network that was compiled for another load.
@@ -21,9 +22,10 @@ import json
 import logging
 import os
 import re
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,16 +43,24 @@ from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, Config
 from hetero_core.network.graph import Network
 from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
 
+if sys.platform != "win32":
+    import fcntl
+
 logger = logging.getLogger(__name__)
 
 Loaded = TypeVar("Loaded")
+
+LOCK_SECONDS = 300.0
+"""Seconds for which a load waits for another load of the same network, before it compiles for itself and leaves the cache alone."""
 
 _IDENTITY = "hetero/cache"
 """The section of an entry that holds the identity of its load; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
 _ROOT = 0
-_LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.[^.]+\.partial")
-_LEFTOVER_SECONDS = 3600.0
+_LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
+
+_tidied: set[Path] = set()
+"""The folders in which this process has looked for files of killed processes."""
 
 # The parts of a split network are in the entry of the whole network.
 _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
@@ -82,7 +92,8 @@ class NetworkCache:
     ) -> Loaded:
         """Returns the cached network, imported by `take`. On a miss, makes it, stores its `pack` and returns it.
 
-        A network that cannot be packed yet has a postponer: it gets the function that stores the network later.
+        A network that cannot be packed yet has a postponer: it gets the function that stores the network later. If several processes and
+        threads load the same network, the first compiles it, and the rest wait for its entry.
 
         Raises: errors of `make`.
         """
@@ -91,18 +102,77 @@ class NetworkCache:
             try:
                 folder = open_cache_folder(self._path)
             except OSError as error:
-                reason = error.strerror or error
-                logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", self._path, reason)
+                self._warn_of_folder(error)
                 return make()
-            key = hashlib.sha256(identity).hexdigest()
-            loaded = _take_entry(folder, key, identity, take)
-            compiled = make() if loaded is None else loaded
-            if loaded is None:
-                postpone = find_postponer(compiled) or (lambda store: store(compiled))
-                postpone(lambda network: self._store(folder, key, identity, lambda: pack(network)))
-            return compiled
+            try:
+                return self._load_from(folder, identity, take, make, pack, find_postponer)
+            finally:
+                if self._path not in _tidied:
+                    _tidied.add(self._path)
+                    _remove_leftovers(folder)
         finally:
             _is_inside.reset(token)
+
+    def _load_from(
+        self,
+        folder: CacheFolder,
+        identity: bytes,
+        take: Callable[[BlobHeader, Payload], Loaded],
+        make: Callable[[], Loaded],
+        pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
+        find_postponer: Callable[[Loaded], Callable[[Callable[[Loaded], None]], None] | None],
+    ) -> Loaded:
+        key = hashlib.sha256(identity).hexdigest()
+        with suppress(_UnusableEntryError):
+            loaded = _take_entry(folder, key, identity, take)
+            if loaded is not None:
+                return loaded
+        with self._hold_lock(folder, key) as is_held:
+            if is_held:
+                try:
+                    loaded = _take_entry(folder, key, identity, take)
+                except _UnusableEntryError as error:
+                    path = folder.path / f"{key}.blob"
+                    logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
+                else:
+                    if loaded is not None:
+                        return loaded
+            compiled = make()
+            postpone = find_postponer(compiled)
+            if is_held and postpone is None:
+                self._store(folder, key, identity, lambda: pack(compiled))
+
+        def store(network: Loaded) -> None:
+            with self._hold_lock(folder, key) as may_write:
+                if may_write:
+                    self._store(folder, key, identity, lambda: pack(network))
+
+        if is_held and postpone is not None:
+            postpone(store)
+        return compiled
+
+    def _warn_of_folder(self, error: OSError) -> None:
+        logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", self._path, error.strerror or error)
+
+    @contextmanager
+    def _hold_lock(self, folder: CacheFolder, key: str) -> Iterator[bool]:
+        """Gives True if this load alone may write the entry, False if the cache cannot be used for it."""
+        path = folder.path / f"{key}.lock"
+        lock = FileLock(path)
+        try:
+            is_held = lock.acquire(LOCK_SECONDS, on_wait=lambda: logger.info("waiting for another load of the same network"))
+        except OSError as error:
+            self._warn_of_folder(error)
+            yield False
+            return
+        if not is_held:
+            logger.warning("another process has held '%s' for %g s; loading without the cache", path, LOCK_SECONDS)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
 
     def _store(self, folder: CacheFolder, key: str, identity: bytes, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
         """Writes an entry; a failure leaves the folder unchanged and is a warning only, since the network is loaded anyway."""
@@ -114,7 +184,7 @@ class NetworkCache:
             self._warn(error)
             return
         try:
-            _remove_leftovers(folder)
+            _remove_leftovers(folder, held=key)
             code = find_code(payload)
             if code:
                 logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
@@ -146,34 +216,52 @@ class NetworkCache:
 
 
 def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
-    """Returns the loaded network of an entry; None if there is no entry, or with a warning if it cannot be used."""
+    """Returns the loaded network of an entry; None if there is no entry. Raises: _UnusableEntryError."""
     path = folder.path / f"{key}.blob"
     try:
         descriptor = folder.open_entry(path.name)
-        try:
-            header, payload = _read_entry(f"'{path}'", map_file(descriptor), identity)
-        finally:
-            os.close(descriptor)
-        with suppress(OSError):  # the folder may be read-only for this user
-            os.utime(path)
-        with trust_imports(folder.is_own):
-            loaded = take(header, payload if folder.is_own else payload.without_spare_code())
     except FileNotFoundError:
         return None
-    except Exception as error:  # noqa: BLE001  # a plugin that cannot import a blob may raise anything
-        logger.warning("the cache entry '%s' cannot be used and is made anew: %s: %s", path, type(error).__name__, error)
-        return None
+    except OSError as error:
+        raise _UnusableEntryError(error.strerror or f"{error}") from error
+    try:
+        header, payload = _read_entry(f"'{path}'", map_file(descriptor), identity)
+        with suppress(OSError):  # the folder may be read-only for this user
+            os.utime(path)
+    except (OSError, BlobError) as error:
+        raise _UnusableEntryError(str(error)) from error
+    finally:
+        os.close(descriptor)
+    try:
+        with trust_imports(folder.is_own):
+            loaded = take(header, payload if folder.is_own else payload.without_spare_code())
+    except Exception as error:  # a plugin may raise anything if it cannot import a blob; the caller logs it and loads the model
+        raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
     logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
     return loaded
 
 
-def _remove_leftovers(folder: CacheFolder) -> None:
-    """Removes the partial files of killed processes: those that nobody has written to for an hour."""
-    for name in filter(_LEFTOVER_NAME.fullmatch, os.listdir(folder.path)):
-        path = folder.path / name
-        with suppress(OSError):  # a file that cannot be removed says nothing about the next
-            if path.lstat().st_mtime < time.time() - _LEFTOVER_SECONDS:
-                path.unlink()
+def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
+    """Removes the partial files and locks of killed processes: the files of each key with a free lock.
+
+    `held` is the key that this load has locked.
+    """
+    try:
+        names = folder.list_names(_LEFTOVER_NAME)
+    except OSError:
+        return  # the folder is gone or unreadable; the load reports that
+    for key in sorted({name.partition(".")[0] for name in names}):
+        partials = [folder.path / name for name in names if name.startswith(key) and name.endswith(".partial")]
+        # A file that cannot be removed says nothing about the next.
+        with suppress(OSError):
+            lock = None if key == held else FileLock(folder.path / f"{key}.lock")
+            if lock is None or lock.acquire(0, on_wait=lambda: None):
+                try:
+                    for partial in partials:
+                        partial.unlink(missing_ok=True)
+                finally:
+                    if lock is not None:
+                        lock.release()
 
 
 def _read_entry(title: str, content: memoryview, identity: bytes) -> tuple[BlobHeader, Payload]:
@@ -185,6 +273,13 @@ def _read_entry(title: str, content: memoryview, identity: bytes) -> tuple[BlobH
     if code:
         raise UntrustedBlobError(f"{title} holds code, in the sections {list(code)}; no cache entry may")
     return header, replace(payload, sections=sections)
+
+
+class _UnusableEntryError(Exception):
+    """An entry is there and cannot be used."""
+
+
+_ADVICE = "take a folder of your own, of mode 0700"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +304,10 @@ class CacheFolder:
             raise
         return descriptor
 
+    def list_names(self, pattern: re.Pattern[str]) -> list[str]:
+        """Returns those names in the folder that are ours, sorted. Raises: OSError."""
+        return sorted(name for name in os.listdir(self.path) if pattern.fullmatch(name))
+
 
 def open_cache_folder(path: Path) -> CacheFolder:
     """Returns the folder of a path. If its parent exists, it is created, for the user alone. Links in the path are followed.
@@ -230,6 +329,80 @@ def open_cache_folder(path: Path) -> CacheFolder:
             errno.EPERM, f"it stands below a folder of user {strangers[0]}, who could put another one in its place"
         )
     return CacheFolder(path, (_ROOT, owner), is_own=writers <= trusted)
+
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
+"""Seconds between two tries; there is no way to wait for such a lock with a time limit."""
+
+
+class FileLock:
+    """A lock on a path; a second lock on the same path waits for it, in any process.
+
+    The file is removed when the lock is released.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def acquire(self, timeout: float, *, on_wait: Callable[[], None]) -> bool:
+        """Says whether the lock is held now; False after `timeout` seconds. `on_wait` is called once, before waiting.
+
+        Raises: OSError if the file cannot be created or locked.
+        """
+        deadline, pause, has_waited = time.monotonic() + timeout, _FIRST_PAUSE, False
+        while not self._try_once():
+            if not has_waited:
+                on_wait()
+                has_waited = True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return True
+
+    def _try_once(self) -> bool:
+        while True:
+            descriptor = open_unlinked(str(self._path), os.O_RDWR | os.O_CREAT)
+            is_locked = _lock(descriptor)
+            if is_locked and self._is_at(descriptor):
+                self._descriptor = descriptor
+                return True
+            os.close(descriptor)
+            if not is_locked:
+                return False
+            # The holder before removed the file while we opened it; a new file may exist.
+
+    def _is_at(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Releases the lock, so that the next load can take it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        # Removed while it is held: a process that opens it from now on creates a new file; an earlier process finds it gone.
+        with suppress(OSError):
+            os.unlink(self._path)
+        # By name, since a forked child may hold the same descriptor open.
+        _unlock(descriptor)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlock(descriptor: int) -> None:
+    if sys.platform != "win32":
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 Find = Callable[[str], tuple[DeviceName, Device]]

@@ -14,6 +14,7 @@ import pytest
 
 from hetero_core import Core, Network
 from hetero_core.blobs import cache as cache_module
+from hetero_core.blobs.cache import FileLock
 from hetero_core.errors import ConfigKeyError, ConfigValueError, UnsupportedNodesError
 
 TEXT = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Mul(x, w) y = Neg(a) }"
@@ -44,7 +45,7 @@ def test_damaged_entry_is_a_miss_with_a_warning_and_is_replaced(
     damage(entry, kind)
     assert [load(device), load(device)] == [False, True]
     assert len(warned) == 1
-    assert f"the cache entry '{entry}' cannot be used and is made anew: BlobDamagedError: '{entry}' " in warned[0]
+    assert f"the cache entry '{entry}' cannot be used and is made anew: '{entry}' " in warned[0]
 
 
 def test_entry_under_a_foreign_name_is_a_miss_with_a_warning(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
@@ -56,8 +57,7 @@ def test_entry_under_a_foreign_name_is_a_miss_with_a_warning(load: Callable[...,
     os.replace(second, first)
     assert [load(), load()] == [False, True]
     assert warned == [
-        f"the cache entry '{first}' cannot be used and is made anew: BlobMismatchError: '{first}' was made from something else "
-        "than its name says"
+        f"the cache entry '{first}' cannot be used and is made anew: '{first}' was made from something else than its name says"
     ]
 
 
@@ -103,6 +103,21 @@ def test_missing_parent_or_a_file_as_cache_folder_is_a_warning(
         assert warned == [f"the cache folder '{path}' cannot be used: {reason}; nothing is kept in it"] * 2
         warned.clear()
     assert file.read_bytes() == b"precious"
+
+
+def test_load_waits_for_a_lock_only_for_a_limited_time(
+    load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not load()
+    (entry,) = list_entries(folder)
+    entry.unlink()
+    lock = FileLock(entry.with_suffix(".lock"))
+    assert lock.acquire(0, on_wait=lambda: pytest.fail("waited"))
+    monkeypatch.setattr(cache_module, "LOCK_SECONDS", 0)
+    assert [load(), load()] == [False, False]
+    assert warned == [f"another process has held '{entry.with_suffix('.lock')}' for 0 s; loading without the cache"] * 2
+    lock.release()
+    assert [load(), load()] == [False, True]
 
 
 def test_limit_removes_the_least_recently_used_entries(load: Callable[..., bool], folder: Path) -> None:
@@ -186,17 +201,13 @@ def test_folder_deleted_during_a_write_is_a_warning(
 
 def test_next_store_removes_files_of_killed_writers(load: Callable[..., bool], folder: Path) -> None:
     assert not load()
-    left, written, *foreign = (
-        folder / name
-        for name in (f"{'a' * 64}.ab12_x.partial", f"{'b' * 64}.x.partial", "x.partial", f"{'A' * 64}.a.partial", f"{'a' * 64}.tmp")
-    )
-    for path in (left, written, *foreign):
+    own = [folder / f"{'a' * 64}.ab12_x.partial", folder / f"{'b' * 64}.lock"]
+    foreign = [folder / name for name in ("x.partial", "mine.lock", f"{'A' * 64}.a.partial", f"{'a' * 64}.tmp")]
+    for path in (own[0], *foreign):
         path.write_bytes(b"half")
-        os.utime(path, (0, 0))
-    os.utime(written)
+    own[1].write_bytes(b"process 1")
     assert not load(text=TEXT.replace("g (", "h ("))
-    assert not left.exists()
-    assert written.exists()
+    assert not any(path.exists() for path in own)
     assert all(path.exists() for path in foreign)
 
 

@@ -1,4 +1,4 @@
-"""CACHE_DIR shared by processes: a process killed at any step leaves a usable cache."""
+"""CACHE_DIR shared by processes: only a single process compiles, and a process killed at any step leaves a usable cache."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ class CountingDevice(TemplateDevice):
     def load_network(self, device, network, config, query):
         with open(LOG, "a") as log:
             log.write("compiled\\n")
+        wait_in_compilation()
         return super().load_network(device, network, config, query)
 
     @hookimpl
     def import_network(self, device, payload, config):
         return super().load_network(device, unpack_network(payload.sections), config, None)
+
+
+def wait_in_compilation():
+    pass
 
 
 def load():
@@ -48,6 +53,37 @@ def load():
 def start(body: str, *arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-c", PROGRAM + body, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_two_processes_at_once_compile_once(tmp_path: Path) -> None:
+    arguments = (str(tmp_path / "cache"), str(tmp_path / "log"))
+    first = start(
+        """
+def wait_in_compilation():
+    print("compiling", flush=True)
+    sys.stdin.readline()
+
+
+print(load())
+""",
+        *arguments,
+    )
+    with first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline() == "compiling\n"
+        second = start("logging.basicConfig(level=logging.INFO)\nprint(load())\n", *arguments)
+        with second:
+            assert second.stdout is not None
+            assert second.stderr is not None
+            # The first process continues only after the second process has said that it waits.
+            assert any("waiting for another load of the same network" in line for line in second.stderr)
+            first.stdin.write("go on\n")
+            first.stdin.flush()
+            assert first.stdout.readline() == "False\n"
+            assert second.stdout.readline() == "True\n"
+    assert (tmp_path / "log").read_text() == "compiled\n"
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".blob"]
 
 
 # A child process is killed at its k-th step. Steps are each written piece, the sync, the renaming, and the calls after the renaming.
@@ -79,6 +115,8 @@ real = cache.write_blob
 cache.write_blob = lambda header, payload, stream: real(header, payload, Stream(stream))
 for name in ("fsync", "replace"):
     setattr(cache.os, name, step(getattr(os, name)))
+cache.FileLock.release = step(cache.FileLock.release)
+cache.FileLock.acquire = step(cache.FileLock.acquire)
 
 
 def in_child(step_of_death):
@@ -105,7 +143,6 @@ for death in range(1, 200):
     killed += 1
     for path in Path(FOLDER).glob("*"):
         seen.add(path.suffix)
-        os.utime(path, (0, 0))
         if path.suffix == ".blob":
             container.read_blob(path)
             path.unlink()
@@ -120,8 +157,8 @@ def test_process_killed_at_any_step_leaves_a_valid_cache(tmp_path: Path) -> None
     printed, errors = ended.communicate(timeout=900)
     assert (ended.returncode, errors) == (0, "")
     killed, _, rest = printed.partition(" ")
-    assert int(killed) >= 10
-    assert rest == "['.partial'] ['.blob']\n"
+    assert int(killed) >= 20
+    assert rest == "['.blob', '.lock', '.partial'] ['.blob']\n"
 
 
 def test_file_size_limit_of_the_system_is_a_warning(tmp_path: Path) -> None:

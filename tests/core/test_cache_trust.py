@@ -46,6 +46,10 @@ def make_socket(path: Path, tmp_path: Path) -> None:
         bound.bind(path.name)  # a relative path: socket paths are limited to some hundred bytes
 
 
+def make_folder(path: Path, tmp_path: Path) -> None:
+    path.mkdir()
+
+
 @contextmanager
 def enter_folder(folder: Path) -> Iterator[None]:
     before = Path.cwd()
@@ -61,7 +65,22 @@ OBSTACLES = {
     make_dangling_link: "is a link, expected a plain file",
     make_pipe: "is a pipe, expected a plain file",
     make_socket: "is a socket",
+    make_folder: "Is a directory",
 }
+
+
+@pytest.mark.parametrize("make", OBSTACLES)
+def test_foreign_lock_is_a_warning_and_changes_no_file(
+    load: Callable[..., bool], folder: Path, key: str, warned: list[str], tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
+    (tmp_path / "precious").write_bytes(b"my thesis")
+    make(folder / f"{key}.lock", tmp_path)
+    assert not load()
+    assert (tmp_path / "precious").read_bytes() == b"my thesis"
+    assert not (tmp_path / "nothing").exists()
+    assert warned[0].startswith(f"the cache folder '{folder}' cannot be used: ")
+    assert OBSTACLES[make] in warned[0]
+    assert not (folder / f"{key}.blob").exists()
 
 
 @pytest.mark.parametrize("make", [make_link, make_dangling_link, make_pipe, make_socket])
