@@ -1,15 +1,16 @@
 """The times of runs as a Chrome trace, which Perfetto and chrome://tracing show: devices, nodes, transfers, requests side by side.
 
-Requests, transfers and each device are processes of the trace; slices that overlap have tracks of their own.
+Requests, transfers and each device are processes of the trace; slices that overlap have tracks of their own. Arrows lead from the subgraph
+that makes a value, over the value's transfer, to its readers.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 from hetero_core.profile import NodeTime, Profile, StageTime
@@ -21,9 +22,11 @@ Event = dict[str, Any]
 """One event of the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
 
 _REQUESTS, _TRANSFERS = "requests", "transfers"
+_MOST_ARROWS = 1_000_000
+"""The most arrows of a list of events: arrows of several lists have different numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Slice:
     """A span of time with a name, in nanoseconds. `thread` measured it, so that it ended when it was recorded; 0 if the device told it."""
 
@@ -35,16 +38,21 @@ class _Slice:
     thread: int = 0
 
 
-_Block = list[_Slice]
-"""A frame, and the slices within it."""
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A slice and the slices within it; `process` is the heading that it stands under."""
+
+    process: str
+    frame: _Slice
+    parts: Sequence[_Slice] = ()
 
 
-def _make_block(frame: _Slice, parts: Sequence[_Slice] = ()) -> _Block:
+def _make_block(process: str, frame: _Slice, parts: Sequence[_Slice] = ()) -> _Block:
     """Returns the block; a frame that is shorter than its parts grows, to one nanosecond at least."""
     inside = _lay_end_to_end(frame, sorted(parts, key=lambda part: part.begin))
     begin = min([frame.begin, *(part.begin for part in inside)])
     end = max([frame.end, begin + 1, *(part.end for part in inside)])
-    return [replace(frame, begin=begin, end=end), *inside]
+    return _Block(process, replace(frame, begin=begin, end=end), inside)
 
 
 def _assign_tracks(blocks: Iterable[_Block]) -> list[tuple[_Slice, int]]:
@@ -60,10 +68,10 @@ def _assign_tracks(blocks: Iterable[_Block]) -> list[tuple[_Slice, int]]:
         return track
 
     placed = []
-    for frame, *parts in sorted(blocks, key=lambda block: (block[0].begin, -block[0].end)):
-        own_track, moment = take(frame.begin, frame.end), frame.begin
-        placed.append((frame, own_track))
-        for part in parts:
+    for block in sorted(blocks, key=lambda entry: (entry.frame.begin, -entry.frame.end)):
+        own_track, moment = take(block.frame.begin, block.frame.end), block.frame.begin
+        placed.append((block.frame, own_track))
+        for part in block.parts:
             if part.begin + _JITTER < moment:
                 placed.append((part, take(part.begin, part.end)))
                 continue
@@ -99,7 +107,7 @@ def profiles_to_trace(profiles: Sequence[Profile]) -> str:
 
 def format_events(events: Iterable[Event]) -> str:
     """Returns events of one or several lists as JSON: names first, then by time, an enclosing event before its inner events."""
-    ordered = sorted(events, key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
+    ordered = sorted(events, key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0), event["ph"] != "X"))
     return json.dumps({"traceEvents": ordered, "displayTimeUnit": "ns"}, indent=0)
 
 
@@ -110,27 +118,41 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
     Times are microseconds since the zero of `time.perf_counter`, which processes of a machine share if it is the clock of the system.
     """
     blocks: dict[str, list[_Block]] = {_REQUESTS: []}
-    transfers: list[_Block] = []
+    transfers_of_all: list[_Block] = []
+    arrows: list[tuple[_Slice, _Slice]] = []
     for index, profile in enumerate(profiles):
-        blocks[_REQUESTS].append(_draw_request(profile, index))
-        for stage, entries in _group_by_stage(profile):
-            blocks.setdefault(stage.device, []).append(_draw_stage(stage, entries, index))
-        transfers += [[_draw_entry(entry, index)] for entry in profile.entries if entry.source]
-    blocks |= {_TRANSFERS: transfers} if transfers else {}
+        parts = _draw_parts(profile, index)
+        transfers = [(entry, _draw_transfer(entry, index)) for entry in profile.entries if entry.source]
+        for block in (_draw_request(profile, index), *(block for _, block in parts)):
+            blocks.setdefault(block.process, []).append(block)
+        transfers_of_all += [block for _, block in transfers]
+        arrows += _find_arrows(parts, transfers)
+    if transfers_of_all:
+        blocks[_TRANSFERS] = transfers_of_all
     events: list[Event] = []
+    place_of_slice: dict[_Slice, tuple[int, int]] = {}
     for number, (name, own) in enumerate(blocks.items(), first_process):
         placed = _assign_tracks(own)
         events += _name_tracks(f"{title}{name}", number, name, max((track for _, track in placed), default=0) + 1)
         events += [_write_slice(part, number, track + 1) for part, track in placed]
+        place_of_slice |= {part: (number, track + 1) for part, track in placed}
+    for number, (source, target) in zip(count(first_process * _MOST_ARROWS), arrows, strict=False):
+        # An arrow belongs to the slice around it: it leaves in the last nanosecond, and arrives in the first.
+        events.append(_write_end("s", number, source.end - 1, *place_of_slice[source]))
+        events.append(_write_end("f", number, target.begin, *place_of_slice[target]) | {"bp": "e"})
     return events
 
 
-def _name_tracks(title: str, number: int, name: str, width: int) -> Iterator[Event]:
-    rows = [("process", 0, title, number)]
-    rows += [("thread", row, name if row == 1 else f"{name} ({row})", row) for row in range(1, width + 1)]
-    for kind, row, text, index in rows:
-        yield {"ph": "M", "name": f"{kind}_name", "pid": number, "tid": row, "args": {"name": text}}
-        yield {"ph": "M", "name": f"{kind}_sort_index", "pid": number, "tid": row, "args": {"sort_index": index}}
+def _name_tracks(title: str, number: int, name: str, width: int) -> list[Event]:
+    events: list[Event] = [
+        {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": title}},
+        {"ph": "M", "name": "process_sort_index", "pid": number, "tid": 0, "args": {"sort_index": number}},
+    ]
+    for row in range(1, width + 1):
+        track = name if row == 1 else f"{name} ({row})"
+        events.append({"ph": "M", "name": "thread_name", "pid": number, "tid": row, "args": {"name": track}})
+        events.append({"ph": "M", "name": "thread_sort_index", "pid": number, "tid": row, "args": {"sort_index": row}})
+    return events
 
 
 def _write_slice(piece: _Slice, process: int, track: int) -> Event:
@@ -144,6 +166,10 @@ def _write_slice(piece: _Slice, process: int, track: int) -> Event:
         "dur": (piece.end - piece.begin) / 1000,
         "args": dict(piece.arguments),
     }
+
+
+def _write_end(phase: str, number: int, moment: int, process: int, track: int) -> Event:
+    return {"ph": phase, "name": "value", "cat": "value", "id": number, "pid": process, "tid": track, "ts": moment / 1000}
 
 
 def _make_slice(name: str, category: str, begin: float, end: float, arguments: Mapping[str, Any], *, thread: int = 0) -> _Slice:
@@ -170,33 +196,42 @@ def _draw_request(profile: Profile, request: int) -> _Block:
         reason = {"request": request, "subgraph": "/".join(map(str, fallback.path)), "reason": fallback.reason}
         title, end_of_load = f"{fallback.device} failed: load on {fallback.target}", fallback.begin + fallback.seconds
         parts.append(_make_slice(title, "fallback", fallback.begin, end_of_load, reason))
-    return _make_block(_make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
+    return _make_block(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 
 
-def _group_by_stage(profile: Profile) -> list[tuple[StageTime, list[NodeTime]]]:
-    """Returns each subgraph with its nodes; a device that ran the whole network is a single subgraph.
-
-    Of several runs of a subgraph, a node belongs to the last run that began before it.
-    """
-    entries_of_path: dict[tuple[int, ...], list[NodeTime]] = {}
+def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]]:
+    """Returns a block for each subgraph with its nodes; a device that ran the whole network has a single block."""
+    stages = list(profile.stages)
+    known = {stage.path for stage in stages}
+    grouped: dict[tuple[int, ...], list[NodeTime]] = {}
     for entry in profile.entries:
         if not entry.source:
-            entries_of_path.setdefault(entry.path, []).append(entry)
-    grouped: list[tuple[StageTime, list[NodeTime]]] = [(stage, []) for stage in profile.stages]
-    known = {stage.path for stage in profile.stages}
-    for path, entries in entries_of_path.items():
+            grouped.setdefault(entry.path, []).append(entry)
+    for path, entries in grouped.items():
         if path and path not in known:
             # The subgraph did not end.
             begin, end = min(entry.begin for entry in entries), max(entry.begin + entry.seconds for entry in entries)
-            grouped.append((StageTime(path, entries[0].device, begin, end - begin, entries[0].thread, (), ()), []))
-    if profile.began is not None and (() in entries_of_path or not grouped):
+            stages.append(StageTime(path, entries[0].device, begin, end - begin, entries[0].thread, (), ()))
+    own = any(not entry.path and not entry.source for entry in profile.entries)
+    if profile.began is not None and (own or not stages):
         seconds = _find_end(profile) - profile.began
-        grouped.append((StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()), []))
-    for path, entries in entries_of_path.items():
-        runs = [(stage.begin, own) for stage, own in grouped if stage.path == path]
-        for entry in entries if runs else ():
-            runs[max(bisect_right([begin for begin, _ in runs], entry.begin) - 1, 0)][1].append(entry)
-    return grouped
+        stages.append(StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()))
+    entries_of_stage = _share_out(profile.entries, stages)
+    return [(stage, _draw_stage(stage, entries, request)) for stage, entries in zip(stages, entries_of_stage, strict=True)]
+
+
+def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:
+    """Returns the entries of each stage by path; of several runs of a path, an entry belongs to the last run that began before it."""
+    positions: dict[tuple[int, ...], list[int]] = {}
+    for index, stage in enumerate(stages):
+        positions.setdefault(stage.path, []).append(index)
+    shares: list[list[NodeTime]] = [[] for _ in stages]
+    for entry in entries:
+        if not entry.source and entry.path in positions:
+            runs = positions[entry.path]
+            last = bisect_right([stages[index].begin for index in runs], entry.begin) - 1
+            shares[runs[max(last, 0)]].append(entry)
+    return shares
 
 
 def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> _Block:
@@ -204,13 +239,51 @@ def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> 
     arguments = {"request": request, "subgraph": path, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
     name = f"subgraph {path}" if path else "network"
     frame = _make_slice(name, "subgraph", stage.begin, stage.begin + stage.seconds, arguments)
-    return _make_block(frame, [_draw_entry(entry, request) for entry in entries])
+    return _make_block(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
 
 
-def _draw_entry(entry: NodeTime, request: int) -> _Slice:
-    arguments: dict[str, Any] = {"request": request, "subgraph": "/".join(map(str, entry.path)), "operator": entry.operator}
-    is_transfer = entry.operator == "transfer"
-    if is_transfer:
-        arguments |= {"bytes": entry.nbytes, "source": entry.source, "targets": entry.targets}
+def _draw_node(entry: NodeTime, path: str, request: int) -> _Slice:
+    arguments: dict[str, Any] = {"request": request, "subgraph": path, "operator": entry.operator}
+    if entry.operator == "transfer":
+        arguments["bytes"] = entry.nbytes
+    category = "transfer" if entry.operator == "transfer" else "node"
     end = entry.begin + entry.seconds
-    return _make_slice(entry.node, "transfer" if is_transfer else "node", entry.begin, end, arguments, thread=entry.thread)
+    return _make_slice(entry.node, category, entry.begin, end, arguments, thread=entry.thread)
+
+
+def _draw_transfer(entry: NodeTime, request: int) -> _Block:
+    path = "/".join(map(str, entry.path))
+    arguments = {
+        "request": request,
+        "operator": "transfer",
+        "subgraph": path,
+        "bytes": entry.nbytes,
+        "source": entry.source,
+        "targets": entry.targets,
+    }
+    return _make_block(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments), [])
+
+
+def _find_arrows(
+    parts: Sequence[tuple[StageTime, _Block]], transfers: Sequence[tuple[NodeTime, _Block]]
+) -> list[tuple[_Slice, _Slice]]:
+    """Returns both ends of the way of each value among the subgraphs of a split network."""
+    makers = {(stage.path[:-1], value): block.frame for stage, block in parts if stage.path for value in stage.writes}
+    copies_of_value: dict[tuple[tuple[int, ...], str], list[tuple[NodeTime, _Slice]]] = {}
+    arrows = []
+    for entry, block in transfers:
+        # A transfer has the path of the subgraph that it follows; a transfer of an input has the path of the split network.
+        maker = makers.get((entry.path[:-1], entry.node)) if entry.path else None
+        if maker is not None and maker.end <= block.frame.begin:
+            arrows.append((maker, block.frame))
+            copies_of_value.setdefault((entry.path[:-1], entry.node), []).append((entry, block.frame))
+        else:
+            copies_of_value.setdefault((entry.path, entry.node), []).append((entry, block.frame))
+    for stage, block in parts:
+        for value in stage.reads if stage.path else ():
+            place = stage.path[:-1], value
+            copies = [copy for entry, copy in copies_of_value.get(place, ()) if stage.device in entry.targets]
+            source = copies[0] if copies else makers.get(place)
+            if source is not None and source.end <= block.frame.begin:
+                arrows.append((source, block.frame))
+    return arrows

@@ -1,4 +1,4 @@
-"""Traces of real runs follow the rules of the trace format, so viewers draw slices and tracks."""
+"""Traces of real runs follow the rules of the trace format, so viewers draw slices, tracks and arrows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_events(text: str) -> list[Event]:
     document = json.loads(text)
     assert set(document) == {"traceEvents", "displayTimeUnit"}
     events: list[Event] = document["traceEvents"]
-    assert {event["ph"] for event in events} <= {"M", "X"}
+    assert {event["ph"] for event in events} <= {"M", "X", "s", "f"}
     for event in events:
         for field in ("ts", "dur"):
             if field in event:
@@ -40,7 +40,8 @@ def check_events(text: str) -> list[Event]:
     assert all("ts" not in event for event in events if event["ph"] == "M")
     assert all(earlier["ts"] <= later["ts"] for earlier, later in pairwise(timed))
     check_names(events)
-    check_nesting(timed)
+    stack_of_track = check_nesting([event for event in timed if event["ph"] == "X"])
+    check_arrows([event for event in timed if event["ph"] in "sf"], stack_of_track)
     return events
 
 
@@ -55,8 +56,8 @@ def check_names(events: Sequence[Event]) -> None:
         assert ("thread_name", event["pid"], event["tid"]) in named
 
 
-def check_nesting(slices: Sequence[Event]) -> None:
-    """Asserts that slices of a track are nested or disjoint."""
+def check_nesting(slices: Sequence[Event]) -> dict[tuple[int, int], list[Event]]:
+    """Asserts that slices of a track are nested or disjoint, and returns the slices by (process, track)."""
     tracks: dict[tuple[int, int], list[Event]] = {}
     for event in slices:
         assert event["dur"] >= 0
@@ -69,6 +70,39 @@ def check_nesting(slices: Sequence[Event]) -> None:
             if open_slices:
                 assert event["ts"] + event["dur"] <= open_slices[-1]["ts"] + open_slices[-1]["dur"], (event, open_slices[-1])
             open_slices.append(event)
+    return tracks
+
+
+def check_arrows(ends: Sequence[Event], tracks: Mapping[tuple[int, int], Sequence[Event]]) -> None:
+    """Asserts that each arrow has a start and a later finish, both inside a slice of their tracks."""
+    starts = {event["id"]: event for event in ends if event["ph"] == "s"}
+    finishes = {event["id"]: event for event in ends if event["ph"] == "f"}
+    assert len(starts) + len(finishes) == len(ends)
+    assert set(starts) == set(finishes)
+    for number, finish in finishes.items():
+        start = starts[number]
+        assert start["ts"] <= finish["ts"]
+        assert (start["name"], start["cat"], finish["bp"]) == (finish["name"], finish["cat"], "e")
+    for event in ends:
+        around = [each for each in tracks[event["pid"], event["tid"]] if each["ts"] <= event["ts"] < each["ts"] + each["dur"]]
+        assert around, event
+
+
+def list_arrows(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """Returns the names of the outermost device or transfer slices at both ends of each arrow."""
+
+    def find(end: Event) -> str:
+        around = [
+            event
+            for event in events
+            if event["ph"] == "X"
+            and (event["pid"], event["tid"]) == (end["pid"], end["tid"])
+            and event["ts"] <= end["ts"] < event["ts"] + event["dur"]
+        ]
+        return str(min(around, key=lambda event: (event["ts"], -event["dur"]))["name"])
+
+    finish_of_arrow = {event["id"]: event for event in events if event["ph"] == "f"}
+    return sorted((find(event), find(finish_of_arrow[event["id"]])) for event in events if event["ph"] == "s")
 
 
 def list_slices(events: Sequence[Event], process: str) -> list[Event]:
@@ -153,6 +187,11 @@ def test_branches_on_two_devices_overlap_in_the_trace(core: Core, read: Callable
     assert first["args"]["reads"] == ["a"]
     nodes = {each["name"]: each["args"]["operator"] for each in list_slices(events, "M1") if each["cat"] == "node"}
     assert nodes == {"Abs_1": "Abs-13", "Relu_3": "Relu-14"}
+    path_of = {each["args"]["device"]: each["name"] for each in (first, second)}
+    start, end = (each["name"] for each in list_slices(events, "CPU") if each["cat"] == "subgraph")
+    assert list_arrows(events) == sorted(
+        [(start, path_of["M1"]), (start, path_of["M2"]), (path_of["M1"], end), (path_of["M2"], end)]
+    )
 
 
 def test_overlapping_requests_have_tracks_of_their_own(core: Core, read: Callable[..., Network]) -> None:
@@ -188,12 +227,13 @@ def test_several_requests_of_a_split_network_are_a_sound_trace(core: Core, read:
         for _ in range(20):
             queue.start_async({"x": X})
     events = check_events(profiles_to_trace(profiles))
+    assert len([event for event in events if event["ph"] == "s"]) == 80
     for process in ("M1", "M2"):
         stages = [each for each in list_slices(events, process) if each["cat"] == "subgraph"]
         assert sorted(each["args"]["request"] for each in stages) == list(range(20))
 
 
-def test_transfers_have_memories_and_bytes(core: Core, read: Callable[..., Network]) -> None:
+def test_arrows_lead_over_the_transfers(core: Core, read: Callable[..., Network]) -> None:
     text = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) y = Relu(b) }"
     request = core.load_network(
         read(text), "HETERO:TEMPLATE,CPU", {**ON, "TEMPLATE_REFUSED_OPERATORS": "Abs"}
@@ -208,6 +248,16 @@ def test_transfers_have_memories_and_bytes(core: Core, read: Callable[..., Netwo
         ("b", 8, "CPU", ["TEMPLATE"]),
         ("y", 8, "TEMPLATE", ["host"]),
     ]
+    assert list_arrows(events) == sorted(
+        [
+            ("x", "subgraph 0"),
+            ("subgraph 0", "a"),
+            ("a", "subgraph 1"),
+            ("subgraph 1", "b"),
+            ("b", "subgraph 2"),
+            ("subgraph 2", "y"),
+        ]
+    )
 
 
 def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable[..., Network]) -> None:
@@ -224,6 +274,9 @@ def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable
         "subgraph 0/0",
         "subgraph 2/0",
     ]
+    # Arrows lead over the transfers to and from the memory of TEMPLATE, in the inner and in the outer split.
+    arrows = list_arrows(events)
+    assert {("subgraph 0/0", "a"), ("a", "subgraph 0/1"), ("subgraph 0", "subgraph 1"), ("subgraph 2/0", "y")} <= set(arrows)
 
 
 def test_whole_network_is_a_slice_with_its_nodes(core: Core, read: Callable[..., Network]) -> None:
