@@ -183,6 +183,7 @@ def answer(options: argparse.Namespace) -> Answer:
         "warmup": options.warmup,
         "processors": count_affinity(),
         "interrupted": bench.is_interrupted,
+        "cleared_environment": list_kernel_variables(),
         "devices": rows,
     }
     text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
@@ -190,7 +191,7 @@ def answer(options: argparse.Namespace) -> Answer:
         write_target(target, format_events(events).encode())
         fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
-    remarks = _list_remarks(rows, is_interrupted=bench.is_interrupted)
+    remarks = _list_remarks(rows, fields["cleared_environment"], is_interrupted=bench.is_interrupted)
     code = max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
     return Answer(text, fields, INTERRUPTED if bench.is_interrupted else code, remarks)
 
@@ -227,8 +228,11 @@ def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
     return f"network '{fields['network']}': {options.rounds} round{'s' if options.rounds > 1 else ''} of {length} for each device, {how}"
 
 
-def _list_remarks(rows: Sequence[Mapping[str, Any]], *, is_interrupted: bool) -> tuple[str, ...]:
-    remarks = [
+def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, is_interrupted: bool) -> tuple[str, ...]:
+    remarks = []
+    if cleared:
+        remarks.append(f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}")
+    remarks += [
         f"{row['device']} has no configuration key {name} and ran without" for row in rows for name in row.get("left_out", ())
     ]
     remarks += [f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")]
@@ -386,6 +390,30 @@ def _format_cells(row: Mapping[str, Any]) -> list[str]:
 # The process of a device
 
 
+# These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
+_KERNEL_VARIABLES = frozenset(
+    {
+        "ATEN_CPU_CAPABILITY",
+        "BLIS_ARCH_TYPE",
+        "DNNL_MAX_CPU_ISA",
+        "NPY_DISABLE_CPU_FEATURES",
+        "NPY_ENABLE_CPU_FEATURES",
+        "ONEDNN_MAX_CPU_ISA",
+        "OPENBLAS_CORETYPE",
+        "OPENBLAS_L2_SIZE",
+    }
+)
+# How many threads to use is the caller's choice, as everywhere.
+_THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
+
+
+def list_kernel_variables() -> list[str]:
+    """Returns the names of the environment's variables that choose kernels."""
+    return sorted(
+        name for name in os.environ if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
+    )
+
+
 class ProcessError(Exception):
     """A process ended and said nothing."""
 
@@ -395,7 +423,12 @@ def measure_apart(task: BenchTask) -> dict[str, Any] | Exception:
     context = multiprocessing.get_context("spawn")
     link, other = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(other, task))
-    process.start()
+    # A started process has a copy of the environment.
+    removed = {name: os.environ.pop(name) for name in list_kernel_variables()}
+    try:
+        process.start()
+    finally:
+        os.environ.update(removed)
     other.close()
     try:
         answer: dict[str, Any] | Exception = link.recv()

@@ -175,5 +175,5 @@ def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) 
                 rows.append({"name": name, "reason": f"has no metric {metric.upper()}"})
     if missing and all("reason" in row for row in rows):
         raise UsageError(f"no device has the metric: {missing[0]}")
-    shown = [(row["name"], _show(row["value"]) if "value" in row else f"- ({_join_lines(row['reason'])})") for row in rows]
+    shown = [(row["name"], _show(row["value"]) if "value" in row else f"- ({' '.join(row['reason'].split())})") for row in rows]
     return Answer(format_table(("DEVICE", metric.upper()), shown), {"metric": metric.upper(), "devices": rows})

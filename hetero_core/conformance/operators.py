@@ -3,8 +3,9 @@
 The device must compute a case right if it claims all of its nodes; otherwise `load_network` must refuse the case, with the nodes and
 reasons that `query_network` gave. There is no third outcome.
 
-Expected values are ONNX's own. The suite has random outputs in Bernoulli, also written out as a function, and in Dropout for training;
-of them only shape and element type are checked.
+Expected values are ONNX's own. The suite has random outputs in Bernoulli, also written out as a function, and in Dropout for training.
+Properties of every right answer are checked in their place: shape, element type, the set of possible values, and shares within six
+standard deviations.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
         # Copies, so that writes of the device to its inputs are found and do not spoil the case.
         feeds = {spec.name: copy.deepcopy(value) for spec, value in zip(loaded.inputs, inputs, strict=False)}
         if draws_freely(network, feeds):
-            mismatch = _describe_free_mismatch(loaded.infer(feeds), expected)
+            mismatch = describe_free_mismatch(network, loaded, feeds, expected)
         else:
             outputs = loaded.infer(feeds)
             written = _find_written(feeds, inputs)
@@ -352,6 +353,9 @@ def _list_owners(base: type) -> list[Any]:
     return list(dict.fromkeys([*([base] if "run" in vars(base) else []), *derived]))
 
 
+DEVIATIONS = 6.0
+
+
 def draws_freely(network: Network, feeds: Mapping[str, Any]) -> bool:
     """Says whether some output of a run with these inputs is random."""
     return any(node.op_type in RANDOM_OPERATORS or _is_dropping(node, network, feeds) for node in network.nodes if not node.domain)
@@ -369,9 +373,54 @@ def _find_value(name: str, network: Network, feeds: Mapping[str, Any]) -> Any:
     return feeds[name] if name in feeds else network.initializers[name].array
 
 
-def _describe_free_mismatch(outputs: Mapping[str, Any], expected: Sequence[Any]) -> str | None:
-    """Returns the first random output of another shape or element type, or None."""
+def describe_free_mismatch(
+    network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], expected: Sequence[Any]
+) -> str | None:
+    """Returns the property that the random outputs violate, or None; runs the network with these inputs and with extreme inputs."""
+    outputs = loaded.infer(feeds)
     for (name, value), reference in zip(outputs.items(), expected, strict=True):
         if value.shape != reference.shape or value.dtype != reference.dtype:
             return f"{name}: expected {reference.dtype}{list(reference.shape)}, got {value.dtype}{list(value.shape)}"
+    if any(node.op_type == "Dropout" for node in network.nodes):
+        return _judge_dropout(network, feeds, list(outputs.values()))
+    if len(outputs) == 1 and len(feeds) == 1:
+        return _judge_bernoulli(network, loaded, feeds, next(iter(outputs.values())))
     return None
+
+
+def _judge_bernoulli(network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], drawn: Any) -> str | None:
+    """Each value is 1 with the probability that the input gives, else 0.
+
+    ONNX's function body inverts this: 1 if a uniform number is greater than the input.
+    """
+    (name, x), *_ = feeds.items()
+    is_inverted = any(node.op_type == "Greater" for node in network.nodes)
+    if not np.isin(drawn, (0, 1)).all():
+        return f"Bernoulli gave {sorted(set(drawn.tolist()))[:4]}; expected 0 and 1 alone"
+    for chance in (0, 1):
+        certain = next(iter(loaded.infer({name: np.full_like(x, chance)}).values()))
+        if not (certain == (1 - chance if is_inverted else chance)).all():
+            return f"Bernoulli of an input of {chance} gave {certain.tolist()}"
+    chances = x.astype(np.float64)
+    return _judge_share(int(drawn.astype(np.float64).sum()), 1 - chances if is_inverted else chances)
+
+
+def _judge_dropout(network: Network, feeds: Mapping[str, Any], outputs: list[Any]) -> str | None:
+    """Each element is dropped, or kept and scaled by 1 / (1 - ratio); the mask, if it is an output, is True for kept elements."""
+    (node,) = [candidate for candidate in network.nodes if candidate.op_type == "Dropout"]
+    x = feeds[node.inputs[0]].astype(np.float64)
+    ratio = float(_find_value(node.inputs[1], network, feeds)) if node.inputs[1] else 0.5
+    y = outputs[0].astype(np.float64)
+    is_kept = ~np.isclose(y, 0) if ratio >= 1 else np.isclose(y, x / (1 - ratio), rtol=1e-4) & (x != 0)
+    if not (is_kept | (y == 0)).all():
+        return f"Dropout gave elements that are neither 0 nor x / (1 - {ratio:g})"
+    if len(outputs) > 1 and not (outputs[1] == is_kept)[x != 0].all():
+        return "the mask of Dropout does not say what was kept"
+    return _judge_share(int(is_kept.sum()), np.full(x.shape, 1 - ratio))
+
+
+def _judge_share(count: int, chances: np.ndarray[Any, Any]) -> str | None:
+    mean, deviation = float(chances.sum()), float(np.sqrt((chances * (1 - chances)).sum()))
+    if abs(count - mean) <= DEVIATIONS * deviation + 1e-9:
+        return None
+    return f"{count} of {chances.size} elements were drawn; expected {mean:g}, give or take {DEVIATIONS * deviation:.3g}"

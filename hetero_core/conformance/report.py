@@ -201,7 +201,7 @@ def describe_operators(operators: Mapping[str, Any]) -> str:
     """Returns a sentence with the counts of the cases of ONNX's backend suite."""
     return (
         f"Of {operators['cases']} cases of ONNX's backend suite {operators['passed']} passed, {operators['native']} of them on the "
-        f"device's own kernels and {operators['judged_by_facts']} judged by shape and element type because their values are drawn; "
+        f"device's own kernels and {operators['judged_by_facts']} judged by facts because their values are drawn; "
         f"{operators['refused']} were refused, and {operators['wrong']} are wrong.{describe_times(operators['times_of_numpy'])}"
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Executable, Network, RunContext
-from hetero_core.conformance import catalogue, check, report
+from hetero_core.conformance import catalogue, check, operators, report
 from hetero_core.conformance.models import run_evaluator
 from hetero_core.conformance.operators import CaseOutcome, accept_half_steps, judge_case
 from hetero_core.conformance.runner import Outcome, make_target, run_checks
@@ -140,6 +140,14 @@ def test_case_that_runs_through_the_reference_is_not_native(core: Core) -> None:
     assert (outcome.status, outcome.is_native) == ("passed", False)
     split = judge_case(case, core, "HETERO:EVALUATING,CPU")
     assert (split.status, split.is_native) == ("passed", False)
+
+
+@pytest.mark.parametrize(
+    ("count", "chances", "is_right"),
+    [(50, [0.5] * 100, True), (90, [0.5] * 100, False), (0, [0.0] * 10, True), (1, [0.0] * 10, False), (10, [1.0] * 10, True)],
+)
+def test_share_of_drawn_elements_is_judged_by_its_deviation(count: int, chances: list[float], is_right: bool) -> None:
+    assert (operators._judge_share(count, np.array(chances)) is None) == is_right
 
 
 def test_only_cases_that_draw_are_judged_by_facts(core: Core) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -137,6 +138,25 @@ def test_trace_has_the_devices_beside_each_other(side_by_side: tuple[Answer, Pat
     assert len(numbers) == len(set(numbers))
     assert len([event for event in events if event["ph"] == "X" and event["cat"] == "request"]) == 10
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_variables_that_choose_kernels_are_removed_and_named(
+    model: str, shape: list[str], tmp_path: Path, odd: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd(f"Path({str(tmp_path / 'seen')!r}).write_text(repr(dict(os.environ)))")
+    for name in list(os.environ):
+        if name.startswith(("MKL_", "OPENBLAS_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    answer = ask(model, "-d", "ODD", *QUICK, *shape)
+    told = "not passed on, since they choose other kernels than this machine's: MKL_CBWR, OPENBLAS_CORETYPE"
+    assert answer.remarks == (told,)
+    assert answer.fields["cleared_environment"] == ["MKL_CBWR", "OPENBLAS_CORETYPE"]
+    seen = (tmp_path / "seen").read_text()
+    assert "OPENBLAS_CORETYPE" not in seen
+    assert "MKL_NUM_THREADS" in seen
 
 
 @pytest.mark.parametrize("how", [["--requests", "3"], ["--api", "async"]])

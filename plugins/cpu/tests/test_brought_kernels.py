@@ -101,5 +101,5 @@ def test_sums_of_winograd_stay_in_the_registers_of_avx512() -> None:
     text, level = kernel.emit(kernel.name, 16).take_text(), "x86-64-v4"
     assembly: str = translation._open_target(level).emit_assembly(translation.optimize(text, level))
     # With LLVM's own processor model for this level, 140 lines spill to the stack.
-    assert sum("%zmm" in line and "%rsp" in line for line in assembly.splitlines()) < 60
+    assert sum("%zmm" in line and "%rsp" in line for line in assembly.splitlines()) < 40
     assert assembly.count("vfmadd") > 200

@@ -165,8 +165,9 @@ def test_folder_writable_by_other_users_is_not_used(folder: Path, caplog: pytest
 
 def test_doctor_shows_the_folder_and_its_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Compiler().compile(Kernel(NAME, emit))
+    size = sum(path.stat().st_size for path in folder.iterdir())
     main(["doctor"])
-    assert f"\n  - CPU keeps its compiled code in '{folder}'\n" in capsys.readouterr().out
+    assert f"\n  - CPU keeps its compiled code in '{folder}': 2 files, {size / 1e6:.1f} MB\n" in capsys.readouterr().out
     folder.chmod(0o777)
     assert main(["doctor"]) == 1
     text = f"\n  ! CPU does not keep its compiled code: cannot keep code in '{folder}': others may write to it"
