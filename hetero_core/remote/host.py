@@ -20,6 +20,7 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import InferenceError
 from hetero_core.executed import ExecutedNode
+from hetero_core.limits import RunLimits
 from hetero_core.network.types import type_of_json, type_to_json
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.executable import ExecutableNetwork
@@ -125,6 +126,21 @@ def _unpack(bulk: Bulk) -> Any:
     return unpack_network({"model": bulk[0], "weights": bulk[1]})
 
 
+class NotedLimits(RunLimits):
+    """Limits of a run that report each node as it begins, by label; "" after the last node."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, where: str, memory_limit: int | None, note: Callable[[str], None]) -> None:
+        super().__init__(where, memory_limit=memory_limit)
+        self._tell = note
+
+    def enter(self, node: str) -> None:
+        """Records that a node begins, and tells it."""
+        self.node = node
+        self._tell(node)
+
+
 class HostSession:
     """A request on a network: its working memory and its sequential runs."""
 
@@ -133,16 +149,25 @@ class HostSession:
         self._state = network.create_state()
 
     def run(
-        self, inputs: tuple[Any, ...], presets: Sequence[Any | None] | None, token: CancelToken, *, measures: bool
+        self,
+        inputs: tuple[Any, ...],
+        presets: Sequence[Any | None] | None,
+        token: CancelToken,
+        *,
+        measures: bool,
+        note: Callable[[str], None] | None = None,
     ) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
         """Returns the outputs, valid until the next run, and the times of nodes as plain values if they are measured.
 
-        `presets` are arrays that are not used elsewhere until this returns, as `RunContext.owns_outputs` says.
+        `presets` are arrays that are not used elsewhere until this returns, as `RunContext.owns_outputs` says. `note` is called
+        with the name of each node that begins.
         """
         network = self.network
         context = network.open_context(self._state, token)
         context.profile = profile = Profile(str(network.device)) if measures else None
         context.outputs, context.owns_outputs = presets, presets is not None
+        if note is not None:
+            context.limits = NotedLimits(network.where, network.memory_limit, note)
         outputs = network.check_outputs(network.run_host(inputs, context), context)
         return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)
 

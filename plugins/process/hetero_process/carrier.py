@@ -17,7 +17,7 @@ from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
 from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import CALL, FAILURE, RUN, RUN_HEAD, SESSION, Message, open_block, take_block
+from hetero_process.channel import CALL, FAILURE, MEASURED, NOTED, RUN, RUN_HEAD, SESSION, Message, open_block, take_block
 from hetero_process.link import ProcessLink
 from hetero_process.segments import Reader, Writer
 
@@ -98,13 +98,14 @@ class ProcessSession:
         self._number = number
         # If the child is gone, the run fails, and the next run has another session.
         self._link = link
-        self._heads = [SESSION.pack(number, measures) for measures in (False, True)]
+        self._heads = [SESSION.pack(number, kind) for kind in range((NOTED | MEASURED) + 1)]
         self._writer, self._reader = Writer(), Reader()
         self.copied_bytes = 0
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs as views of the child's block. Raises: the child's error; DeviceCrashedError."""
         profile = context.profile
+        kind = (NOTED if context.limits is not None else 0) | (MEASURED if profile is not None else 0)
         began = 0.0 if profile is None else perf_counter()
         text, file, shared = self._writer.place(inputs)
         copied = self._writer.copied_bytes
@@ -113,7 +114,7 @@ class ProcessSession:
         try:
             answer = self._link.request(
                 RUN,
-                self._heads[profile is not None] + text,
+                self._heads[kind] + text,
                 shared if file is None else (file, *shared),
                 what="ran a network",
                 token=context.token,

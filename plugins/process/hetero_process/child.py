@@ -1,4 +1,4 @@
-"""The child process: a Core with a device, behind a channel. Run as `python -m hetero_process.child SOCKET LIFELINE MEMORY DEVICE`.
+"""The child process: a Core with a device, behind a channel. Run as `python -m hetero_process.child SOCKET LIFELINE NOTES MEMORY DEVICE`.
 
 The main thread reads the control channel, and each lane has a thread that reads and answers. The child ends with its parent, even
 if it hangs: the kernel sends SIGIO, which ends a process, when the parent's end of the lifeline closes.
@@ -25,6 +25,9 @@ from hetero_process.channel import (
     CANCEL,
     CONTROL,
     FAILURE,
+    MEASURED,
+    NOTED,
+    NOTES,
     RUN,
     RUN_HEAD,
     SESSION,
@@ -76,23 +79,24 @@ class _ServedLane:
 class Child:
     """Answers the parent until it is gone."""
 
-    def __init__(self, control: socket.socket, host: Host) -> None:
+    def __init__(self, control: socket.socket, host: Host, notes: memoryview) -> None:
         self._control = control
         self._host = host
+        self._notes = notes
         self._sessions: dict[int, _Session] = {}
         self._lanes: dict[int, _ServedLane] = {}
 
     def serve(self) -> None:
         """Opens lanes and cancels requests; ends the process when the parent has closed its end."""
         while True:
-            packet, ends, _, _ = socket.recv_fds(self._control, CONTROL.size, 1, socket.MSG_CMSG_CLOEXEC)
+            packet, ends, _, _ = socket.recv_fds(self._control, CONTROL.size, 3, socket.MSG_CMSG_CLOEXEC)
             if not packet:
                 os._exit(0)  # other threads may hang in a device
             kind, number, request = CONTROL.unpack(packet)
             if kind == CANCEL:
                 self._lanes[number].cancel(request)
                 continue
-            lane = self._lanes[number] = _ServedLane(Channel(socket.socket(fileno=ends[0])))
+            lane = self._lanes[number] = _ServedLane(Channel(*ends))
             threading.Thread(target=self._serve_lane, args=(lane,), daemon=True, name="hetero-process").start()
 
     def _serve_lane(self, lane: _ServedLane) -> None:
@@ -137,12 +141,14 @@ class Child:
 
     def _run(self, lane: _ServedLane, request: int, text: bytes, files: tuple[int, ...]) -> None:
         token = lane.begin(request)
-        number, measures = SESSION.unpack_from(text)
+        number, kind = SESSION.unpack_from(text)
+        measures = bool(kind & MEASURED)
         session = self._sessions[number]
         writer = session.writer
         inputs = session.reader.read(text[SESSION.size :], files)
         presets = writer.views if session.can_preset and writer.views else None
-        outputs, times = session.session.run(inputs, presets, token, measures=measures)
+        note = self._note if kind & NOTED else None
+        outputs, times = session.session.run(inputs, presets, token, measures=measures, note=note)
         began = perf_counter() if measures else 0.0
         places, file, _ = writer.place(outputs)
         copied = writer.copied_bytes
@@ -158,6 +164,11 @@ class Child:
             lane.channel.send(request, ANSWER, answer, (file,))
         finally:
             os.close(file)
+
+    def _note(self, node: str) -> None:
+        """Writes the name of the node that begins to the notes, which the parent reads after a crash."""
+        label = node.encode()[: NOTES - 1]
+        self._notes[: len(label) + 1] = label + b"\0"
 
 
 def _hang_on(lifeline: int) -> None:
@@ -175,8 +186,8 @@ def _limit_memory(nbytes: int) -> None:
 
 def main() -> None:
     """Serves a device; see the head of the file for the arguments."""
-    end, lifeline, memory = map(int, sys.argv[1:4])
-    device = sys.argv[4]
+    end, lifeline, notes, memory = map(int, sys.argv[1:5])
+    device = sys.argv[5]
     _hang_on(lifeline)
     # The output of engines must not mix with the parent's.
     os.dup2(2, 1)
@@ -184,7 +195,7 @@ def main() -> None:
     control = socket.socket(fileno=end)
     # The parent limits how long an answer may take.
     with Core(device_timeout=None) as core:
-        Child(control, Host(core, device)).serve()
+        Child(control, Host(core, device), take_block(notes)).serve()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from hetero_core.contract import CancelToken
 from hetero_core.errors import DeviceCrashedError
 from hetero_core.remote.succession import GRACE, Link
 from hetero_core.runtime.executors import call_in_child
-from hetero_process.channel import CANCEL, CONTROL, LANE, Channel, Message
+from hetero_process.channel import CANCEL, CONTROL, LANE, NOTES, Channel, Message, open_block, open_lane
 
 _POLL = 50
 """Milliseconds between two checks whether the caller has given up."""
@@ -47,7 +47,8 @@ class ProcessLink(Link):
         self._has_answered = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lifeline, lifeline = _open_lifeline()
-        passed = theirs.fileno(), lifeline
+        self._notes = open_block(bytes(NOTES))
+        passed = theirs.fileno(), lifeline, self._notes.fileno()
         environment = dict(os.environ)
         if not python:
             environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -61,6 +62,7 @@ class ProcessLink(Link):
             )
         except OSError as error:
             self._lifeline.close()
+            self._notes.close()
             ours.close()
             raise DeviceCrashedError(
                 f"cannot start a process for device {device} with '{python}': {error.strerror or error}"
@@ -71,6 +73,7 @@ class ProcessLink(Link):
         self._control = ours
         self._lanes: list[_Lane] = []
         self._free: deque[_Lane] = deque()
+        self._last_node = ""
         _links.add(self)
 
     def request(
@@ -116,12 +119,15 @@ class ProcessLink(Link):
         """Returns a further lane: the number of lanes is the largest number of simultaneous requests so far. Raises: OSError if no
         socket can be had.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        channel, ends = open_lane()
+        try:
             with self._lock:
-                lane = _Lane(Channel(ours), len(self._lanes))
+                lane = _Lane(channel, len(self._lanes))
                 self._lanes.append(lane)
-            self._tell(LANE, lane, [theirs.fileno()])
+            self._tell(LANE, lane, ends)
+        finally:
+            for end in ends:
+                os.close(end)
         return lane
 
     def _tell(self, kind: int, lane: _Lane, ends: Sequence[int] = ()) -> None:
@@ -156,12 +162,17 @@ class ProcessLink(Link):
             self._process.kill()
             status = self._process.wait()
         self.note_end(reason or _describe_status(status))
-        self._lifeline.close()
+        with self._lock:
+            if not self._notes.closed:
+                self._last_node = os.pread(self._notes.fileno(), NOTES, 0).partition(b"\0")[0].decode(errors="replace")
+                self._notes.close()
+            self._lifeline.close()
 
     def _describe_end(self, what: str) -> str:
         is_bare = self._python and not self._has_answered
         hint = f"; '{self._python}' has to have hetero-process and the packages of the device" if is_bare else ""
-        return f"device {self._device} in process {self._process.pid} {self._end} while it {what}{hint}"
+        node = f"; the last node that began is {self._last_node}" if self._last_node else ""
+        return f"device {self._device} in process {self._process.pid} {self._end} while it {what}{node}{hint}"
 
     def close(self) -> None:
         """Lets the child end, and waits for it; a child that hangs is ended."""
@@ -175,6 +186,7 @@ class ProcessLink(Link):
     def drop(self) -> None:
         """Closes the child's descriptors in a forked process, since these would keep the child alive after the parent's end."""
         self._lifeline.close()
+        self._notes.close()
         self._control.close()
         for lane in self._lanes:
             lane.channel.close()

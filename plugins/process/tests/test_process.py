@@ -102,6 +102,22 @@ def test_crash_ends_the_run_and_the_next_run_has_a_new_process(load: Callable[..
         assert network.get_metric("PID") != pid
 
 
+@pytest.mark.parametrize("config", [{"PERF_COUNT": "YES", "DEADLINE": 60}, {"MEMORY_LIMIT": 1 << 30}])
+def test_crash_names_the_last_node_if_runs_have_limits(load: Callable[..., Any], config: dict[str, Any]) -> None:
+    network = load(BREAKING_HOW="ABORT", **config)
+    require_right(network)
+    with pytest.raises(
+        DeviceCrashedError, match=r"(?m)SIGABRT while it ran a network; the last node that began is '.*' \(Neg-13\)$"
+    ):
+        network.infer(BAD)
+    require_right(network)
+    os.kill(network.get_metric("PID"), signal.SIGKILL)
+    with pytest.raises(DeviceCrashedError, match="SIGKILL") as crash:
+        network.infer(GOOD)
+    assert "last node" not in str(crash.value)
+    require_right(network)
+
+
 def test_device_that_crashes_again_is_given_up(own_core: Core, negation: Network) -> None:
     network = own_core.load_network(negation, "PROCESS:BREAKING", {"BREAKING_HOW": "ABORT"})
     for _ in range(2):
