@@ -105,7 +105,7 @@ class Composer:
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
         """Gives the operator to every usable device of the list, or to no device if any of them takes no extensions.
 
-        A load says what it does without the unusable ones. Raises: DeviceUnavailableError if no device is usable.
+        Unusable devices are left out; the load tells their reasons. Raises: DeviceUnavailableError if no device is usable.
         """
         listed = self.require_children(device)
         unavailable = find_unavailable(self._core, listed)

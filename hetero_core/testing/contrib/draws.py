@@ -87,7 +87,7 @@ class Generator(np.random.Generator):
 
         A word is an element type, the limits of its numbers as in `array`, and its sizes, which are sums of products. A size that is not in
         `sizes` is drawn, and is added there. A letter is one of the types in `types` or _TYPES, the same in each word; a scale is a float32
-        from 0.005 to 0.1. An input with ? is None half of the time, and - is None.
+        from 0.005 to 0.1. A word with ? gives None for every second case, and - an absent input.
         """
         sizes = {} if sizes is None else sizes
         chosen = {name: each if isinstance(each, str) else self.choose(each) for name, each in {**_TYPES, **types}.items()}
@@ -152,9 +152,9 @@ def add_form(
     tolerance: float = 1e-4,
     **attributes: Any,
 ) -> None:
-    """Enters a form of operators into DRAWS. A case has a form of its operator, and of it one of the signatures, of `outputs` and `opsets`.
+    """Enters a form of operators into DRAWS. A case draws a form of its operator, then a signature, `outputs` and an opset of the form.
 
-    An attribute is one of a tuple of values, and is left out if that is None. `constants` are inputs that are constants of the model half
+    An attribute with a tuple of values takes one of them; None leaves the attribute out. `constants` are inputs that are constants of the model half
     of the time, `packed` always.
     """
 

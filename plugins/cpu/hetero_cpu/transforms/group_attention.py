@@ -43,8 +43,9 @@ _LOWEST = float(np.finfo(np.float32).min)
 class EvenRows:
     """The condition on the inputs of a run under which `append_evenly` keeps the results of a network.
 
-    `mask`: the position of the input (batch, keys) whose rows are summed for the numbers of keys; `pasts`: those of the caches; `others`:
-    those of the remaining inputs, of which one has the new keys as its second axis; `most_keys`: the rows of the shortest table of angles.
+    `mask`: the position of the input (batch, keys) whose rows are summed for the numbers of keys; `pasts`: the positions of the caches;
+    `others`: the positions of the remaining inputs, one of which is (batch, new keys, ...); `most_keys`: the rows of the shortest table of
+    angles.
     """
 
     mask: int

@@ -152,7 +152,7 @@ def test_negative_pads_take_elements_away(core: Core) -> None:
 @pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
 @pytest.mark.parametrize(("begin", "end"), [(4, -5), (-5, 4), (3, -2), (-2, 3), (-2, -1)])
 def test_a_cut_beyond_the_elements_goes_on_in_the_other_border(core: Core, begin: int, end: int, kernels: str) -> None:
-    """Element i of the result is element i - begin of the input, or the filler where there is none."""
+    """Element i of the result is element i - begin of the input, or the filler if the input has no such element."""
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (y)
         <int64[2] pads = {{{begin}, {end}}}, float filler = {{9}}> {{ [border] y = Pad (x, pads, filler) }}"""
     loaded = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": kernels})

@@ -362,7 +362,7 @@ class _Search:
 
 
 def _find_fault(call: Callable[[], None]) -> str:
-    """Returns the error of a call as one line, "" if it has none."""
+    """Returns the message of the error that a call raises, as one line; an empty text if it raises none."""
     try:
         call()
     except Exception as error:  # noqa: BLE001  # whatever a device raises rules out one candidate, and is shown
