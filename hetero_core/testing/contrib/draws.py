@@ -154,8 +154,8 @@ def add_form(
 ) -> None:
     """Enters a form of operators into DRAWS. A case draws a form of its operator, then a signature, `outputs` and an opset of the form.
 
-    An attribute with a tuple of values takes one of them; None leaves the attribute out. `constants` are inputs that are constants of the model half
-    of the time, `packed` always.
+    An attribute with a tuple of values takes one of them; None leaves the attribute out. `constants` are inputs
+    that are constants of the model half of the time, `packed` always.
     """
 
     def draw(rng: Generator, op_type: str) -> ContribCase:
