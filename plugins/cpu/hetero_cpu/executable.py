@@ -190,7 +190,9 @@ class CpuExecutable(Executable):
         try:
             if plan.needs_check:
                 return self._run_twice(found, inputs, context)
-            return plan.run(products, inputs, context, self._teams)
+            # A run beside this one may have refuted the plan since it was found.
+            if not self._verifier.has_refuted:
+                return plan.run(products, inputs, context, self._teams)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.transformed.name, error)
             plan.is_refuted = plan.calls_blas = True

@@ -218,6 +218,18 @@ def test_runs_at_the_same_time_are_all_right(core: Core) -> None:
         check(answer, make_inputs(seed=seed))
 
 
+@pytest.mark.filterwarnings("ignore::hetero_core.errors.WrongPlanWarning")
+@pytest.mark.usefixtures("fault")
+def test_run_that_had_found_a_plan_before_it_was_refuted_is_right(core: Core) -> None:
+    network, inputs = core.load_network(make_model(), "CPU", YES), make_inputs()
+    executable = network.executable
+    assert isinstance(executable, CpuExecutable)
+    plan_of_other_run = executable._only_plan
+    network.infer(inputs)
+    (y,) = executable._run_plan(plan_of_other_run, tuple(inputs.values()), RunContext())
+    check(y, inputs)
+
+
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
 def test_outputs_that_the_caller_has_set_are_filled(core: Core, request: pytest.FixtureRequest, is_wrong: bool) -> None:
     if is_wrong:
