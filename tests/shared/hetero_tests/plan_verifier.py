@@ -466,10 +466,12 @@ class _Walk:
     def _check_outside(self, event: _Event) -> Iterator[PlanFault]:
         """Yields accesses to the caller's memory that a run would not redirect, or that the caller does not expect."""
         work, access = event.step.work, event.access
-        follows = isinstance(work, Recipe) and bool(work.kernels) and not work.calls_functions
         writes = (*access.writes, *access.clears, (_WORKING_MEMORY, access.works))
         for root, block in self._outside:
-            for value, runs in () if follows else (*((value, own) for value, own, _ in access.reads), *access.writes):
+            touched = [*((value, own) for value, own, _ in access.reads), *access.writes]
+            if isinstance(work, Recipe) and work.kernels:
+                touched = [(value, own) for value, own in touched if value in work.function_reads]
+            for value, runs in touched:
                 if intersect(runs, block).count:
                     problem = f"a function keeps to the arena and '{root}' lies outside of it in a run"
                     yield PlanFault(event.name, value, problem, block)

@@ -14,6 +14,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.symbols.arrays import keep_sizes
 from hetero_cpu.symbols.sizes import is_open, largest, least
 
 _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
@@ -63,16 +64,18 @@ def plan_native_gather(site: Site) -> Recipe | None:
             rows, rows_of_chunk,
         )  # fmt: skip
         call = NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))
-        return [call] if is_checked else [partial(_check_indices, table, indices, axis), call]
+        return [call] if is_checked else [partial(_check_indices, keep_sizes(table, indices), indices, axis), call]
 
-    return Recipe((value, name), bind, kernels=(kernel,), calls_functions=not is_checked)
+    return Recipe(
+        (value, name), bind, kernels=(kernel,), function_reads=() if is_checked else (value if name in site.constants else name,)
+    )
 
 
 def _check_indices(x: Array, indices: Array, axis: int) -> None:
     size = x.shape[axis]
     if indices.min() < -size or indices.max() >= size:
         # It raises the error of the toolkit's kernel.
-        np.take(x, indices, axis=axis)
+        np.take(np.broadcast_to(0, x.shape), indices, axis=axis)
 
 
 @cache

@@ -23,7 +23,7 @@ from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.layout import plan_copy
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.symbols.arrays import lay_empty
+from hetero_cpu.symbols.arrays import keep_sizes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
 _PARAMETERS = ("table", "flat", "indices", "outer", "count", "inner", "outer_bytes", "inner_bytes", "length")
@@ -66,7 +66,7 @@ def plan_indexed_read(site: Site) -> Recipe | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         return [*_check(site, walk, *reads), _call(kernel, walk, reads[0], writes[0], reads[1])]
 
-    return Recipe((value, name), bind, kernels=(kernel,), calls_functions=site.constants.get(name) is None)
+    return Recipe((value, name), bind, kernels=(kernel,), function_reads=() if name in site.constants else (name,))
 
 
 def plan_indexed_write(site: Site) -> Recipe | None:
@@ -100,7 +100,7 @@ def plan_indexed_write(site: Site) -> Recipe | None:
         bind,
         0 if staging is None else updates.nbytes,
         kernels=tuple(dict.fromkeys(kernels)),
-        calls_functions=site.constants.get(name) is None,
+        function_reads=() if name in site.constants else (name,),
     )
 
 
@@ -149,7 +149,11 @@ def _find_walk(site: Site, table: Array, indices: Array) -> _Walk | None:
 
 def _check(site: Site, walk: _Walk, table: Array, indices: Array) -> list[Any]:
     """Returns the check of computed indices. It gets the table, as its sizes may be those of other runs."""
-    return [] if site.node.inputs[1] in site.constants else [partial(_require, table, indices, walk.first, len(walk.axes))]
+    return (
+        []
+        if site.node.inputs[1] in site.constants
+        else [partial(_require, keep_sizes(table, indices), indices, walk.first, len(walk.axes))]
+    )
 
 
 def _require(table: Array, indices: Array, first: int, depth: int) -> None:

@@ -109,8 +109,9 @@ class Recipe:
     overwrites: tuple[int, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
-    calls_functions: bool = False
-    """True if `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
+    function_reads: tuple[str, ...] = ()
+    """The values whose elements are read by functions that `bind` returns beside calls of machine code. They keep the arrays that they
+    were bound to, so these values stay in the arena. Of other arrays a function may use the shape alone."""
     reaches: tuple[Halo, ...] = ()
     """Number of zeros around each image of `reads` that the step reads; empty if it reads no zeros."""
     parts: tuple[Cut, ...] = ()

@@ -459,8 +459,10 @@ class _Builder:
         for step in self.steps:
             roots = {find_root(value) for value in step.writes}
             written |= roots
-            if isinstance(step.work, Foreign) or not step.work.kernels or step.work.calls_functions:
+            if isinstance(step.work, Foreign) or not step.work.kernels:
                 fixed |= roots | {find_root(value) for value in step.work.reads}
+            else:
+                fixed |= {find_root(value) for value in step.work.function_reads}
         # An input that lies in another block is copied into it.
         fixed |= {root for value in inputs if (root := find_root(value)) != value}
         roots_of_outputs = [find_root(value) for value in outputs]

@@ -225,6 +225,13 @@ def lay_in(memory: Any, shape: Sequence[Any], dtype: Any) -> Any:
     return np.ndarray(tuple(shape), kind, memory)
 
 
+def keep_sizes(array: Any, other: Any) -> Any:
+    """Returns an array of the same shape for a function that reads no element of it: an open one lies at the beginning of `other`."""
+    if not isinstance(array, OpenArray) or not isinstance(other, OpenArray):
+        return array
+    return OpenArray(array.shape, (0,) * array.ndim, other.dtype, other.address, other.memory)
+
+
 def lay_empty(shape: Sequence[Any], dtype: Any, order: Sequence[int] | None = None) -> Any:
     """Returns an array with axes in an order, from the slowest to the fastest; without memory if a size is a symbol."""
     axes = range(len(shape)) if order is None else order

@@ -12,6 +12,7 @@ from hetero_cpu.plan.plan import Foreign
 from onnx.reference import ReferenceEvaluator
 
 from hetero_core import Core
+from hetero_core.errors import InferenceError
 
 from ..trial import WIDTHS
 
@@ -181,3 +182,29 @@ def test_updates_and_operands_may_lie_apart(core: Core) -> None:
     assert not [step.node.name for step in plan.plan.steps if isinstance(step.work, Foreign)]
     assert np.array_equal(answers["y"], u[[1, 2, 0], ::2])
     assert np.array_equal(answers["z"], x + u[:, ::2])
+
+
+TABLE, ROWS = np.arange(40_000.0, dtype=np.float32).reshape(2_500, 16), np.array([7, -1, 2_499])
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(
+    ("operator", "indices", "expected"),
+    [
+        ("Gather", ROWS, TABLE[ROWS]),
+        ("GatherND", ROWS[:, None], TABLE[ROWS]),
+        ("GatherElements", ROWS[:, None].repeat(16, 1), TABLE[ROWS]),
+    ],
+)
+def test_large_table_is_read_where_the_caller_has_it(
+    core: Core, operator: str, indices: Any, expected: Any, *, is_open: bool
+) -> None:
+    feeds = {"x0": TABLE, "x1": indices}
+    model = make_model(operator, feeds, {}, is_open=is_open)
+    loaded: Any = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    for _ in range(2):
+        np.testing.assert_array_equal(loaded.infer(feeds)["y"], expected)
+    (plan,) = loaded.executable._plans
+    assert plan.plan.external.inputs == ("x0",)
+    with pytest.raises(InferenceError, match=r"index 2500 is out of bounds for axis 0 with size 2500"):
+        loaded.infer({**feeds, "x1": np.full_like(indices, 2_500)})
