@@ -35,6 +35,8 @@ _ROWS = {16: 6, 8: 3}
 _GATES = {"DynamicQuantizeLSTM": 4, "LSTM": 4, "GRU": 3, "RNN": 1}
 _LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 _ACTIVATIONS = {"DynamicQuantizeLSTM": _LSTM_ACTIVATIONS, "LSTM": _LSTM_ACTIVATIONS, "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+_RESETTING = "GRU_of_reset_states"
+"""The kind of a GRU that multiplies the reset states, not the states: linear_before_reset=0."""
 _LARGEST_SUM = 1 << 24
 """The bound of sums of whole numbers that float32 holds exactly."""
 _CODES = 255
@@ -51,6 +53,10 @@ _CODE_FIELDS = (
     "x_scales", "h_scales", "gate_bias",
 )  # fmt: skip
 """Further fields of codes: the input, its codes, and the scales and biases of all columns."""
+
+
+FindGate = Callable[[int], tuple[Floats, Floats]]
+"""Returns the sums of a gate that come from the input and from the states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +109,6 @@ def plan_recurrence(site: Site) -> Recipe | None:
         return None
     if names[4] or names[7] or (names[3] and b is None) or any(attributes.get(key) for key in ("clip", "input_forget", "layout")):
         return None
-    if kind == "GRU" and not attributes.get("linear_before_reset", 0):
-        return None
     directions, gates, hidden = len(w), _GATES[kind], r.shape[1 if has_codes else 2]
     activations = tuple(attributes.get("activations", _ACTIVATIONS[kind] * directions))
     if activations != activations[: len(_ACTIVATIONS[kind])] * directions or not set(activations) <= {"Relu", "Sigmoid", "Tanh"}:
@@ -144,7 +148,8 @@ def plan_recurrence(site: Site) -> Recipe | None:
     packing = GatePacking(cut.packing, gates, columns, are_bytes=bool(products))
     packed = [site.weights.pack_lazily(source, ("recurrence", columns, products), packing) for source in sources]
     rows = 1 if isinstance(batch, int) and batch == 1 else _ROWS[width]
-    kernel = _make_kernel(kind, activations[: len(_ACTIVATIONS[kind])], rows, products)
+    resets_first = kind == "GRU" and not attributes.get("linear_before_reset", 0)
+    kernel = _make_kernel(_RESETTING if resets_first else kind, activations[: len(_ACTIVATIONS[kind])], rows, products)
     offsets, of_state = np.zeros(1, np.int64), np.ascontiguousarray(of_state)
     shapes: list[tuple[int, ...]] = [(steps, batch, directions * columns), (directions, batch, (3 + has_codes) * padded + columns)]
     if has_codes:
@@ -283,48 +288,71 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
         if has_codes:
             h_scale = quantize(end, p["hidden"], lambda row: (state + here + row * row_bytes, source + row * row_bytes))
 
-        def multiply_states(row: Number, count: int) -> None:
+        def multiply_states(source: Number, row: Number, count: int) -> None:
             multiply(count, source + row * row_bytes, row_bytes, state + gates_place + row * row_bytes, row_bytes)
 
-        visit_rows(first, end, rows, multiply_states)
-        with code.loop(first, end) as row:
-            own = state + row * row_bytes
-            sums = p["sums"] + step * p["sums_step"] + row * p["sums_row"] + direction * p["sums_direction"]
-            y = p["y"] + step * p["y_step"] + direction * p["y_direction"] + row * p["y_row"]
+        def visit_elements(
+            compute: Callable[[FindGate, Number, Number, Number, Mask | None], None],
+        ) -> None:
+            """Emits `compute` with what reads the sums of a gate, a row, its states, and the place of some of their elements."""
+            with code.loop(first, end) as row:
+                own = state + row * row_bytes
+                sums = p["sums"] + step * p["sums_step"] + row * p["sums_row"] + direction * p["sums_direction"]
 
-            def compute(element: Number, mask: Mask | None) -> None:
-                place = element * FLOAT_BYTES
+                def visit(element: Number, mask: Mask | None) -> None:
+                    place = element * FLOAT_BYTES
 
-                def find_gate(gate: int) -> tuple[Floats, Floats]:
-                    column = p["padded"] * gate + place
-                    parts = code.load(sums + column, mask=mask), code.load(own + gates_place + column, mask=mask)
-                    if not has_codes:
-                        return parts
-                    place_of_column = direction * columns_bytes + column
-                    of_x, of_h = (code.load(p[name] + place_of_column, mask=mask) for name in ("x_scales", "h_scales"))
-                    bias = code.load(p["gate_bias"] + place_of_column, mask=mask)
-                    return parts[0] * (x_scale * of_x) + bias, parts[1] * (h_scale * of_h)
+                    def find_gate(gate: int) -> tuple[Floats, Floats]:
+                        column = p["padded"] * gate + place
+                        parts = code.load(sums + column, mask=mask), code.load(own + gates_place + column, mask=mask)
+                        if not has_codes:
+                            return parts
+                        place_of_column = direction * columns_bytes + column
+                        of_x, of_h = (code.load(p[name] + place_of_column, mask=mask) for name in ("x_scales", "h_scales"))
+                        bias = code.load(p["gate_bias"] + place_of_column, mask=mask)
+                        return parts[0] * (x_scale * of_x) + bias, parts[1] * (h_scale * of_h)
 
-                functions = [partial(emit_activations, code, (Activation(name),)) for name in activations]
-                if kind.endswith("LSTM"):
-                    to_i, to_o, to_f, to_c = (sum_ + own_sum for sum_, own_sum in map(find_gate, range(4)))
-                    cell_place = own + p["padded"] * 2 + place
-                    cell = functions[0](to_f) * code.load(cell_place, mask=mask) + functions[0](to_i) * functions[1](to_c)
-                    code.store(cell_place, cell, mask=mask)
-                    result = functions[0](to_o) * functions[2](cell)
-                elif kind == "GRU":
-                    update, reset = (functions[0](sum_ + own_sum) for sum_, own_sum in map(find_gate, range(2)))
-                    of_input, of_state = find_gate(2)
-                    proposed = functions[1](of_input + reset * of_state)
-                    result = (code.constant(1.0) - update) * proposed + update * code.load(own + here + place, mask=mask)
+                    compute(find_gate, row, own, place, mask)
+
+                code.visit_vectors(p["hidden"], visit)
+
+        functions = [partial(emit_activations, code, (Activation(name),)) for name in activations]
+
+        def reset(find_gate: FindGate, _: Number, own: Number, place: Number, mask: Mask | None) -> None:
+            """Keeps the update gate where the new state will be, and the reset state where an LSTM has its cell."""
+            update, by = (functions[0](sum_ + own_sum) for sum_, own_sum in map(find_gate, range(2)))
+            code.store(own + there + place, update, mask=mask)
+            code.store(own + p["padded"] * 2 + place, by * code.load(own + here + place, mask=mask), mask=mask)
+
+        def compute(find_gate: FindGate, row: Number, own: Number, place: Number, mask: Mask | None) -> None:
+            if kind.endswith("LSTM"):
+                to_i, to_o, to_f, to_c = (sum_ + own_sum for sum_, own_sum in map(find_gate, range(4)))
+                cell_place = own + p["padded"] * 2 + place
+                cell = functions[0](to_f) * code.load(cell_place, mask=mask) + functions[0](to_i) * functions[1](to_c)
+                code.store(cell_place, cell, mask=mask)
+                result = functions[0](to_o) * functions[2](cell)
+            elif kind.startswith("GRU"):
+                of_input, of_state = find_gate(2)
+                if kind == _RESETTING:
+                    update = code.load(own + there + place, mask=mask)
                 else:
-                    of_input, of_state = find_gate(0)
-                    result = functions[0](of_input + of_state)
-                code.store(own + there + place, result, mask=mask)
-                with code.when(p["y"] > 0):
-                    code.store(y + place, result, mask=mask)
+                    update, by = (functions[0](sum_ + own_sum) for sum_, own_sum in map(find_gate, range(2)))
+                    of_state = by * of_state
+                proposed = functions[1](of_input + of_state)
+                result = (code.constant(1.0) - update) * proposed + update * code.load(own + here + place, mask=mask)
+            else:
+                of_input, of_state = find_gate(0)
+                result = functions[0](of_input + of_state)
+            code.store(own + there + place, result, mask=mask)
+            with code.when(p["y"] > 0):
+                y = p["y"] + step * p["y_step"] + direction * p["y_direction"] + row * p["y_row"]
+                code.store(y + place, result, mask=mask)
 
-            code.visit_vectors(p["hidden"], compute)
+        visit_rows(first, end, rows, partial(multiply_states, source))
+        if kind == _RESETTING:
+            visit_elements(reset)
+            visit_rows(first, end, rows, partial(multiply_states, state + p["padded"] * 2))
+        visit_elements(compute)
     copy("h", (p["steps"] % 2) * p["padded"], is_start=False)
     copy("c", p["padded"] * 2, is_start=False)
     return code.finish()

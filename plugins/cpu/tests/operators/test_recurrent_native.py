@@ -23,8 +23,8 @@ from ..conftest import use_products
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)
 
-GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
-OUTPUTS = {"GRU": ["y", "h"], "LSTM": ["y", "h", "c"], "RNN": ["y", "h"]}
+GATES = {"GRU": 3, "GRU of reset states": 3, "LSTM": 4, "RNN": 1}
+OUTPUTS = {"GRU": ["y", "h"], "GRU of reset states": ["y", "h"], "LSTM": ["y", "h", "c"], "RNN": ["y", "h"]}
 
 
 def sigmoid(x: Any) -> Any:
@@ -45,6 +45,10 @@ def walk(kind: str, x: Any, w: Any, r: Any, b: Any, h: Any, c: Any, *, backward:
         elif kind == "GRU":
             z, gate = sigmoid(left[0] + right[0]), sigmoid(left[1] + right[1])
             h = (1 - z) * np.tanh(left[2] + gate * right[2]) + z * h
+        elif kind == "GRU of reset states":
+            z, gate = sigmoid(left[0] + right[0]), sigmoid(left[1] + right[1])
+            of_reset = (gate * h) @ r.T[:, 2 * hidden :] + of_state[2 * hidden :]
+            h = (1 - z) * np.tanh(left[2] + of_reset) + z * h
         else:
             h = np.tanh(left[0] + right[0])
         outputs[step] = h
@@ -56,7 +60,7 @@ def make_model(kind: str, direction: str, weights: dict[str, Any], outputs: list
     hidden, features = weights["r"].shape[2], weights["w"].shape[2]
     attributes = {"linear_before_reset": 1} if kind == "GRU" else {}
     inputs = ["x", "w", "r", "b" if "b" in weights else "", "", *starts]
-    node = helper.make_node(kind, inputs, outputs, hidden_size=hidden, direction=direction, **attributes)
+    node = helper.make_node(kind.split()[0], inputs, outputs, hidden_size=hidden, direction=direction, **attributes)
     directions = len(weights["w"])
     sizes = {"x": ["steps", "batch", features], **{start: [directions, "batch", hidden] for start in starts}}
     graph = helper.make_graph(
