@@ -118,6 +118,8 @@ class CpuExecutable(Executable):
         self._bodies: list[CpuExecutable] = []
         # A weight that is held once has no second form in a body.
         self._open_body = None if is_once else partial(_open_body, self._bodies, partial(own, is_body=True))
+        self._parted: Network | None = None
+        """The network as it is planned, if it has sizes that its numbers decide."""
         self._verifier = Verifier(network)
         signature = read_static_signature(self.inputs)
         self._is_static = signature is not None
@@ -301,10 +303,17 @@ class CpuExecutable(Executable):
         from hetero_cpu.plan.open_plan import make_fixed_plan, make_open_plan  # a load without kernels at hand ends before it
         from hetero_cpu.plan.planner import build_plan
 
-        special = passes.specialize_network(self.transformed, signature)
+        network = self._parted or self.transformed
+        special = passes.specialize_network(network, signature)
+        if self._open_body is not None and self._parted is None:
+            from hetero_cpu.plan.tails import part_tail
+
+            if (parted := part_tail(network, special)) is not None:
+                self._parted = network = parted
+                special = passes.specialize_network(network, signature)
         if self._needs_class(signature):
             class_plan = yield from make_open_plan(
-                self.transformed,
+                network,
                 signature,
                 special,
                 weights=self.native_weights,

@@ -27,7 +27,8 @@ _TAKING = ("ArrayFeatureExtractor", "Gather", "Shape", "Size", "Slice")
 
 def list_slow_nodes(plan: ExecutionPlan, network: Network) -> tuple[Node, ...]:
     """Returns the slow nodes of a plan; `network` is that of the plan, with the sizes of a run. Cost: linear in nodes."""
-    foreign = [step.node for step in plan.steps if isinstance(step.work, Foreign)]
+    # Branches have plans of their own.
+    foreign = [step.node for step in plan.steps if isinstance(step.work, Foreign) and step.node.op_type != "If"]
     if not foreign:
         return ()
     types = list_static_types(network)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hetero_core.contract import RunContext
+from hetero_core.contract import CancelToken, RunContext
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import RequestCancelledError
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
@@ -189,6 +189,17 @@ class _Series:
         return (*(result.copy() for result in self._results), *map(np.stack, self._columns))
 
 
+class _AskedToken(CancelToken):
+    """The flag of a run within a run, which asks the outer one."""
+
+    def __init__(self, is_cancelled: Callable[[], bool]) -> None:
+        self._is_cancelled = is_cancelled
+
+    @property
+    def is_set(self) -> bool:  # type: ignore[override]  # a flag that is never written
+        return self._is_cancelled()
+
+
 class RepeatedBody:
     """A body in place of its program. Safe for threads: two of them may make an executable, of which one is used."""
 
@@ -223,7 +234,7 @@ class RepeatedBody:
             return self._program.run(inputs, captured, is_cancelled=is_cancelled)
         if executable is not self._of_all and (trip := executable.open_trip()) is not None:
             self.trips.setdefault(signature, deque()).append(trip)
-        return executable.run(values, RunContext())
+        return executable.run(values, RunContext() if is_cancelled is None else RunContext(token=_AskedToken(is_cancelled)))
 
     def _find(self, values: Sequence[Any], signature: Signature) -> BodyExecutable | None:
         """Returns a new executable for a trip; None as long as the toolkit is to run it."""
