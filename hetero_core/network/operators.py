@@ -797,7 +797,8 @@ def read_part(node: Node) -> slice:
 
 
 def _range(node: SizedNode) -> Sequence[Shape]:
-    begin, end, step = (node.number(index) for index in range(3))
+    numbers = (node.number(index) for index in range(3))
+    begin, end, step = (int(number) if type(number) is float and number.is_integer() else number for number in numbers)
     if any(map(is_unknown, (begin, end, step))):
         return [(end if _is(begin, 0) and _is(step, 1) else open_size(),)]
     require(not any(type(number) is float for number in (begin, end, step)))

@@ -16,14 +16,18 @@ pytest.importorskip("llvmlite")
 
 SPEAKING = """<ir_version: 8, opset_import: ["": 17]>
 speaking (float[batch, 4] x) => (float[batch, n, 3] y, float[n, 4] rows, float[batch, 4] z)
-<int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}, float[4] scale = {1, 2, 3, 4}, float[1] half = {2},
+<int64 zero = {0}, int64 one = {1}, float none = {0}, float step = {1}, int64[1] axis = {1}, float[4] scale = {1, 2, 3, 4}, float[1] half = {2},
  float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
 {
   z = Relu (x)
   length = ReduceMax <keepdims = 0> (z)
   n = Cast <to = 7> (length)
   [range] places = Range (zero, n, one)
-  [first] floats = Cast <to = 1> (places)
+  [first] begins = Cast <to = 1> (places)
+  count = Size (places)
+  limit = Cast <to = 1> (count)
+  steps = Range (none, limit, step)
+  floats = Max (begins, steps)
   columns = Unsqueeze (floats, axis)
   a = Mul (columns, scale)
   rows = Neg (a)
@@ -65,6 +69,13 @@ def test_values_of_predicted_lengths_have_one_plan(core: Core, batch: int) -> No
     branch = next(step for step in network.executable.executed_nodes() if step.operator == "If")
     assert "first" in branch.origins
     assert "range" not in branch.origins
+
+
+def test_always_new_sizes_of_input_and_prediction_have_two_plans(core: Core) -> None:
+    network = load(core)
+    for length, batch in zip((5, 9, 17, 3, 40, 23, 31), (2, 3, 5, 4, 6, 7, 8), strict=True):
+        np.testing.assert_array_equal(network.infer({"x": draw(length, batch)})["y"], speak(draw(length, batch))[0])
+    assert network.get_metric("CPU_PLANS")[0] == 2
 
 
 def test_a_length_of_zero_and_a_length_again(core: Core) -> None:

@@ -30,7 +30,7 @@ def part_tail(network: Network, special: Network) -> Network | None:
     written = {value for node in nodes for value in node.writes}
     outputs = [spec for spec in network.outputs if spec.name in written]
     captures = tuple(dict.fromkeys([value for node in nodes for value in node.reads if value not in written]))
-    types = [spec.type for spec in outputs] + [special.type_of(value) for value in captures]
+    types = [spec.type for spec in outputs] + [special.type_of(value) for value in captures if value not in network.initializers]
     if not nodes or not all(isinstance(own, TensorType) and own.dtype not in (None, "string") for own in types):
         return None
     name = f"{nodes[0].name}...{nodes[-1].name}"

@@ -28,6 +28,8 @@ Elements = np.ndarray[Any, Any]
 logger = logging.getLogger(__name__)
 
 _MOST_ELEMENTS = 64
+_LARGEST_WHOLE = 1 << 24
+"""The largest number up to which float32 holds each whole number."""
 _INTEGERS = ("int32", "int64")
 _REARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that keep the elements of their first input in order."""
@@ -49,10 +51,11 @@ _FINITE: Mapping[str, slice] = {
 
 
 class OpenShapes:
-    """`shapes` of values; `elements` of values that follow from shapes; `derived`: values that follow from shapes and constants alone.
+    """`shapes` of values; `elements` of values that follow from shapes; `whole`: their numbers as floats, which rules may
+    read and nobody computes with; `derived`: values that follow from shapes and constants alone.
 
     `fixed`: derived values that are the same for all sizes, since they follow from sizes that are not open; `finite`: derived values
-    without infinities and NaN for all sizes.
+    without infinities and NaN for all sizes. `undecided`: names of the nodes whose results have sizes that only a run decides.
     """
 
     def __init__(self, network: Network, inputs: Mapping[str, Shape], example: Network, scope: Scope) -> None:
@@ -63,7 +66,8 @@ class OpenShapes:
         self.network, self.scope, self._example = network, scope, example
         self.shapes: dict[str, Shape] = dict(inputs)
         self.elements: dict[str, Elements] = {}
-        self.derived, self.fixed, self.finite = set[str](), set[str](), set[str]()
+        self.whole: dict[str, Elements] = {}
+        self.derived, self.fixed, self.finite, self.undecided = set[str](), set[str](), set[str](), set[str]()
         for node in network.nodes:
             self._infer(node)
         for value, shape in self.shapes.items():
@@ -81,6 +85,7 @@ class OpenShapes:
     def read_numbers(self, value: str) -> Sequence[Any] | None:
         """Returns the numbers of a small integer value or of a constant of floats; None for all other values."""
         elements = self.read(value, (*_INTEGERS, "float32"))
+        elements = self.whole.get(value) if elements is None else elements
         return None if elements is None else list(elements.reshape(-1).tolist())
 
     def _view(self, node: Node) -> SizedNode:
@@ -106,6 +111,9 @@ class OpenShapes:
             return
         self.derived.update(node.writes)
         self._compute(node)
+        source = self.elements.get(node.reads[0]) if node.op_type == "Cast" else None
+        if source is not None and all(number <= _LARGEST_WHOLE for number in source.reshape(-1)):
+            self.whole[node.outputs[0]] = source
         if all(map(self._is_fixed, node.reads)):
             self.fixed.update(node.writes)
         if node.op_type in _FINITE and all(map(self._is_finite, node.inputs[_FINITE[node.op_type]])):
@@ -137,7 +145,13 @@ class OpenShapes:
         return constant.dtype != "float32" or bool(np.isfinite(constant.array).all())
 
     def _pin_node(self, node: Node) -> Sequence[Shape | None]:
-        """Returns the shapes that the example has; the sizes that the node reads have these values in the whole class."""
+        """Returns the shapes that the example has; the sizes that the node reads have these values in the whole class.
+
+        If the example knows none either, as the numbers of a run decide, the toolkit computes the node for all sizes.
+        """
+        if node.writes and not any(map(self._read_example, node.writes)):
+            self.undecided.add(node.name)
+            return [None] * len(node.outputs)
         logger.debug("node %s is planned for one set of the sizes that it reads", node.label)
         are_known = all(value in self.shapes or value in self.network.initializers for value in node.reads)
         if not are_known or node.bodies or any(value in self.derived and value not in self.elements for value in node.reads):
@@ -269,12 +283,19 @@ def open_network(network: Network, signature: Signature, example: Network) -> tu
     types = {value: _open_type(known, shapes.shapes.get(value)) for value, known in example.types.items()}
     initializers = {name: _find_constant(name, initializer, network, shapes) for name, initializer in example.initializers.items()}
     specs = tuple(replace(spec, type=TensorType(spec.dtype, inputs[spec.name])) for spec in example.inputs)
-    opened = replace(example, inputs=specs, types=MappingProxyType(types), initializers=MappingProxyType(initializers))
+    # The bodies of the example know its sizes.
+    general = {node.name: node for node in network.nodes if node.bodies and node.name in shapes.undecided}
+    nodes = tuple([general.get(node.name, node) for node in example.nodes])
+    opened = replace(example, nodes=nodes, inputs=specs, types=MappingProxyType(types), initializers=MappingProxyType(initializers))
     return opened, symbols, shapes
 
 
 def _open_type(known: Any, shape: Shape | None) -> Any:
-    if shape is None or not isinstance(known, TensorType) or known.shape is None or len(known.shape) != len(shape):
+    if not isinstance(known, TensorType) or known.shape is None:
+        return known
+    if shape is None:
+        return TensorType(known.dtype, (None,) * len(known.shape))
+    if len(known.shape) != len(shape):
         return known
     if any(not isinstance(size, int) for size in known.shape):
         return known
