@@ -16,7 +16,8 @@ pytest.importorskip("llvmlite")
 
 SPEAKING = """<ir_version: 8, opset_import: ["": 17]>
 speaking (float[batch, 4] x) => (float[batch, n, 3] y, float[n, 4] rows, float[batch, 4] z)
-<int64 zero = {0}, int64 one = {1}, float none = {0}, float step = {1}, int64[1] axis = {1}, float[4] scale = {1, 2, 3, 4}, float[1] half = {2},
+<int64 zero = {0}, int64 one = {1}, float none = {0}, float step = {1},
+ int64[1] axis = {1}, float[4] scale = {1, 2, 3, 4}, float[1] half = {2},
  float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
 {
   z = Relu (x)

@@ -16,6 +16,9 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_cpu.plan.passes import list_static_types
 
+FEWEST_NODES = 8
+"""Nodes of a branch of If below which the toolkit runs it as fast."""
+
 _PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 """Operators that take most of a run; parts without them stay with the toolkit."""
 
@@ -31,10 +34,10 @@ def part_tail(network: Network, special: Network) -> Network | None:
     outputs = [spec for spec in network.outputs if spec.name in written]
     captures = tuple(dict.fromkeys([value for node in nodes for value in node.reads if value not in written]))
     types = [spec.type for spec in outputs] + [special.type_of(value) for value in captures if value not in network.initializers]
-    if not nodes or not all(isinstance(own, TensorType) and own.dtype not in (None, "string") for own in types):
+    if len(nodes) < FEWEST_NODES or not all(isinstance(own, TensorType) and own.dtype not in (None, "string") for own in types):
         return None
     name = f"{nodes[0].name}...{nodes[-1].name}"
-    body = Graph(name, (), tuple(outputs), nodes, types=network.types)
+    body = Graph("tail", (), tuple(outputs), nodes, types=network.types)
     node = Node(
         name,
         "If",

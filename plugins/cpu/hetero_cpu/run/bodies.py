@@ -21,6 +21,7 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import RequestCancelledError
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
+from hetero_cpu.plan.tails import FEWEST_NODES
 from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ _MOST_SHAPES = 3
 """Sets of shapes that have an executable of their own."""
 _ITERATION, _TRUE = np.array(0, np.int64), np.array(True)
 _REPEATED = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-_FEWEST_NODES = 8
-"""Nodes of a branch of If below which the toolkit runs it as fast."""
 
 
 def open_bodies(plan: OpenPlan, constants: Mapping[str, Initializer], open_network: Open) -> None:
@@ -70,7 +69,7 @@ def _open_step(step: Step, constants: Mapping[str, Initializer], open_network: O
     bodies = []
     for body in step.bodies:
         graph = step.node.bodies[body.attribute]
-        if step.node.op_type == "If" and len(graph.nodes) < _FEWEST_NODES:
+        if step.node.op_type == "If" and len(graph.nodes) < FEWEST_NODES:
             bodies.append(body)
             continue
         own = {name: constants[name] for name in step.node.captures if name in constants and name not in body.program.captured}
