@@ -21,10 +21,7 @@ def check_header(header: BlobHeader, entry: Device, network: Network | None) -> 
     The plugin itself compares the version of its payload, so that blobs of its older versions are read.
     """
     here = entry.provenance
-    compared = [
-        ("device", header.device, here.device),
-        ("plugin", header.distribution, here.distribution),
-    ]
+    compared = [("device", header.device, here.device), ("plugin", header.distribution, here.distribution)]
     if network is not None:
         compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
     for subject, stored, expected in compared:

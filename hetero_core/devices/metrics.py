@@ -13,13 +13,7 @@ _DERIVED = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT
 
 
 def collect_metrics(
-    own: Mapping[str, Any],
-    *,
-    device: DeviceName,
-    keys: Mapping[str, ConfigKey],
-    can_export: bool,
-    has_memory: bool,
-    blame: str,
+    own: Mapping[str, Any], *, device: DeviceName, keys: Mapping[str, ConfigKey], can_export: bool, has_memory: bool, blame: str
 ) -> Mapping[str, Any]:
     """Returns all metrics by name: the standard metrics, overridden by the plugin's, and the derived metrics.
 

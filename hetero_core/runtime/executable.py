@@ -27,15 +27,7 @@ from hetero_core.contract import (
     RunContext,
     freeze_mapping,
 )
-from hetero_core.devices.config import (
-    DEADLINE_KEY,
-    LIMIT_KEYS,
-    LOG_KEY,
-    MEMORY_LIMIT_KEY,
-    convert_config,
-    resolve_key,
-    take_back,
-)
+from hetero_core.devices.config import DEADLINE_KEY, LIMIT_KEYS, LOG_KEY, MEMORY_LIMIT_KEY, convert_config, resolve_key, take_back
 from hetero_core.devices.metrics import find_metric
 from hetero_core.devices.provenance import Provenance, call_named, read_mapping
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.dtypes import FLOAT_DTYPES, INTEGER_DTYPES, dtype_of_numpy, numpy_dtype
-from hetero_core.errors import (
-    InputNameError,
-    InputShapeError,
-    InputTypeError,
-    enumerate_choices,
-    suggest,
-    word_missing,
-)
+from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
 from hetero_core.network.types import HOST, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
 
@@ -138,12 +131,7 @@ def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tup
 
 
 def convert_value(
-    value: Any,
-    spec: ValueSpec,
-    *,
-    network: str,
-    sizes: dict[str, tuple[int, str]] | None = None,
-    takes_tensors: bool = False,
+    value: Any, spec: ValueSpec, *, network: str, sizes: dict[str, tuple[int, str]] | None = None, takes_tensors: bool = False
 ) -> Any:
     """Returns a value, checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
 

@@ -61,11 +61,7 @@ Result = TypeVar("Result")
 
 
 def call_in_time(
-    call: Callable[[], Result],
-    target: CallTarget,
-    *,
-    what: str,
-    discard: Callable[[Result], None] | None = None,
+    call: Callable[[], Result], target: CallTarget, *, what: str, discard: Callable[[Result], None] | None = None
 ) -> Result:
     """Returns the result of a query, a load or an import; with DEADLINE, within that time.
 
@@ -79,13 +75,7 @@ def call_in_time(
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
         return call()
     try:
-        return call_within(
-            seconds,
-            call,
-            thread=f"hetero-{target.device} {what}",
-            is_budget=True,
-            on_late_result=discard,
-        )
+        return call_within(seconds, call, thread=f"hetero-{target.device} {what}", is_budget=True, on_late_result=discard)
     except OutOfTimeError as error:
         place = f"it is in {error.place}" if error.place else "it is in the core itself"
         raise DeadlineExceededError(
