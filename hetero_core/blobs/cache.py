@@ -40,8 +40,8 @@ from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import describe_object, find_core_version
 from hetero_core.devices.registry import CallTarget
 from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, ConfigValueError, HeteroError, UntrustedBlobError
+from hetero_core.files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
 from hetero_core.network.graph import Network
-from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
 
 if sys.platform != "win32":
     import fcntl

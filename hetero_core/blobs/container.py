@@ -33,7 +33,7 @@ from typing import IO, Any, TypeVar
 from hetero_core.contract import Payload
 from hetero_core.devices.processors import count_processors
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError
-from hetero_core.plain_files import open_plain
+from hetero_core.files import open_plain
 
 MAGIC = b"HETEROBL"
 FORMAT_VERSION = 3

@@ -16,7 +16,28 @@ import numpy as np
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
-from hetero_core.network.attributes import (
+from hetero_core.network.border import word_contradiction
+from hetero_core.network.graph import EMPTY, Graph, Node
+from hetero_core.network.hints import drop_shape
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.scopes import (
+    OPSET_DOMAIN,
+    OPSET_KEY,
+    ORIGINAL_NAME_KEY,
+    ORIGINS_KEY,
+    FunctionKey,
+    NodeScope,
+    check_text,
+    find_schema,
+    make_unique,
+    name_nodes,
+    names_of_values,
+    normal_domain,
+    read_opsets,
+    since_version,
+)
+from hetero_core.network.splitting import NO_RAW_DATA, RawData
+from hetero_core.network.tensors import (
     FLOAT,
     FLOATS,
     GRAPH,
@@ -30,27 +51,10 @@ from hetero_core.network.attributes import (
     TENSOR,
     kind_of_value,
     read_attribute,
+    read_sparse_tensor,
+    read_tensor,
+    read_type,
 )
-from hetero_core.network.declarations import word_contradiction
-from hetero_core.network.graph import EMPTY, Graph, Node
-from hetero_core.network.hints import drop_shape
-from hetero_core.network.initializers import Initializer
-from hetero_core.network.opsets import find_schema, read_opsets, since_version
-from hetero_core.network.scopes import (
-    OPSET_DOMAIN,
-    OPSET_KEY,
-    ORIGINAL_NAME_KEY,
-    ORIGINS_KEY,
-    FunctionKey,
-    NodeScope,
-    make_unique,
-    name_nodes,
-    names_of_values,
-    normal_domain,
-)
-from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
-from hetero_core.network.splitting import NO_RAW_DATA, RawData
-from hetero_core.network.tensors import read_sparse_tensor, read_tensor, read_type
 from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
 from hetero_core.network.weights import WeightSource
@@ -196,6 +200,37 @@ class Draft:
                 )
             self.contradictions.append(word_contradiction(name, graph, declared, initializer.type, "the constant itself"))
         self.types[name] = initializer.type
+
+
+def check_single_assignment(graph: Graph) -> None:
+    """Refuses a value with two sources in a scope."""
+    sources = [(spec.name, f"input '{spec.name}'") for spec in graph.inputs]
+    sources += [(name, f"constant '{name}'") for name in graph.initializers]
+    sources += [(value, f"node {node.label}") for node in graph.nodes for value in node.writes]
+    source_of_value: dict[str, str] = {}
+    for value, source in sources:
+        if value in source_of_value:
+            raise InvalidNetworkError(
+                f"value '{value}' has two sources, {source_of_value[value]} and {source}; a value has one. Rename one of them."
+            )
+        source_of_value[value] = source
+
+
+def check_everything_is_produced(graph: Graph) -> None:
+    """Refuses a value that is read, by a node or as an output, and has no source."""
+    known = {spec.name for spec in graph.inputs} | set(graph.initializers) | set(graph.index_of_producer)
+    for node in graph.nodes:
+        for value in node.reads:
+            if value not in known:
+                raise InvalidNetworkError(
+                    f"node {node.label} reads value '{value}', which nothing produces; the model is incomplete. "
+                    "Connect it, or export the model again."
+                )
+    for spec in graph.outputs:
+        if spec.name not in known:
+            raise InvalidNetworkError(
+                f"output '{spec.name}' is produced by nothing; the model is incomplete. Connect it, or export the model again."
+            )
 
 
 _CONSTANTS: dict[str, tuple[int, Any]] = {

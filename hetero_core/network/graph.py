@@ -17,8 +17,16 @@ import numpy as np
 from hetero_core.errors import InvalidNetworkError, refuse_pickling, suggest
 from hetero_core.network.affinity import resolve_pins
 from hetero_core.network.arrays import digest_array
-from hetero_core.network.border import EMPTY_BORDER, Border, InputInfo, OutputInfo, describe_inputs, describe_outputs
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
+from hetero_core.network.border import (
+    EMPTY_BORDER,
+    NO_DECLARATIONS,
+    Border,
+    Declarations,
+    InputInfo,
+    OutputInfo,
+    describe_inputs,
+    describe_outputs,
+)
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, ValueType
 

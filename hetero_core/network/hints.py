@@ -15,7 +15,7 @@ from math import prod
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, Hint, word_contradiction
+from hetero_core.network.border import NO_DECLARATIONS, Declarations, Hint, word_contradiction
 from hetero_core.network.graph import Graph, GraphLike, Network, Node
 from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType, merge_types, shape_of
 

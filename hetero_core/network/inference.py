@@ -30,8 +30,7 @@ from hetero_core.network.hints import (
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
 from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, STANDARD_DOMAINS, OpenSize, Shape, SizedNode, open_size
-from hetero_core.network.opsets import find_schema
-from hetero_core.network.soundness import check_axes
+from hetero_core.network.scopes import find_schema
 from hetero_core.network.types import (
     LARGEST_RANK,
     Dimension,
@@ -119,7 +118,7 @@ class _Inference:
         """Returns the network with its types. A body tells the node that has it of types, and the node tells the body: in rounds."""
         for graph in iterate_graphs(network):
             for node in graph.nodes:
-                check_axes(node)
+                _check_axes(node)
         # A branch of If reads what is known before it; bodies of loops also read what they write.
         has_loops = any(node.bodies and node.op_type != "If" for graph in iterate_graphs(network) for node in graph.nodes)
         for _ in range(_MOST_ROUNDS):
@@ -270,6 +269,25 @@ def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[
     scope = _Scope(types, constants, {})
     scope.follow(node, {})
     return {value: Initializer.of_array(array) for value, array in scope.elements.items() if array.dtype != object}
+
+
+def _check_axes(node: Node) -> None:
+    """Refuses a node that names an axis which no tensor has, or more inputs or outputs than it has: inference counts up to them.
+
+    Raises: InvalidNetworkError.
+    """
+    if not node.attributes or node.domain:
+        return
+    limits = {"axis": (-LARGEST_RANK, LARGEST_RANK), "batch_dims": (0, LARGEST_RANK), "num_scan_inputs": (0, len(node.inputs))}
+    if node.op_type == "Split":
+        limits["num_outputs"] = (len(node.outputs),) * 2
+    for name, (least, most) in limits.items():
+        number = node.attributes.get(name, least)
+        if isinstance(number, int) and not least <= number <= most:
+            raise InvalidNetworkError(
+                f"node {node.label} has {name} {number}; expected one from {least} to {most}. Correct the attribute, or export the model "
+                "again."
+            )
 
 
 def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: ValueType) -> bool:

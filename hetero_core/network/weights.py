@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from hetero_core.errors import NetworkNotFoundError, NetworkReadError
-from hetero_core.plain_files import open_unlinked
+from hetero_core.files import open_unlinked
 
 if TYPE_CHECKING:
     import onnx

@@ -20,14 +20,13 @@ import numpy as np
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
 from hetero_core.files import replace_file
-from hetero_core.network import attributes as kinds
+from hetero_core.network import tensors as kinds
 from hetero_core.network.affinity import AFFINITY_KEY
 from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_to_json
 from hetero_core.network.graph import EMPTY, Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.opsets import since_version
-from hetero_core.network.scopes import OPSET_DOMAIN, OPSET_KEY, ORIGINAL_NAME_KEY, ORIGINS_KEY
+from hetero_core.network.scopes import OPSET_DOMAIN, OPSET_KEY, ORIGINAL_NAME_KEY, ORIGINS_KEY, since_version
 from hetero_core.network.tensors import stored_size, write_tensor, write_type
 from hetero_core.network.types import ValueType, has_known_element
 from hetero_core.network.weights import WeightBuffer, WeightSource

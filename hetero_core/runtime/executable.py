@@ -28,7 +28,7 @@ from hetero_core.contract import (
     freeze_mapping,
 )
 from hetero_core.devices.config import DEADLINE_KEY, LIMIT_KEYS, LOG_KEY, MEMORY_LIMIT_KEY, convert_config, resolve_key, take_back
-from hetero_core.devices.metrics import find_metric
+from hetero_core.devices.device import find_metric
 from hetero_core.devices.provenance import Provenance, call_named, read_mapping
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
 from hetero_core.errors import (
@@ -50,14 +50,16 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.border import (
     EMPTY_BORDER,
     FIRST_WITH_OPTIONAL_INPUTS,
+    NO_DECLARATIONS,
     Border,
+    Declarations,
     InputInfo,
     OutputInfo,
     describe_inputs,
     describe_outputs,
     pack_border,
+    pack_hints,
 )
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile

@@ -34,12 +34,18 @@ from hetero_core.errors import (
     UnsupportedNodesError,
 )
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.border import EMPTY_BORDER, Border, unpack_border
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, unpack_hints
+from hetero_core.network.border import (
+    EMPTY_BORDER,
+    NO_DECLARATIONS,
+    Border,
+    Declarations,
+    find_contradiction,
+    unpack_border,
+    unpack_hints,
+)
 from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.hints import without_hints
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executable import (
     BORDER_SECTION,
