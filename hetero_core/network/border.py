@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -130,20 +130,15 @@ class Border:
 EMPTY_BORDER = Border()
 
 
-def describe_inputs(specs: Sequence[ValueSpec], border: Border) -> Mapping[str, InputInfo]:
-    """Returns input -> name, precision, layout and shape."""
-    return MappingProxyType({spec.name: InputInfo(*_describe_value(spec, border), name=spec.name) for spec in specs})
+Info = TypeVar("Info", InputInfo, OutputInfo)
 
 
-def describe_outputs(specs: Sequence[ValueSpec], border: Border) -> Mapping[str, OutputInfo]:
-    """Returns output -> name, precision, layout and shape."""
-    return MappingProxyType({spec.name: OutputInfo(*_describe_value(spec, border), name=spec.name) for spec in specs})
-
-
-def _describe_value(spec: ValueSpec, border: Border) -> tuple[str | None, str | None, tuple[Dimension, ...] | None]:
-    shape = spec.shape
-    layout = border.layouts.get(spec.name, None if shape is None else LAYOUT_OF_RANK.get(len(shape)))
-    return precision_of_dtype(spec.dtype), layout, shape
+def describe_values(kind: type[Info], specs: Sequence[ValueSpec], border: Border) -> Mapping[str, Info]:
+    """Returns input or output -> name, precision, layout and shape."""
+    layouts = {spec.name: LAYOUT_OF_RANK.get(len(spec.shape)) for spec in specs if spec.shape is not None} | dict(border.layouts)
+    return MappingProxyType(
+        {spec.name: kind(precision_of_dtype(spec.dtype), layouts.get(spec.name), spec.shape, name=spec.name) for spec in specs}
+    )
 
 
 NO_BORDER = "{}"

@@ -17,16 +17,7 @@ import numpy as np
 from hetero_core.errors import InvalidNetworkError, refuse_pickling, suggest
 from hetero_core.network.affinity import resolve_pins
 from hetero_core.network.arrays import digest_array
-from hetero_core.network.border import (
-    EMPTY_BORDER,
-    NO_DECLARATIONS,
-    Border,
-    Declarations,
-    InputInfo,
-    OutputInfo,
-    describe_inputs,
-    describe_outputs,
-)
+from hetero_core.network.border import EMPTY_BORDER, NO_DECLARATIONS, Border, Declarations, InputInfo, OutputInfo, describe_values
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, ValueType
 
@@ -207,17 +198,28 @@ class Network(Graph):
     @cached_property
     def input_info(self) -> Mapping[str, InputInfo]:
         """Input -> name, precision, layout and shape."""
-        return describe_inputs(self.inputs, self.border)
+        return describe_values(InputInfo, self.inputs, self.border)
 
     @cached_property
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape."""
-        return describe_outputs(self.outputs, self.border)
+        return describe_values(OutputInfo, self.outputs, self.border)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 in hex over everything that shapes the result: graph, attributes, types, weights. Names of nodes count, too."""
-        return fingerprint_network(self)
+        """SHA-256 in hex over everything that shapes the result: nodes in order, values, types, opsets, attributes, the contents of all
+        constants. Names of nodes count, too. Cost: reads every constant once and keeps its digest, so that parts are cheap afterwards.
+        """
+        from hashlib import sha256  # OpenSSL, which most loads do without
+
+        ties, defaults = self.border.states, self.border.defaults.items()
+        border = (
+            [(state.output, state.input, state.initial.digest) for state in ties],
+            [(name, constant.digest) for name, constant in defaults],
+            sorted(self.border.bounds.items()),
+        )
+        described = repr(("hetero network 2", _describe_graph(self), border if self.border.shapes_runs else ()))
+        return sha256(described.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 GraphLike = TypeVar("GraphLike", bound=Graph)
@@ -235,23 +237,6 @@ def iterate_nodes(graph: Graph) -> Iterator[Node]:
     """Yields the nodes of the graph and of every body nested in it, from the outside in."""
     for inner in iterate_graphs(graph):
         yield from inner.nodes
-
-
-def fingerprint_network(network: Network) -> str:
-    """Returns the SHA-256, in hex, over nodes in order, values, types, opsets, attributes and the contents of all constants.
-
-    Cost: reads every constant once and keeps its digest, so that parts of the network are cheap after the whole.
-    """
-    from hashlib import sha256  # OpenSSL, which most loads do without
-
-    border = _describe_border(network.border) if network.border.shapes_runs else ()
-    described = repr(("hetero network 2", _describe_graph(network), border))
-    return sha256(described.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _describe_border(border: Border) -> tuple[object, ...]:
-    states = [(state.output, state.input, state.initial.digest) for state in border.states]
-    return states, [(name, constant.digest) for name, constant in border.defaults.items()], sorted(border.bounds.items())
 
 
 def _describe_graph(graph: Graph) -> tuple[object, ...]:

@@ -84,10 +84,6 @@ def read_proto(
     if isinstance(source, (bytes, bytearray, memoryview)):
         title = f"{len(source)} bytes"
         return *_parse_split(io.BytesIO(source), title), title
-    return _check_proto(source), NO_RAW_DATA, "the ModelProto"
-
-
-def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
     import onnx  # heavy
 
     model = source if isinstance(source, onnx.ModelProto) else model_of_program(source)
@@ -96,7 +92,7 @@ def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
             f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto. "
             "Pass one of these."
         )
-    return model
+    return model, NO_RAW_DATA, "the ModelProto"
 
 
 def _check_path(path: str | bytes, what: str) -> None:
@@ -141,7 +137,7 @@ def _parse_split(file: IO[bytes], title: str, held: HeldFile | None = None) -> t
 
         # A refused skeleton is parsed again with its weights, so that the error has the same words.
         with suppress(DecodeError):
-            return onnx.ModelProto.FromString(split.skeleton), split.raw_data
+            return onnx.ModelProto.FromString(split[0]), split[1]
     file.seek(0)
     return parse_model(file.read(), title), NO_RAW_DATA
 
@@ -287,9 +283,7 @@ def describe_foreign(path: str, first: bytes) -> str:
 def model_of_program(source: Any) -> onnx.ModelProto | None:
     """Returns the model of an ONNXProgram or an ExportedProgram; None for any other object. Raises: NetworkReadError."""
     name = type(source).__name__ if type(source).__module__.startswith("torch.") else ""
-    if name == "ONNXProgram":
-        return source.model_proto
-    return export_program(source) if name == "ExportedProgram" else None
+    return source.model_proto if name == "ONNXProgram" else export_program(source) if name == "ExportedProgram" else None
 
 
 def export_program(program: Any) -> onnx.ModelProto:

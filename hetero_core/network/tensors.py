@@ -21,7 +21,7 @@ from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.splitting import FileSpan, RawData
 from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType
-from hetero_core.network.weights import MappedSpan, WeightSource
+from hetero_core.network.weights import WeightSource
 
 if TYPE_CHECKING:
     import onnx
@@ -49,13 +49,12 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
             raise NetworkReadError(
                 f"{owner} holds strings in an external file, which ONNX does not allow; store them in the model."
             )
-        load_bytes = weights.locate(proto.external_data, stored_size(dtype, count), owner)
-        drop_pages = load_bytes.drop_pages if isinstance(load_bytes, MappedSpan) else None
+        load_bytes, drop_pages = weights.locate(proto.external_data, stored_size(dtype, count), owner)
         return Initializer(dtype, shape, lambda: array_of_bytes(load_bytes(), dtype, shape), drop_pages=drop_pages)
     if dtype == "string":
-        strings = tuple(decode_text(text) for text in proto.string_data)
+        strings = [decode_text(text) for text in proto.string_data]
         _check_length(len(strings), count, "strings", owner)
-        return Initializer(dtype, shape, lambda: _array_of_strings(strings, shape))
+        return Initializer(dtype, shape, lambda: np.array(strings, object).reshape(shape))
     if proto.HasField("raw_data"):
         content = proto.raw_data if raw is None else raw
         _check_length(len(content), stored_size(dtype, count), "bytes", owner)
@@ -123,13 +122,6 @@ def decode_text(text: bytes) -> str | bytes:
         return text.decode("utf-8")
     except UnicodeDecodeError:
         return text
-
-
-def _array_of_strings(strings: tuple[str | bytes, ...], shape: tuple[int, ...]) -> Array:
-    # Filled by hand: NumPy's own text types drop trailing zero characters.
-    array = np.empty(len(strings), dtype=object)
-    array[:] = strings
-    return array.reshape(shape)
 
 
 def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> None:
@@ -330,10 +322,13 @@ def read_attribute(proto: onnx.AttributeProto, weights: WeightSource, owner: str
         return read_tensor(proto.t, weights, where).array
     if proto.type == TENSORS:
         return tuple(read_tensor(tensor, weights, where).array for tensor in proto.tensors)
-    if proto.type == TYPE_PROTO:
-        return _read_type_attribute(proto.tp, where)
-    if proto.type == TYPE_PROTOS:
-        return tuple(_read_type_attribute(each, where) for each in proto.type_protos)
+    if proto.type in (TYPE_PROTO, TYPE_PROTOS):
+        types = [read_type(each, where) for each in (proto.type_protos if proto.type == TYPE_PROTOS else (proto.tp,))]
+        if None in types:
+            raise InvalidNetworkError(
+                f"{where} is a type that says nothing; expected a tensor, sequence, optional or map type. State one."
+            )
+        return tuple(types) if proto.type == TYPE_PROTOS else types[0]
     raise InvalidNetworkError(
         f"{where} is {KIND_NAMES.get(proto.type, f'of kind {proto.type}')}; supported are numbers, strings, dense tensors, types, one "
         "graph, and lists of the first four. Store it as one of these."
@@ -355,22 +350,12 @@ def kind_of_value(value: Any) -> int:
     return TENSOR if hasattr(value, "dtype") else GRAPH
 
 
-def _read_type_attribute(proto: onnx.TypeProto, where: str) -> Any:
-    value_type = read_type(proto, where)
-    if value_type is None:
-        raise InvalidNetworkError(
-            f"{where} is a type that says nothing; expected a tensor, sequence, optional or map type. State one."
-        )
-    return value_type
-
-
 def write_attribute(name: str, value: Any) -> onnx.AttributeProto | None:
     """Returns the attribute of a value that is no graph; None for a value of a kind that ONNX does not have."""
     from onnx import helper  # heavy
 
-    elements = [_write_element(element) for element in (value if isinstance(value, tuple) else (value,))]
     try:
-        return helper.make_attribute(name, elements if isinstance(value, tuple) else elements[0])
+        return helper.make_attribute(name, list(map(_write_element, value)) if isinstance(value, tuple) else _write_element(value))
     except (TypeError, ValueError):
         return None
 

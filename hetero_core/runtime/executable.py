@@ -9,27 +9,17 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import get_ident, main_thread
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
-from hetero_core.contract import (
-    Array,
-    CancelToken,
-    ConfigKey,
-    DeviceName,
-    Done,
-    Executable,
-    OwnOutputs,
-    Payload,
-    RunContext,
-    freeze_mapping,
-)
+from hetero_core.contract import Array, CancelToken, Done, Executable, OwnOutputs, Payload, RunContext, freeze_mapping
 from hetero_core.devices.config import DEADLINE_KEY, LIMIT_KEYS, LOG_KEY, MEMORY_LIMIT_KEY, convert_config, resolve_key, take_back
 from hetero_core.devices.device import find_metric
-from hetero_core.devices.provenance import Provenance, call_named, read_mapping
+from hetero_core.devices.provenance import call_named, read_mapping
+from hetero_core.devices.registry import CallTarget
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
 from hetero_core.errors import (
     BlobError,
@@ -55,16 +45,15 @@ from hetero_core.network.border import (
     Declarations,
     InputInfo,
     OutputInfo,
-    describe_inputs,
-    describe_outputs,
+    describe_values,
     pack_border,
     pack_hints,
 )
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
 from hetero_core.runtime import executors
-from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child, retain
+from hetero_core.runtime.executors import FORK_ADVICE, Executor, Turns, keep_in_child, retain
 from hetero_core.runtime.inputs import DeviceTensor, QuickCheck, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
@@ -96,24 +85,25 @@ RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """The hooks of a device, bound to a loaded network, and the border, declarations and replaceable constants of that network."""
+class Surroundings:
+    """The core's own part of a loaded network or of a blob; `network` is None unless some of its constants may be replaced."""
 
-    device: DeviceName
-    provenance: Provenance
-    config: Mapping[str, Any]
-    keys: Mapping[str, ConfigKey]
-    run: RunFunction
-    to_host: Callable[[Array], Array]
-    from_host: Callable[..., Array]
-    export: Callable[[], Payload]
-    executor: Submitting
-    find_architecture: Callable[[], str]
-    set_log_level: Callable[[str | None], None]
-    metadata: Mapping[str, str]
-    is_from_cache: bool = False
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
+    network: Network | None = None
+    metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The device of a loaded network, the executable that it has made, how that runs, its threads, and the core's own part."""
+
+    target: CallTarget
+    made: Executable
+    run: RunFunction
+    executor: Executor | Turns
+    around: Surroundings
+    is_from_cache: bool = False
     replacements: Replacements | None = None
 
 
@@ -134,7 +124,8 @@ class ExecutableNetwork:
 
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name
-        self.border = border = binding.border
+        self.border = border = binding.around.border
+        device, entry, config = binding.target.device, binding.target.entry, binding.target.config
         # The part that moves each state which stays with a part of a composed device. Asked before the specs are read: the device may
         # name another memory in them.
         self.homes = executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
@@ -147,17 +138,20 @@ class ExecutableNetwork:
         # Constants that a run may replace.
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
-        self.device = binding.device
+        self.device = device
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
         self.run_device: RunFunction = binding.run
         self.submit = binding.executor.submit
-        self.to_host = binding.to_host
-        self.from_host = binding.from_host
-        self.where = f"network '{name}' on {binding.device}"
+        self.to_host: Callable[[Array], Array] = lambda array: entry.call("to_host", device, array=array)
+        self.from_host: Callable[..., Array] = lambda array, spec, target=None: entry.call(
+            "from_host", device, array=array, spec=spec, target=target
+        )
+        self.where = f"network '{name}' on {device}"
         self._fingerprint = fingerprint
         self._binding = binding
-        self.provenance = binding.provenance
+        self._keys = entry.keys(device)
+        self.provenance = entry.provenance
         self._is_closed = False
         self._await_action: Callable[[], None] | None = None
         self.thread_of_run: dict[RunContext, int] = {}
@@ -166,17 +160,17 @@ class ExecutableNetwork:
         keep_in_child(self)
         is_bare = binding.run == executable.run
         # A wrapper sees each run, and a network that waits for its turn is not passed over.
-        self._may_delegate = is_bare and not border.states and not border.replaceable and not binding.config[EXCLUSIVE_KEY]
-        self._use_config(binding.config)
+        self._may_delegate = is_bare and not border.states and not border.replaceable and not config[EXCLUSIVE_KEY]
+        self._use_config(config)
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
         self._stays_in_memory = all(spec.memory == HOST or spec.name in self.resident for spec in self.all_outputs)
-        self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
-        self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=binding.provenance).check
+        self.shape_watch = watch_shapes(binding.around.declarations, self.all_outputs, self.where, config)
+        self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=entry.provenance).check
         # Working memory and states belong to a request.
         self._needs_request = bool(border.states) or getattr(type(executable), "create_state", None) is not Executable.create_state
         # A device starts runs by itself only if no wrapper stands around them, and no other network has its turn.
-        self._starts = executable.start is not None and is_bare and not binding.config[EXCLUSIVE_KEY]
+        self._starts = executable.start is not None and is_bare and not config[EXCLUSIVE_KEY]
 
     def surround(self, executable: Executable) -> ExecutableNetwork:
         """Returns this network with another executable, which runs on the same device and may run this network within its own runs."""
@@ -197,17 +191,17 @@ class ExecutableNetwork:
     @property
     def metadata(self) -> Mapping[str, str]:
         """The metadata of the model that was loaded, as `Network.metadata`."""
-        return self._binding.metadata
+        return self._binding.around.metadata
 
     @property
     def input_info(self) -> Mapping[str, InputInfo]:
         """Input -> name, precision, layout and shape."""
-        return describe_inputs(self.inputs, self.border)
+        return describe_values(InputInfo, self.inputs, self.border)
 
     @property
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
-        return describe_outputs(self.outputs, self.border)
+        return describe_values(OutputInfo, self.outputs, self.border)
 
     def run(self, inputs: Any, context: Any = None) -> Any:
         """Runs the device on inputs by position, for devices made of networks; users call `infer`.
@@ -490,7 +484,8 @@ class ExecutableNetwork:
         from hetero_core.devices.provenance import find_core_version
 
         self._require_open()
-        payload = self._binding.export()
+        entry = self._binding.target.entry
+        payload = entry.call("export_network", self.device, executable=self._binding.made)
         if not isinstance(payload, Payload):
             raise PluginError(f"{self.provenance} returned {type(payload).__name__} from export_network; expected a Payload")
         payload = self._add_border(payload)
@@ -506,7 +501,7 @@ class ExecutableNetwork:
             outputs=tuple(spec.name for spec in self.all_outputs),
             config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
             device_id=self.device.id,
-            architecture=self._binding.find_architecture(),
+            architecture=entry.find_architecture(self.device),
         )
         return header, payload
 
@@ -516,7 +511,7 @@ class ExecutableNetwork:
         These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
         """
         border, replacements = self.border, self._replacements
-        hints = pack_hints(self._binding.declarations, [spec.name for spec in self.all_outputs])
+        hints = pack_hints(self._binding.around.declarations, [spec.name for spec in self.all_outputs])
         sections = {BORDER_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
         sections.update({HINTS_SECTION: hints} if hints else {})
         sections.update({METADATA_SECTION: json.dumps(dict(self.metadata)).encode()} if self.metadata else {})
@@ -578,7 +573,7 @@ class ExecutableNetwork:
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
-        return read_value(name, resolve_key(name, self._binding.keys, device=str(self.device), where=self.where), self.config)
+        return read_value(name, resolve_key(name, self._keys, device=str(self.device), where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device allows to change, for all
@@ -597,13 +592,13 @@ class ExecutableNetwork:
         if isinstance(self._binding.executor, Turns):
             self._binding.executor.set_priority(changed[PRIORITY_KEY])
         if LOG_KEY in settings:
-            self._binding.set_log_level(settings[LOG_KEY])
+            self._binding.target.entry.set_log_level(settings[LOG_KEY])
         self._changes = {**self._changes, **config}
         self._use_config(changed)
 
     def _convert_settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns all values under their declared names and in their types; for None no limit, or the value at load."""
-        device, keys = str(self.device), self._binding.keys
+        device, keys = str(self.device), self._keys
         values, unset = take_back(config, keys, device=device, where=self.where)
         converted = convert_config(values, keys, device=device, where=self.where)
         allowed = {*self.executable.settable_keys, *_OWN_KEYS}
@@ -613,7 +608,7 @@ class ExecutableNetwork:
                     f"{self.where}: {name} cannot change to {value!r} on a loaded network; the keys that can change are "
                     f"{enumerate_choices(allowed)}. Load the network again with it"
                 )
-        return {name: None if name in LIMIT_KEYS else self._binding.config[name] for name in unset} | converted
+        return {name: None if name in LIMIT_KEYS else self._binding.target.config[name] for name in unset} | converted
 
     def _use_config(self, config: Mapping[str, Any]) -> None:
         self.config = config

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,15 +34,7 @@ from hetero_core.errors import (
     UnsupportedNodesError,
 )
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.border import (
-    EMPTY_BORDER,
-    NO_DECLARATIONS,
-    Border,
-    Declarations,
-    find_contradiction,
-    unpack_border,
-    unpack_hints,
-)
+from hetero_core.network.border import EMPTY_BORDER, NO_DECLARATIONS, Border, find_contradiction, unpack_border, unpack_hints
 from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.hints import without_hints
 from hetero_core.network.initializers import Initializer
@@ -54,7 +46,7 @@ from hetero_core.runtime.executable import (
     NETWORK_SECTIONS,
     Binding,
     ExecutableNetwork,
-    RunFunction,
+    Surroundings,
 )
 from hetero_core.runtime.executors import ExecutorManager
 from hetero_core.runtime.inputs import order_inputs
@@ -133,16 +125,6 @@ def bare_network(network: Network) -> Network:
     return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The core's own part of a blob; `network` is None unless some of its constants may be replaced."""
-
-    border: Border = EMPTY_BORDER
-    declarations: Declarations = NO_DECLARATIONS
-    network: Network | None = None
-    metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-
-
 def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
     """Returns the plugin's payload and the core's own part; samples are left out.
 
@@ -179,16 +161,6 @@ def _read_metadata(content: bytes) -> Mapping[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise InvalidNetworkError("the metadata in a blob cannot be read. Export the network again.")
     return freeze_mapping(metadata)
-
-
-def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
-    """Returns the device's own run, or the chain of the wrappers that stand around `infer`."""
-    if not entry.manager.hook.infer.get_hookimpls():
-        return executable.run
-    if not entry.implements("infer"):
-        entry.manager.register(_InnermostRun())
-    infer = entry.manager.hook.infer
-    return lambda inputs, context: infer(device=device, executable=executable, inputs=inputs, context=context)
 
 
 class _InnermostRun:
@@ -303,15 +275,14 @@ class Loader:
         check_constants(network, target.device, target.config)
         around = Surroundings(network.border, network.declarations, network, network.metadata)
 
+        device, entry, config = target.device, target.entry, target.config
+
         def bind(executable: Executable, *, is_from_cache: bool = False) -> ExecutableNetwork:
-            return self._bind(
-                target, executable, network.name, lambda: network.fingerprint, around=around, is_from_cache=is_from_cache
-            )
+            return self._bind(target, executable, network.name, lambda: network.fingerprint, around, is_from_cache=is_from_cache)
 
         def make() -> ExecutableNetwork:
-            return bind(target.entry.load_network(target.device, bare_network(network), target.config, query))
+            return bind(entry.load_network(device, bare_network(network), config, query))
 
-        device, entry, config = target.device, target.entry, target.config
         folder = config.get("CACHE_DIR")
         if not folder:
             return make()
@@ -336,7 +307,7 @@ class Loader:
         contradiction = find_contradiction(around.border, executable.inputs, executable.outputs)
         if contradiction is not None:
             raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")
-        return self._bind(target, executable, header.network, lambda: header.fingerprint, around=around)
+        return self._bind(target, executable, header.network, lambda: header.fingerprint, around)
 
     def _bind(
         self,
@@ -344,32 +315,24 @@ class Loader:
         executable: Executable,
         name: str,
         fingerprint: Callable[[], str],
-        *,
         around: Surroundings,
+        *,
         is_from_cache: bool = False,
     ) -> ExecutableNetwork:
         device, entry, config = target.device, target.entry, target.config
         replacements = None
         if around.network is not None and around.network.border.replaceable:
             replacements = Replacements(around.network, lambda changed: self.load(changed, target))
-        binding = Binding(
-            device=device,
-            provenance=entry.provenance,
-            config=config,
-            keys=entry.keys(device),
-            run=bind_run(entry, device, executable),
-            to_host=lambda array: entry.call("to_host", device, array=array),
-            from_host=lambda array, spec, target=None: entry.call("from_host", device, array=array, spec=spec, target=target),
-            export=lambda: entry.call("export_network", device, executable=executable),
-            executor=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth),
-            find_architecture=lambda: entry.find_architecture(device),
-            set_log_level=entry.set_log_level,
-            is_from_cache=is_from_cache,
-            border=around.border,
-            declarations=around.declarations,
-            replacements=replacements,
-            metadata=around.metadata,
-        )
+        run, infer = executable.run, entry.manager.hook.infer
+        if infer.get_hookimpls():  # wrappers stand around it
+            if not entry.implements("infer"):
+                entry.manager.register(_InnermostRun())
+
+            def run(inputs: tuple[Any, ...], context: RunContext) -> Any:
+                return infer(device=device, executable=executable, inputs=inputs, context=context)
+
+        executor = self._executors.open_executor(str(device), config, depth=executable.pipeline_depth)
+        binding = Binding(target, executable, run, executor, around, is_from_cache, replacements)
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
         return loaded
