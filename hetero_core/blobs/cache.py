@@ -365,19 +365,14 @@ class FileLock:
         while True:
             descriptor = open_unlinked(str(self._path), os.O_RDWR | os.O_CREAT)
             is_locked = _lock(descriptor)
-            if is_locked and self._is_at(descriptor):
-                self._descriptor = descriptor
-                return True
+            with suppress(FileNotFoundError):
+                if is_locked and os.path.samestat(os.fstat(descriptor), os.lstat(self._path)):
+                    self._descriptor = descriptor
+                    return True
             os.close(descriptor)
             if not is_locked:
                 return False
             # The holder before removed the file while we opened it; a new file may exist.
-
-    def _is_at(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.lstat(self._path))
-        except FileNotFoundError:
-            return False
 
     def release(self) -> None:
         """Releases the lock, so that the next load can take it."""
@@ -386,7 +381,8 @@ class FileLock:
         with suppress(OSError):
             os.unlink(self._path)
         # By name, since a forked child may hold the same descriptor open.
-        _unlock(descriptor)
+        if sys.platform != "win32":
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
@@ -398,11 +394,6 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _unlock(descriptor: int) -> None:
-    if sys.platform != "win32":
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 Find = Callable[[str], tuple[DeviceName, Device]]

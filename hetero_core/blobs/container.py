@@ -72,7 +72,8 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
         mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
-    text = write_header(header, table)
+    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
+    text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
     start = _align(_HEAD.size + len(text))
     total = start + offset + _DIGEST_SIZE
     head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)
@@ -167,7 +168,11 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
     if isinstance(source, bytes | bytearray | memoryview):
         return "the blob", memoryview(source).cast("B")
     if hasattr(source, "read"):
-        return name_stream(source), memoryview(_read_container(source))
+        # No container is shorter. The stream is then at the end of its container.
+        content = read_bytes(source, _HEAD.size + _DIGEST_SIZE)
+        if len(content) >= _HEAD.size and content.startswith(MAGIC):
+            content += read_bytes(source, _HEAD.unpack_from(content)[-1] - len(content))
+        return name_stream(source), memoryview(content)
     path = os.fspath(source)
     try:
         descriptor = open_plain(path)
@@ -180,15 +185,6 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
         raise BlobDamagedError(f"cannot read the blob '{path}': {reason}") from error
 
 
-def _read_container(stream: IO[bytes]) -> bytearray:
-    """Returns the bytes of a container at the position of the stream, which then is at the container's end."""
-    # No container is shorter.
-    content = read_bytes(stream, _HEAD.size + _DIGEST_SIZE)
-    if len(content) >= _HEAD.size and content.startswith(MAGIC):
-        content += read_bytes(stream, _HEAD.unpack_from(content)[-1] - len(content))
-    return content
-
-
 def map_file(descriptor: int) -> memoryview:
     """Returns the bytes of an open file, mapped into memory; they outlive the descriptor. Raises: OSError."""
     # An empty file cannot be mapped.
@@ -199,7 +195,11 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
     start = _align(_HEAD.size + header_size)
     room = len(view) - _DIGEST_SIZE - start
     try:
-        header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]))
+        fields = json.loads(bytes(view[_HEAD.size : _HEAD.size + header_size]))
+        table = [_check_types(SectionEntry(**row)) for row in fields.pop("sections")]
+        names_of_side = {side: tuple(fields[side]) for side in ("inputs", "outputs")}
+        # An unknown field might forbid something: it is a TypeError.
+        header = _check_types(BlobHeader(**{**fields, **names_of_side}))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
     names = sorted(row.name for row in table)
@@ -280,23 +280,6 @@ class SectionEntry:
     digest: str = ""
     code: bool = False
     spare: bool = False
-
-
-def write_header(header: BlobHeader, table: list[dict[str, Any]]) -> bytes:
-    """Returns the text of a header with the rows of its table."""
-    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
-    return json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
-
-
-def read_header(text: bytes) -> tuple[BlobHeader, list[SectionEntry]]:
-    """Returns the header and the table of sections of a container.
-
-    Raises: ValueError, TypeError, KeyError, RecursionError for a text that is no header; an unknown field might forbid something.
-    """
-    fields = json.loads(text)
-    table = [_check_types(SectionEntry(**row)) for row in fields.pop("sections")]
-    names = {side: tuple(fields[side]) for side in ("inputs", "outputs")}
-    return _check_types(BlobHeader(**{**fields, **names})), table
 
 
 Record = TypeVar("Record", BlobHeader, SectionEntry)

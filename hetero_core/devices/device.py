@@ -9,6 +9,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pluggy
@@ -323,20 +324,16 @@ class Device:
                 f"expected inputs {expected[0]} and outputs {expected[1]}"
             )
         for method, arguments in (("run", ("inputs", "context")), ("start", ("inputs", "context", "done"))):
-            if getattr(executable, method) is not None:
-                self._check_signature(getattr(executable, method), arguments, f"{type(executable).__name__}.{method}")
+            if getattr(executable, method) is None:
+                continue
+            with suppress(ValueError):  # a method in C may have no signature
+                signature = inspect.signature(getattr(executable, method))
+                try:
+                    signature.bind(*arguments)
+                except TypeError as error:
+                    name, called = f"{type(executable).__name__}.{method}", f"{method}({', '.join(arguments)})"
+                    raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
         return executable
-
-    def _check_signature(self, method: Any, arguments: tuple[str, ...], name: str) -> None:
-        try:
-            signature = inspect.signature(method)
-        except ValueError:  # a method in C may have none
-            return
-        try:
-            signature.bind(*arguments)
-        except TypeError as error:
-            called = f"{name.rpartition('.')[2]}({', '.join(arguments)})"
-            raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
 
     def close(self) -> None:
         """Tells the device to free its resources; a device that hangs is skipped with a warning."""

@@ -74,7 +74,14 @@ class OperatorTypes:
         if extension is not None:
             return extension.infer_types(input_types, node.attributes)
         for blame, function in self._load():
-            types = _ask(blame, function, node, input_types)
+            try:
+                types = function(node, input_types)
+            except HeteroError:
+                raise
+            except Exception as error:  # a plugin's rule may raise anything
+                raise PluginError(
+                    f"{blame} fails at node {node.label} with {type(error).__name__}: {error}; mend or uninstall it"
+                ) from error
             if types is not None:
                 return types
         return None
@@ -89,20 +96,8 @@ class OperatorTypes:
 def _import(entry_point: Any) -> tuple[str, InferTypes]:
     blame = f"'{entry_point.name}' of {' '.join(read_identity(entry_point.dist)).strip()}, which tells types of operators,"
     try:
-        function: InferTypes = entry_point.load()
+        return blame, entry_point.load()
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
-        ) from error
-    return blame, function
-
-
-def _ask(blame: str, function: InferTypes, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
-    try:
-        return function(node, input_types)
-    except HeteroError:
-        raise
-    except Exception as error:  # a plugin's rule may raise anything
-        raise PluginError(
-            f"{blame} fails at node {node.label} with {type(error).__name__}: {error}; mend or uninstall it"
         ) from error

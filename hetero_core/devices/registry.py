@@ -93,7 +93,9 @@ def load_entry_point(announcement: Announcement) -> Any:
 
 
 def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
-    """Returns the wrapper modules. A broken wrapper is an error at once: no device must run without its guard."""
+    """Returns the wrapper modules. A broken wrapper, or one with a hook that would answer instead of the device, is an error at once:
+    no device must run without its guard.
+    """
     wrappers = []
     for entry_point in entry_points:
         distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
@@ -105,19 +107,14 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
                 f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it, "
                 f"or leave it out by {PLUGINS_VARIABLE}=-{entry_point.name}"
             ) from error
-        _check_wrapper(wrapper, blame)
+        manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
+        for caller in manager.get_hookcallers(wrapper) or ():
+            if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
+                raise PluginError(
+                    f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it"
+                )
         wrappers.append(wrapper)
     return wrappers
-
-
-def _check_wrapper(wrapper: Any, blame: str) -> None:
-    """Raises PluginError for a wrapper with an unknown hook, or with a hook that would answer instead of the device."""
-    manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
-    for caller in manager.get_hookcallers(wrapper) or ():
-        if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
-            raise PluginError(
-                f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it"
-            )
 
 
 def check_api(plugin: Any, provenance: Provenance) -> None:
@@ -374,8 +371,12 @@ class Registry:
         plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
         check_api(plugin, provenance)
         try:
-            factory = partial(self._call_factory, name, plugin, provenance)
-            created = call_named(factory, blame=provenance, where="create_device") if hasattr(plugin, "create_device") else plugin
+            created = plugin
+            if hasattr(plugin, "create_device"):
+                factory = partial(self._manage(plugin, provenance).hook.create_device, core=self._core, name=name)
+                created = call_named(factory, blame=provenance, where="create_device")
+            if created is None:
+                raise PluginError(f"{provenance} has a create_device that returned nothing, or that is not marked with @hookimpl")
             device = Device(provenance, self._manage(created, provenance), announcement.patience, self.common.read)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
@@ -389,12 +390,6 @@ class Registry:
         if device.implements("infer"):
             raise PluginError(f"{provenance} implements infer, which is for wrappers; a device runs in its Executable's run")
         return device
-
-    def _call_factory(self, name: str, plugin: Any, provenance: Provenance) -> Any:
-        created = self._manage(plugin, provenance).hook.create_device(core=self._core, name=name)
-        if created is None:
-            raise PluginError(f"{provenance} has a create_device that returned nothing, or that is not marked with @hookimpl")
-        return created
 
     def _manage(self, plugin: Any, provenance: Provenance) -> pluggy.PluginManager:
         """Returns a manager that holds this plugin and the wrappers, nothing else."""
