@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import get_ident, main_thread
 from types import MappingProxyType
@@ -60,6 +60,8 @@ from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_
 from hetero_core.runtime.transfers import bring_in, take_home
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from hetero_core.blobs.container import BlobHeader
     from hetero_core.blobs.samples import Sample
     from hetero_core.runtime.loading import Replacements
@@ -131,8 +133,9 @@ class ExecutableNetwork:
         self.homes = executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
         self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
         # The request, not the caller, passes the inputs and outputs of states.
-        self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
-        self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
+        tied = {state.input for state in border.states}, {state.output for state in border.states}
+        self.inputs = tuple(spec for spec in self.all_inputs if spec.name not in tied[0])
+        self.outputs = tuple(spec for spec in self.all_outputs if spec.name not in tied[1])
         self.output_names = tuple(spec.name for spec in self.outputs)
         self._quick_check = QuickCheck(self.inputs, border)
         # Constants that a run may replace.
@@ -284,8 +287,8 @@ class ExecutableNetwork:
         if not self.measures and not self._has_limits and token is None:  # as most runs
             return RunContext(state)
         profile = Profile(str(self.device)) if self.measures else None
-        limits = self.create_limits() if self._has_limits else None
-        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=limits)
+        token = CancelToken() if token is None else token
+        return RunContext(state, profile=profile, token=token, limits=self.create_limits())
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of a run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
@@ -361,20 +364,16 @@ class ExecutableNetwork:
                 return
             # On a thread of the core: `to_host` may wait for the device's own thread, which is the one that calls here.
             try:
-                future = self.submit(lambda: bring_home(outputs))
+                future = self.submit(lambda: take_home(self, outputs, profile, context.tensors))
             except ClosedError as closed:
                 finish(None, closed)
                 return
-            dropped = RequestCancelledError(f"the Core was closed before the outputs of a run on {self.device} were copied")
-            future.add_done_callback(lambda ended: finish(None, dropped) if ended.cancelled() else None)
+            future.add_done_callback(bring_home)
 
-        def bring_home(outputs: Any) -> None:
-            try:
-                outputs = take_home(self, outputs, profile, context.tensors)
-            except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
-                finish(None, failure)
-            else:
-                finish(outputs, None)
+        def bring_home(ended: Future[Any]) -> None:
+            dropped = RequestCancelledError(f"the Core was closed before the outputs of a run on {self.device} were copied")
+            error = dropped if ended.cancelled() else ended.exception()
+            finish(ended.result() if error is None else None, error)
 
         def finish(outputs: Any, error: BaseException | None) -> None:
             # The device has finished: the callback may close the network.
@@ -584,20 +583,6 @@ class ExecutableNetwork:
         Raises: ConfigKeyError, ConfigValueError, ClosedError; errors of the device.
         """
         self._require_open()
-        settings = self._convert_settings(config)
-        changed = freeze_mapping({**self.config, **settings})
-        own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
-        if own:
-            call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
-        if isinstance(self._binding.executor, Turns):
-            self._binding.executor.set_priority(changed[PRIORITY_KEY])
-        if LOG_KEY in settings:
-            self._binding.target.entry.set_log_level(settings[LOG_KEY])
-        self._changes = {**self._changes, **config}
-        self._use_config(changed)
-
-    def _convert_settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns all values under their declared names and in their types; for None no limit, or the value at load."""
         device, keys = str(self.device), self._keys
         values, unset = take_back(config, keys, device=device, where=self.where)
         converted = convert_config(values, keys, device=device, where=self.where)
@@ -608,7 +593,18 @@ class ExecutableNetwork:
                     f"{self.where}: {name} cannot change to {value!r} on a loaded network; the keys that can change are "
                     f"{enumerate_choices(allowed)}. Load the network again with it"
                 )
-        return {name: None if name in LIMIT_KEYS else self._binding.target.config[name] for name in unset} | converted
+        loaded = self._binding.target.config
+        settings = {name: None if name in LIMIT_KEYS else loaded[name] for name in unset} | converted
+        changed = freeze_mapping({**self.config, **settings})
+        own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
+        if own:
+            call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
+        if isinstance(self._binding.executor, Turns):
+            self._binding.executor.set_priority(changed[PRIORITY_KEY])
+        if LOG_KEY in settings:
+            self._binding.target.entry.set_log_level(settings[LOG_KEY])
+        self._changes = {**self._changes, **config}
+        self._use_config(changed)
 
     def _use_config(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -681,11 +677,6 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
-
-
-def _drop_specs(specs: tuple[ValueSpec, ...], names: Collection[str]) -> tuple[ValueSpec, ...]:
-    """Returns the specs except those with these names."""
-    return tuple(spec for spec in specs if spec.name not in names) if names else specs
 
 
 def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> frozenset[str]:

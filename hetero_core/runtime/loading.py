@@ -116,15 +116,6 @@ def describe_model(model: object) -> str:
     return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"
 
 
-def bare_network(network: Network) -> Network:
-    """Returns the network that a device gets: without states and defaults, which the core handles for every device.
-
-    Shapes that are only declared are left out: a value at a border has the computed type.
-    """
-    network, border = without_hints(network), network.border
-    return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
-
-
 def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
     """Returns the plugin's payload and the core's own part; samples are left out.
 
@@ -281,7 +272,11 @@ class Loader:
             return self._bind(target, executable, network.name, lambda: network.fingerprint, around, is_from_cache=is_from_cache)
 
         def make() -> ExecutableNetwork:
-            return bind(entry.load_network(device, bare_network(network), config, query))
+            # Without shapes that are only declared, and without states and defaults, which the core handles for every device.
+            bare, border = without_hints(network), network.border
+            if border is not EMPTY_BORDER:
+                bare = replace(bare, border=Border(bounds=border.bounds, layouts=border.layouts))
+            return bind(entry.load_network(device, bare, config, query))
 
         folder = config.get("CACHE_DIR")
         if not folder:
