@@ -63,11 +63,6 @@ if TYPE_CHECKING:
     import onnx
 
 
-def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
-    """Returns the key of a function: domain, name and overload."""
-    return normal_domain(function.domain), function.name, function.overload
-
-
 def count_inner_nodes(proto: onnx.NodeProto) -> int:
     """Returns how many nodes stand in the bodies of a node, at any depth."""
     return sum(
@@ -75,31 +70,6 @@ def count_inner_nodes(proto: onnx.NodeProto) -> int:
         for attribute in proto.attribute
         if attribute.type == GRAPH
     )
-
-
-def bind_call(
-    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: NodeScope, owner: str
-) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
-
-    An output needs a copy if the function returns an input, or the same value twice.
-
-    Raises: InvalidNetworkError when the call passes more than the function takes.
-    """
-    for kind, passed, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
-        if len(passed) > len(formal):
-            raise InvalidNetworkError(
-                f"{owner} has {len(passed)} {kind}; its function '{function.name}' takes {len(formal)}. Correct the call."
-            )
-    values = dict.fromkeys(function.input, "")
-    values.update(zip(function.input, (scope.value(name) for name in proto.input), strict=False))
-    copies: list[tuple[str, str]] = []
-    for formal, actual in zip(function.output, (scope.value(name) for name in proto.output), strict=False):
-        if actual and formal in values:
-            copies.append((formal, actual))
-        elif actual:
-            values[formal] = actual
-    return values, copies
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +144,15 @@ class Draft:
     def finish(self, name: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> Graph:
         """Returns the graph. Raises: InvalidNetworkError for a graph with a circle, or a value that is produced twice."""
         for constant, initializer in self.initializers.items():
-            self._add_constant_type(constant, initializer, graph=name)
+            declared = self.types.get(constant, initializer.type)
+            if merge_types(declared, initializer.type) is None:
+                if merge_types(drop_shape(declared), initializer.type) is None:
+                    raise InvalidNetworkError(
+                        f"constant '{constant}' is declared as {declared}, but holds {initializer.type}; correct the declaration or "
+                        "remove it."
+                    )
+                self.contradictions.append(word_contradiction(constant, name, declared, initializer.type, "the constant itself"))
+            self.types[constant] = initializer.type
         # An output that is a constant has the type of the constant, even if the file leaves sizes open.
         outputs = tuple(ValueSpec(spec.name, self.types[spec.name]) if spec.name in self.initializers else spec for spec in outputs)
         present = {spec.name for spec in (*inputs, *outputs)}.union(self.initializers, *(node.outputs for node in self.nodes))
@@ -190,16 +168,6 @@ class Draft:
         )
         check_single_assignment(graph)
         return graph
-
-    def _add_constant_type(self, name: str, initializer: Initializer, *, graph: str) -> None:
-        declared = self.types.get(name)
-        if declared is not None and merge_types(declared, initializer.type) is None:
-            if merge_types(drop_shape(declared), initializer.type) is None:
-                raise InvalidNetworkError(
-                    f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
-                )
-            self.contradictions.append(word_contradiction(name, graph, declared, initializer.type, "the constant itself"))
-        self.types[name] = initializer.type
 
 
 def check_single_assignment(graph: Graph) -> None:
@@ -255,7 +223,7 @@ class GraphReader:
         self._budget = budget
         self._weights = weights
         self._raw_data = raw_data
-        self._functions = {key_of_function(function): function for function in model.functions}
+        self._functions = {(normal_domain(each.domain), each.name, each.overload): each for each in model.functions}
         self._sizes: dict[FunctionKey, tuple[int, int]] = {}
         self.contradictions: list[str] = []
         self._ignored_pins: dict[str, str] = {}
@@ -320,9 +288,8 @@ class GraphReader:
                 self._budget.check_time(name, steps=8)
             op_type, domain = proto.op_type, normal_domain(proto.domain)
             # A field of a message takes longer to be read than all else.
-            function = self._functions.get((domain, op_type, proto.overload)) if self._functions else None
-            if function is not None:
-                self._inline(draft, proto, name, function, scope)
+            if self._functions and (domain, op_type, proto.overload) in self._functions:
+                self._inline(draft, proto, name, (domain, op_type, proto.overload), scope)
             elif op_type == "Constant" and not domain:
                 self._add_constant(draft, proto, name, scope)
             else:
@@ -430,8 +397,8 @@ class GraphReader:
             if entry.key in (AFFINITY_KEY, PLAIN_AFFINITY_KEY) and entry.value.strip():
                 self._ignored_pins.setdefault(place, entry.value)
 
-    def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
-        key = key_of_function(function)
+    def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, key: FunctionKey, scope: NodeScope) -> None:
+        function = self._functions[key]
         owner = f"node '{name}' (call of '{function.name}')"
         if key in scope.calls:
             walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
@@ -441,7 +408,20 @@ class GraphReader:
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         is_wrapper = key[0] == OPSET_DOMAIN
         self._take_room(key, function, "" if is_wrapper else name, owner, scope)
-        values, copies = bind_call(proto, function, scope, owner)
+        for kind, passed, expected in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
+            if len(passed) > len(expected):
+                raise InvalidNetworkError(
+                    f"{owner} has {len(passed)} {kind}; its function '{function.name}' takes {len(expected)}. Correct the call."
+                )
+        values = dict.fromkeys(function.input, "")
+        values.update(zip(function.input, map(scope.value, proto.input), strict=False))
+        # An output needs a copy if the function returns an input, or the same value twice.
+        copies: list[tuple[str, str]] = []
+        for formal, actual in zip(function.output, map(scope.value, proto.output), strict=False):
+            if actual and formal in values:
+                copies.append((formal, actual))
+            elif actual:
+                values[formal] = actual
         inner = NodeScope(
             read_opsets(function.opset_import, f"function '{function.name}'"),
             "" if is_wrapper else f"{name}/",

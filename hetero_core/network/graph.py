@@ -245,14 +245,18 @@ def _describe_graph(graph: Graph) -> tuple[object, ...]:
         *([spec.name for spec in specs] for specs in (graph.inputs, graph.outputs)),
         sorted((name, str(value_type)) for name, value_type in types.items()),
         sorted((name, constant.digest) for name, constant in graph.initializers.items()),
-        list(map(_describe_node, graph.nodes)),
+        # The operator names the version that counts: another opset with the same operator is the same.
+        [
+            (
+                node.name,
+                node.operator,
+                node.inputs,
+                node.outputs,
+                [(key, _describe_value(node.attributes[key])) for key in sorted(node.attributes)],
+            )
+            for node in graph.nodes
+        ],
     )
-
-
-def _describe_node(node: Node) -> tuple[object, ...]:
-    # The operator names the version that counts: another opset with the same operator is the same.
-    attributes = [(key, _describe_value(node.attributes[key])) for key in sorted(node.attributes)]
-    return node.name, node.operator, node.inputs, node.outputs, attributes
 
 
 def _describe_value(value: Any) -> object:

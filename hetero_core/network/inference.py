@@ -72,7 +72,10 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
     `infer_custom_types` returns more types than the node has outputs; ReadLimitError.
     """
     if budget is not None:
-        budget.require_memory(_bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
+        graphs = list(iterate_graphs(network))
+        largest = max((_measure(value_type) for graph in graphs for value_type in graph.types.values()), default=0)
+        count = sum(len(node.outputs) for graph in graphs for node in graph.nodes)
+        budget.require_memory(count * largest, "its types, each at most as large as the largest that is declared,")
     # Declarations of bodies, and hints, prove nothing outside: they are put back afterwards.
     start = forget_body_shapes(without_hints(network))
     inferred = _Inference(infer_custom_types, budget).infer(start)
@@ -87,16 +90,8 @@ def find_contradictions(network: Network) -> Mapping[str, str]:
     return inference.objections
 
 
-def _bound_type_bytes(graph: Graph) -> int:
-    """Returns about how many bytes the types of all values may take, if each is as large as the largest known type."""
-    largest = values = 0
-    for each in iterate_graphs(graph):
-        values += sum(len(node.outputs) for node in each.nodes)
-        largest = max(largest, max(map(_measure, each.types.values()), default=0))
-    return values * largest
-
-
 def _measure(value_type: ValueType) -> int:
+    """Returns about how many bytes a type takes."""
     if isinstance(value_type, MapType):
         return _measure(value_type.value)
     if not isinstance(value_type, TensorType):
@@ -316,20 +311,14 @@ def _unite_branches(node: Node) -> dict[str, ValueType]:
         ]
         for body in node.bodies.values()
     ]
-    if len(branches) != 2:
-        return {}
-    united = (unite_types(first, second) for first, second in zip(*branches, strict=False))
+    united = map(unite_types, *branches) if len(branches) == 2 else ()
     return {name: value_type for name, value_type in zip(node.outputs, united, strict=False) if name}
 
 
 def _is_complete(value_type: ValueType | None) -> bool:
     """Says whether a type leaves nothing to learn."""
-    return (
-        isinstance(value_type, TensorType)
-        and value_type.dtype is not None
-        and value_type.shape is not None
-        and None not in value_type.shape
-    )
+    shape = shape_of(value_type)
+    return isinstance(value_type, TensorType) and value_type.dtype is not None and shape is not None and None not in shape
 
 
 def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType] | None:

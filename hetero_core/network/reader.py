@@ -23,7 +23,7 @@ from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
 from hetero_core.network.border import BORDER_KEY, NO_BORDER, NO_DECLARATIONS, Declarations, border_of_json, find_contradiction
 from hetero_core.network.graph import EMPTY, Network
-from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions, warn_of_fixed_sizes
+from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_declarations
 from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.scopes import BLOCKED_DOMAIN, check_text, read_opsets
 from hetero_core.network.splitting import NO_RAW_DATA, HeldFile, RawData, split_model
@@ -64,8 +64,7 @@ def read_network(
     network = assemble_network(model, WeightFiles(folder), title, raw_data, budget=budget)
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
     compared = compare_declarations(network, inferred)
-    warn_of_contradictions(compared)
-    warn_of_fixed_sizes(compared)
+    warn_of_declarations(compared)
     return compared
 
 

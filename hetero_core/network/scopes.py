@@ -139,7 +139,7 @@ class Schema:
 
     `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `types`
     names the type of each: inputs with the same name have the same type, one without a name has any, and further inputs have the last.
-    `kinds` are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
+    `kinds` are those of the attributes (`tensors.KIND_NAMES`), `required` the attributes without a default.
     """
 
     since_version: int

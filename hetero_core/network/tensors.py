@@ -194,7 +194,13 @@ def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
     if kind is None:
         return None
     if kind == "tensor_type":
-        return _read_tensor_type(proto.tensor_type, owner)
+        dtype, rank = _read_dtype(proto.tensor_type.elem_type, owner), len(proto.tensor_type.shape.dim)
+        if rank > LARGEST_RANK:
+            raise InvalidNetworkError(
+                f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. Correct its shape, or export the model again."
+            )
+        has_shape = proto.tensor_type.HasField("shape")
+        return TensorType(dtype, tuple(map(_read_dimension, proto.tensor_type.shape.dim)) if has_shape else None)
     if kind in ("sequence_type", "optional_type"):
         element = read_type(getattr(proto, kind).elem_type, owner)
         element = TensorType(None) if element is None else element
@@ -205,18 +211,6 @@ def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
     raise InvalidNetworkError(
         f"{owner} has the ONNX type '{kind}'; supported are tensors, sequences, optionals and maps. Make it a dense tensor."
     )
-
-
-def _read_tensor_type(proto: onnx.TypeProto.Tensor, owner: str) -> TensorType:
-    dtype = _read_dtype(proto.elem_type, owner)
-    if not proto.HasField("shape"):
-        return TensorType(dtype)
-    rank = len(proto.shape.dim)
-    if rank > LARGEST_RANK:
-        raise InvalidNetworkError(
-            f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. Correct its shape, or export the model again."
-        )
-    return TensorType(dtype, tuple(_read_dimension(dimension) for dimension in proto.shape.dim))
 
 
 def _read_dtype(number: int, owner: str) -> str | None:
@@ -283,23 +277,16 @@ FLOATS, INTS, STRINGS, TENSORS, GRAPHS = 6, 7, 8, 9, 10
 SPARSE_TENSOR, SPARSE_TENSORS, TYPE_PROTO, TYPE_PROTOS = 11, 12, 13, 14
 LISTS = frozenset((FLOATS, INTS, STRINGS, TENSORS, TYPE_PROTOS))
 
-KIND_NAMES = {
-    FLOAT: "a float",
-    INT: "an integer",
-    STRING: "a string",
-    TENSOR: "a tensor",
-    GRAPH: "a graph",
-    FLOATS: "a list of floats",
-    INTS: "a list of integers",
-    STRINGS: "a list of strings",
-    TENSORS: "a list of tensors",
-    GRAPHS: "a list of graphs",
-    SPARSE_TENSOR: "a sparse tensor",
-    SPARSE_TENSORS: "a list of sparse tensors",
-    TYPE_PROTO: "a type",
-    TYPE_PROTOS: "a list of types",
-}
-
+_ELEMENTS = ("floats", "integers", "strings", "tensors", "graphs")
+KIND_NAMES = dict(
+    enumerate(
+        (
+            *("a float", "an integer", "a string", "a tensor", "a graph", *(f"a list of {each}" for each in _ELEMENTS)),
+            *("a sparse tensor", "a list of sparse tensors", "a type", "a list of types"),
+        ),
+        1,
+    )
+)
 _TYPES = (TensorType, SequenceType, OptionalType, MapType)
 
 _PLAIN: dict[int, Callable[[onnx.AttributeProto], Any]] = {
