@@ -123,7 +123,7 @@ class Core:
     def _as_network(self, model: Model) -> Network:
         if not isinstance(model, Network):
             return self._read(model, holds_weights=False)  # the network has no second owner
-        if self._operator_types.knows_some and any(
+        if (self._extensions or self._registry.operator_types) and any(
             value not in model.types for node in model.nodes if node.since_version == 0 or node.bodies for value in node.writes
         ):
             from hetero_core.network.inference import infer_types  # imports onnx
@@ -337,7 +337,7 @@ class Core:
         Raises: BlobDamagedError, BlobMismatchError with the difference, UntrustedBlobError, errors of device names and configuration.
         """
         from hetero_core.blobs import container  # only an import needs them
-        from hetero_core.blobs.trust import describe_omission, require_trust
+        from hetero_core.blobs.container import describe_omission, require_trust
 
         if device is not None:
             find_for_call(device, config, self._registry, self._find)  # a wrong name is reported before a fault of the blob
@@ -368,8 +368,11 @@ class Core:
 
         Raises: BlobDamagedError; PluginError.
         """
-        from hetero_core.blobs.container import read_blob  # only a check needs them
-        from hetero_core.blobs.trust import describe_omission, require_trust
+        from hetero_core.blobs.container import (
+            describe_omission,
+            read_blob,  # only a check needs them
+            require_trust,
+        )
 
         self._require_open()
         try:
@@ -390,7 +393,7 @@ class Core:
 
     def _check_parts(self, header: BlobHeader, payload: Payload, *, trust: bool) -> tuple[BlobCheck, ...]:
         """Returns the answers for the parts of a blob that does not fit as a whole, such as that of a device with a missing child."""
-        from hetero_core.blobs.trust import are_imports_trusted, trust_imports
+        from hetero_core.blobs.container import are_imports_trusted, trust_imports
 
         with suppress(HeteroError), trust_imports(trust or are_imports_trusted()):
             parsed, entry = self._find(header.device)

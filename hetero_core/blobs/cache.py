@@ -31,8 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from hetero_core.blobs.container import FORMAT_VERSION, BlobHeader, check_container, find_code, map_file, write_blob
-from hetero_core.blobs.trust import trust_imports
+from hetero_core.blobs.container import FORMAT_VERSION, BlobHeader, check_container, find_code, map_file, trust_imports, write_blob
 from hetero_core.contract import DeviceName, Extension, Payload
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.device import Device
@@ -225,7 +224,14 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
     except OSError as error:
         raise _UnusableEntryError(error.strerror or f"{error}") from error
     try:
-        header, payload = _read_entry(f"'{path}'", map_file(descriptor), identity)
+        header, payload = check_container(f"'{path}'", map_file(descriptor))
+        sections = dict(payload.sections)
+        if bytes(sections.pop(_IDENTITY, b"")) != identity:
+            raise BlobMismatchError(f"'{path}' was made from something else than its name says")
+        code = find_code(payload)
+        if code:
+            raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
+        payload = replace(payload, sections=sections)
         with suppress(OSError):  # the folder may be read-only for this user
             os.utime(path)
     except (OSError, BlobError) as error:
@@ -262,17 +268,6 @@ def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
                 finally:
                     if lock is not None:
                         lock.release()
-
-
-def _read_entry(title: str, content: memoryview, identity: bytes) -> tuple[BlobHeader, Payload]:
-    header, payload = check_container(title, content)
-    sections = dict(payload.sections)
-    if bytes(sections.pop(_IDENTITY, b"")) != identity:
-        raise BlobMismatchError(f"{title} was made from something else than its name says")
-    code = find_code(payload)
-    if code:
-        raise UntrustedBlobError(f"{title} holds code, in the sections {list(code)}; no cache entry may")
-    return header, replace(payload, sections=sections)
 
 
 class _UnusableEntryError(Exception):

@@ -60,11 +60,6 @@ class OperatorTypes:
         self._lock = threading.Lock()
         self._functions: list[tuple[str, InferTypes]] | None = None
 
-    @property
-    def knows_some(self) -> bool:
-        """Whether an extension or a plugin may know the types of an operator."""
-        return bool(self._extensions or self._entry_points)
-
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
         """Returns the types of a node's outputs; None for an unknown operator.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
+from hetero_core.network import tensors as kinds
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
 from hetero_core.network.border import word_contradiction
 from hetero_core.network.graph import EMPTY, Graph, Node
@@ -37,24 +38,7 @@ from hetero_core.network.scopes import (
     since_version,
 )
 from hetero_core.network.splitting import NO_RAW_DATA, RawData
-from hetero_core.network.tensors import (
-    FLOAT,
-    FLOATS,
-    GRAPH,
-    INT,
-    INTS,
-    KIND_NAMES,
-    LISTS,
-    SPARSE_TENSOR,
-    STRING,
-    STRINGS,
-    TENSOR,
-    kind_of_value,
-    read_attribute,
-    read_sparse_tensor,
-    read_tensor,
-    read_type,
-)
+from hetero_core.network.tensors import kind_of_value, read_attribute, read_sparse_tensor, read_tensor, read_type
 from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
 from hetero_core.network.weights import WeightSource
@@ -68,7 +52,7 @@ def count_inner_nodes(proto: onnx.NodeProto) -> int:
     return sum(
         len(attribute.g.node) + sum(map(count_inner_nodes, attribute.g.node))
         for attribute in proto.attribute
-        if attribute.type == GRAPH
+        if attribute.type == kinds.GRAPH
     )
 
 
@@ -202,14 +186,14 @@ def check_everything_is_produced(graph: Graph) -> None:
 
 
 _CONSTANTS: dict[str, tuple[int, Any]] = {
-    "value": (TENSOR, None),
-    "sparse_value": (SPARSE_TENSOR, None),
-    "value_float": (FLOAT, np.float32),
-    "value_floats": (FLOATS, np.float32),
-    "value_int": (INT, np.int64),
-    "value_ints": (INTS, np.int64),
-    "value_string": (STRING, object),
-    "value_strings": (STRINGS, object),
+    "value": (kinds.TENSOR, None),
+    "sparse_value": (kinds.SPARSE_TENSOR, None),
+    "value_float": (kinds.FLOAT, np.float32),
+    "value_floats": (kinds.FLOATS, np.float32),
+    "value_int": (kinds.INT, np.int64),
+    "value_ints": (kinds.INTS, np.int64),
+    "value_string": (kinds.STRING, object),
+    "value_strings": (kinds.STRINGS, object),
 }
 """The attributes of Constant: their kinds, and the element types of lists and numbers. Source: ONNX Constant-13."""
 
@@ -345,7 +329,7 @@ class GraphReader:
                 # If the call leaves out the attribute, each reference to it is left out, too. Source: ONNX IR, Functions.
                 if attribute.ref_attr_name in scope.attributes:
                     attributes[name] = scope.attributes[attribute.ref_attr_name]
-            elif attribute.type == GRAPH:
+            elif attribute.type == kinds.GRAPH:
                 attributes[name] = self._read_body(attribute.g, scope, owner)
             else:
                 attributes[name] = read_attribute(attribute, self._weights, owner)
@@ -377,9 +361,9 @@ class GraphReader:
             raise InvalidNetworkError(
                 f"{owner} has the attribute '{attribute.name}'; expected value, sparse_value or one of value_int(s), ... Rename it."
             )
-        if kind == SPARSE_TENSOR and attribute.type in (kind, 0):  # files of 2017 state no kind
+        if kind == kinds.SPARSE_TENSOR and attribute.type in (kind, 0):  # files of 2017 state no kind
             initializer = read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget)
-        elif kind == TENSOR and attribute.type in (kind, 0) and not attribute.ref_attr_name:
+        elif kind == kinds.TENSOR and attribute.type in (kind, 0) and not attribute.ref_attr_name:
             initializer = read_tensor(attribute.t, self._weights, owner)
         else:
             elements = self._read_attributes(proto, owner, scope).get(attribute.name)
@@ -526,10 +510,10 @@ def check_arity(node: Node) -> None:
     for name, value in node.attributes.items():
         own, demanded = kind_of_value(value), demands.kinds.get(name)
         # An empty list has no kind.
-        if demanded is not None and own != demanded and (own or demanded not in LISTS):
+        if demanded is not None and own != demanded and (own or demanded not in kinds.LISTS):
             raise InvalidNetworkError(
-                f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(own, 'an empty list')}; its operator takes "
-                f"{KIND_NAMES.get(demanded, 'another kind')}. Correct it, or export the model again."
+                f"attribute '{name}' of node {node.label} is {kinds.KIND_NAMES.get(own, 'an empty list')}; its operator takes "
+                f"{kinds.KIND_NAMES.get(demanded, 'another kind')}. Correct it, or export the model again."
             )
     for name in demands.required:
         if name not in node.attributes:

@@ -104,10 +104,6 @@ class State:
     initial: Initializer
 
 
-def _empty() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Border:
     """Declarations about inputs and outputs. `defaults` belong to optional inputs; `replaceable` are constants that may become such inputs.
@@ -116,10 +112,10 @@ class Border:
     """
 
     states: tuple[State, ...] = ()
-    defaults: Mapping[str, Initializer] = field(default_factory=_empty)
+    defaults: Mapping[str, Initializer] = field(default_factory=lambda: MappingProxyType({}))
     replaceable: tuple[str, ...] = ()
-    bounds: Mapping[str, tuple[int, int]] = field(default_factory=_empty)
-    layouts: Mapping[str, str] = field(default_factory=_empty)
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    layouts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def shapes_runs(self) -> bool:

@@ -51,7 +51,6 @@ LARGEST_READ_CONSTANT = 1024
 _MOST_ROUNDS = 8
 _UNKNOWN = TensorType(None)
 
-# onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
 _INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
 """The inputs with as many elements as the output has axes."""
 
@@ -166,8 +165,11 @@ class _Inference:
                 return node, united
         types = apply_rule(node, input_types, state.read)
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
-            if not node.domain:
-                _require_rank(node, input_types)
+            # onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
+            index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
+            shape = shape_of(input_types[index]) if index < len(input_types) and not node.domain else None
+            if shape and isinstance(shape[0], int):
+                _check_rank(node, shape[0])
             from hetero_core.network.onnx_types import ask_onnx  # imports onnx
 
             node, types = ask_onnx(node, state.types, state.constants, state.elements, self.objections)
@@ -401,14 +403,6 @@ def _check_element_types(node: Node, input_types: Sequence[ValueType | None]) ->
                 f"inputs '{node.inputs[first]}' and '{node.inputs[index]}' of node {node.label} have element types {dtypes[first]} and "
                 f"{dtype}; expected one type. Convert one of them with a Cast, or export the model again."
             )
-
-
-def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:
-    """Refuses a node before onnx makes the dimensions if its input for a shape is longer than any shape."""
-    index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
-    shape = shape_of(input_types[index]) if index < len(input_types) else None
-    if shape and isinstance(shape[0], int):
-        _check_rank(node, shape[0])
 
 
 def _check_rank(node: Node, rank: int) -> None:

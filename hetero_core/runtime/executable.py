@@ -50,7 +50,7 @@ from hetero_core.network.border import (
     pack_hints,
 )
 from hetero_core.network.graph import EMPTY, Network
-from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
 from hetero_core.runtime import executors
 from hetero_core.runtime.executors import FORK_ADVICE, Executor, Turns, keep_in_child, retain
@@ -166,7 +166,10 @@ class ExecutableNetwork:
         self._may_delegate = is_bare and not border.states and not border.replaceable and not config[EXCLUSIVE_KEY]
         self._use_config(config)
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
-        self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
+        # Inputs and outputs of states that are made and read in the same device memory, so that they never leave it.
+        memory_in, memory_out = ({spec.name: spec.memory for spec in specs} for specs in (self.all_inputs, self.all_outputs))
+        ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
+        self.resident = frozenset(name for state in ties for name in (state.input, state.output))
         self._stays_in_memory = all(spec.memory == HOST or spec.name in self.resident for spec in self.all_outputs)
         self.shape_watch = watch_shapes(binding.around.declarations, self.all_outputs, self.where, config)
         self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=entry.provenance).check
@@ -677,11 +680,3 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
-
-
-def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> frozenset[str]:
-    """Returns the inputs and outputs of states that are made and read in the same device memory, so that they never leave it."""
-    memory_in = {spec.name: spec.memory for spec in inputs}
-    memory_out = {spec.name: spec.memory for spec in outputs}
-    ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
-    return frozenset(name for state in ties for name in (state.input, state.output))

@@ -286,14 +286,13 @@ def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Sema
 
 
 def _run_task(future: Future[Any], task: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = task()
-    except BaseException as error:  # noqa: BLE001  # raised by the future
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+    if future.set_running_or_notify_cancel():
+        try:
+            result = task()
+        except BaseException as error:  # noqa: BLE001  # raised by the future
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
 
 _open: weakref.WeakSet[ExecutorManager] = weakref.WeakSet()
