@@ -25,7 +25,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,59 +96,44 @@ class NetworkCache:
 
         Raises: errors of `make`.
         """
-        token = _is_inside.set(True)
-        try:
+        key = hashlib.sha256(identity).hexdigest()
+        with ExitStack() as stack:
+            stack.callback(_is_inside.reset, _is_inside.set(True))
             try:
                 folder = open_cache_folder(self._path)
             except OSError as error:
                 self._warn_of_folder(error)
                 return make()
-            try:
-                return self._load_from(folder, identity, take, make, pack, find_postponer)
-            finally:
-                if self._path not in _tidied:
-                    _tidied.add(self._path)
-                    _remove_leftovers(folder)
-        finally:
-            _is_inside.reset(token)
+            if self._path not in _tidied:
+                _tidied.add(self._path)
+                stack.callback(_remove_leftovers, folder)
+            with suppress(_UnusableEntryError):
+                loaded = _take_entry(folder, key, identity, take)
+                if loaded is not None:
+                    return loaded
+            with self._hold_lock(folder, key) as is_held:
+                if is_held:
+                    try:
+                        loaded = _take_entry(folder, key, identity, take)
+                    except _UnusableEntryError as error:
+                        path = folder.path / f"{key}.blob"
+                        logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
+                    else:
+                        if loaded is not None:
+                            return loaded
+                compiled = make()
+                postpone = find_postponer(compiled)
+                if is_held and postpone is None:
+                    self._store(folder, key, identity, lambda: pack(compiled))
 
-    def _load_from(
-        self,
-        folder: CacheFolder,
-        identity: bytes,
-        take: Callable[[BlobHeader, Payload], Loaded],
-        make: Callable[[], Loaded],
-        pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
-        find_postponer: Callable[[Loaded], Callable[[Callable[[Loaded], None]], None] | None],
-    ) -> Loaded:
-        key = hashlib.sha256(identity).hexdigest()
-        with suppress(_UnusableEntryError):
-            loaded = _take_entry(folder, key, identity, take)
-            if loaded is not None:
-                return loaded
-        with self._hold_lock(folder, key) as is_held:
-            if is_held:
-                try:
-                    loaded = _take_entry(folder, key, identity, take)
-                except _UnusableEntryError as error:
-                    path = folder.path / f"{key}.blob"
-                    logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
-                else:
-                    if loaded is not None:
-                        return loaded
-            compiled = make()
-            postpone = find_postponer(compiled)
-            if is_held and postpone is None:
-                self._store(folder, key, identity, lambda: pack(compiled))
+            def store(network: Loaded) -> None:
+                with self._hold_lock(folder, key) as may_write:
+                    if may_write:
+                        self._store(folder, key, identity, lambda: pack(network))
 
-        def store(network: Loaded) -> None:
-            with self._hold_lock(folder, key) as may_write:
-                if may_write:
-                    self._store(folder, key, identity, lambda: pack(network))
-
-        if is_held and postpone is not None:
-            postpone(store)
-        return compiled
+            if is_held and postpone is not None:
+                postpone(store)
+            return compiled
 
     def _warn_of_folder(self, error: OSError) -> None:
         logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", self._path, error.strerror or error)
