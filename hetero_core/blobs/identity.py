@@ -15,32 +15,28 @@ from hetero_core.errors import BlobMismatchError
 from hetero_core.network.graph import Network
 
 
-def check_header(header: BlobHeader, entry: Device, network: Network | None) -> None:
-    """Raises BlobMismatchError that names the difference: device, distribution, or the given network.
-
-    The plugin itself compares the version of its payload, so that blobs of its older versions are read.
-    """
-    here = entry.provenance
-    compared = [("device", header.device, here.device), ("plugin", header.distribution, here.distribution)]
-    if network is not None:
-        compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
-    for subject, stored, expected in compared:
-        if stored != expected:
-            raise BlobMismatchError(
-                f"cannot import network '{header.network}' on {here.device}: the blob's {subject} is {stored}, here it is {expected}; "
-                "load the model again and export it"
-            )
-
-
-def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None) -> CallTarget:
+def find_import_target(
+    header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None, network: Network | None
+) -> CallTarget:
     """Returns the target of an import. Run-time keys have the value of the call, else of `set_config`, else of the blob; keys that
     shape the compilation have the value of the blob.
 
-    The arguments behind the colon of the device string come from the blob if the call leaves them out.
+    The arguments behind the colon of the device string come from the blob if the call leaves them out. The plugin itself compares the
+    version of its payload, so that blobs of its older versions are read.
 
-    Raises: BlobMismatchError if the call or the device's architecture contradicts the blob; NotImplementedByDeviceError; ConfigKeyError,
-    ConfigValueError.
+    Raises: BlobMismatchError if the device, its distribution or architecture, the given network or the call contradicts the blob;
+    NotImplementedByDeviceError; ConfigKeyError, ConfigValueError.
     """
+    plugin = entry.provenance
+    compared = [("device", header.device, plugin.device), ("plugin", header.distribution, plugin.distribution)]
+    if network is not None:
+        compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
+    for subject, found, expected in compared:
+        if found != expected:
+            raise BlobMismatchError(
+                f"cannot import network '{header.network}' on {plugin.device}: the blob's {subject} is {found}, here it is {expected}; "
+                "load the model again and export it"
+            )
     entry.require_hook("import_network", device)
     lists = (name for name, key in entry.keys(DeviceName(device.name)).items() if key.is_arguments)
     arguments = next((str(header.config[name]) for name in lists if header.config.get(name)), "")

@@ -183,38 +183,22 @@ class Replacements:
         """Returns the network that computes a run and its inputs; None if no constant is given. Raises: as a load does."""
         if self._names.isdisjoint(inputs):
             return None
-        names = tuple(spec.name for spec in self.specs if spec.name in inputs)
-        network = self._find_open(names)
-        if network is not None:
-            return network, inputs
-        fixed = self._find_fixed({name: inputs[name] for name in names})
-        return fixed, {name: value for name, value in inputs.items() if name not in names}
+        from hetero_core.transforms.optional_inputs import fix_constants, free_constants  # import onnx, for inference
 
-    def _find_open(self, names: tuple[str, ...]) -> ExecutableNetwork | None:
-        """Returns the network with these constants as inputs; None if the device refuses it."""
-        from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
-
-        if names in self._fixed_names:
-            return None
-        try:
-            return self._find(names, lambda: free_constants(self.network, names))
-        except UnsupportedNodesError:
-            self._fixed_names.add(names)
-            return None
-
-    def _find_fixed(self, values: Mapping[str, Any]) -> ExecutableNetwork:
-        """Returns the network with these values as its constants. Raises: as `order_inputs`, for values."""
-        from hetero_core.transforms.optional_inputs import fix_constants  # imports onnx, for inference
-
-        specs = [spec for spec in self.specs if spec.name in values]
-        arrays = {
-            spec.name: array.copy()
-            for spec, array in zip(specs, order_inputs(values, specs, network=self.network.name), strict=True)
-        }
+        specs = [spec for spec in self.specs if spec.name in inputs]
+        names = tuple(spec.name for spec in specs)
+        if names not in self._fixed_names:
+            try:
+                return self._find(names, lambda: free_constants(self.network, names)), inputs
+            except UnsupportedNodesError:  # the device takes some node for its constants alone
+                self._fixed_names.add(names)
+        values = order_inputs({name: inputs[name] for name in names}, specs, network=self.network.name)
+        arrays = {name: value.copy() for name, value in zip(names, values, strict=True)}
         key = tuple(
             (name, array.shape, tuple(array.flat) if array.dtype == object else array.tobytes()) for name, array in arrays.items()
         )
-        return self._find(key, lambda: fix_constants(self.network, arrays))
+        fixed = self._find(key, lambda: fix_constants(self.network, arrays))
+        return fixed, {name: value for name, value in inputs.items() if name not in names}
 
     def _find(self, key: Hashable, change: Callable[[], Network]) -> ExecutableNetwork:
         with self._lock:
