@@ -265,18 +265,6 @@ def require_mapping(config: Any, owner: str) -> None:
         )
 
 
-def take_back(
-    config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
-) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values to set, and the declared names of the keys to reset: a value of None removes an earlier value.
-
-    Raises: ConfigKeyError; ConfigValueError for any other type than a mapping.
-    """
-    require_mapping(config, where or f"device {device}")
-    names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
-    return {name: value for name, value in config.items() if value is not None}, names
-
-
 def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> dict[str, Any]:
     """Returns the given values under their declared names and in their types.
 
@@ -292,6 +280,19 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
             raise ConfigValueError(f"configuration key {known} of {owner} is given twice: {converted[known]!r} and {new!r}")
         converted[known] = new
     return converted
+
+
+def convert_changes(
+    config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the values to set, as `convert_config`, and the declared names of the keys to reset: those with a value of None.
+
+    Raises: ConfigKeyError; ConfigValueError also for any other type than a mapping.
+    """
+    require_mapping(config, where or f"device {device}")
+    names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
+    values = {name: value for name, value in config.items() if value is not None}
+    return convert_config(values, keys, device=device, where=where), names
 
 
 def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -323,8 +324,7 @@ class CommonConfig:
         Raises: ConfigKeyError, ConfigValueError.
         """
         try:
-            values, dropped = take_back(config, _KEYS, device="(all)")
-            converted = convert_config(values, _KEYS, device="(all)")
+            converted, dropped = convert_changes(config, _KEYS, device="(all)")
         except ConfigKeyError as error:
             error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
             raise

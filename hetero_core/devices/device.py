@@ -18,12 +18,12 @@ from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, P
 from hetero_core.devices.config import (
     CACHE_KEYS,
     LOG_KEY,
+    convert_changes,
     convert_config,
     convert_value,
     declare_keys,
     merge_config,
     set_log_level,
-    take_back,
 )
 from hetero_core.devices.names import normalise_arguments
 from hetero_core.devices.processors import count_processors
@@ -120,8 +120,7 @@ class Device:
         alone.
         """
         full = self._with_arguments(device, config)
-        values, dropped = take_back(config, self.keys(full), device=str(device))
-        converted = convert_config(values, self.keys(full), device=str(device))
+        converted, dropped = convert_changes(config, self.keys(full), device=str(device))
         if "DEVICE_ID" in converted:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"]))
         plain = self.keys(DeviceName(device.name))

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 from hetero_core.contract import Array, CancelToken, Done, Executable, OwnOutputs, Payload, RunContext, freeze_mapping
-from hetero_core.devices.config import DEADLINE_KEY, LIMIT_KEYS, LOG_KEY, MEMORY_LIMIT_KEY, convert_config, resolve_key, take_back
+from hetero_core.devices.config import DEADLINE_KEY, LIMIT_KEYS, LOG_KEY, MEMORY_LIMIT_KEY, convert_changes, resolve_key
 from hetero_core.devices.device import find_metric
 from hetero_core.devices.provenance import call_named, read_mapping
 from hetero_core.devices.registry import CallTarget
@@ -282,8 +282,7 @@ class ExecutableNetwork:
                 return self.executable.create_state()
             return self.executable.create_spare(beside)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a device may raise anything; the caller gets one kind
-            blamed = self.blame_device(error)
-            raise blamed from blamed.__cause__
+            raise self.blame_device(error)  # noqa: B904  # it has its cause
 
     def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
         """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
@@ -343,8 +342,7 @@ class ExecutableNetwork:
             placed = bring_in(self, inputs, profile)
             return take_home(self, self.run_device(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
-            blamed = self.blame_device(error)
-            raise blamed from blamed.__cause__
+            raise self.blame_device(error)  # noqa: B904  # it has its cause
         finally:
             self.thread_of_run.pop(context, None)
             if profile is not None:
@@ -392,8 +390,7 @@ class ExecutableNetwork:
             start(inputs if self._is_host else bring_in(self, inputs, profile), context, end)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             self._leave(context)
-            blamed = self.blame_device(error)
-            raise blamed from blamed.__cause__
+            raise self.blame_device(error)  # noqa: B904  # it has its cause
 
     def _refuse(self, context: RunContext) -> None:
         """Raises ClosedError for a run that was noted as under way.
@@ -586,9 +583,7 @@ class ExecutableNetwork:
         Raises: ConfigKeyError, ConfigValueError, ClosedError; errors of the device.
         """
         self._require_open()
-        device, keys = str(self.device), self._keys
-        values, unset = take_back(config, keys, device=device, where=self.where)
-        converted = convert_config(values, keys, device=device, where=self.where)
+        converted, unset = convert_changes(config, self._keys, device=str(self.device), where=self.where)
         allowed = {*self.executable.settable_keys, *_OWN_KEYS}
         for name, value in {**dict.fromkeys(unset), **converted}.items():
             if name not in allowed:
