@@ -341,8 +341,9 @@ def write_attribute(name: str, value: Any) -> onnx.AttributeProto | None:
     """Returns the attribute of a value that is no graph; None for a value of a kind that ONNX does not have."""
     from onnx import helper  # heavy
 
+    written = list(map(_write_element, value)) if isinstance(value, tuple) else _write_element(value)
     try:
-        return helper.make_attribute(name, list(map(_write_element, value)) if isinstance(value, tuple) else _write_element(value))
+        return helper.make_attribute(name, written)
     except (TypeError, ValueError):
         return None
 
