@@ -86,11 +86,6 @@ def _concatenate(node: SizedNode) -> Sequence[Shape]:
     return [(*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])]
 
 
-def _normalize_skip(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    return [shape, (*shape[:-1], 1), (*shape[:-1], 1), shape]
-
-
 def _embed(node: SizedNode) -> Sequence[Shape]:
     batch, steps = node.shape()
     output = (batch, steps, node.shape(2)[1])
@@ -293,7 +288,8 @@ _COMMON: dict[str, Operator] = {
     "MatMulFpQ4": define(0, lambda node: [(*node.shape()[:-1], open_size())], "float32"),
     "GatherBlockQuantized": define(0, _gather_blocks, 2),
     **dict.fromkeys(
-        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), define(0, _normalize_skip, 0, "float32", "float32", 0)
+        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+        define(0, lambda node: [node.shape(), *[(*node.shape()[:-1], 1)] * 2, node.shape()], 0, "float32", "float32", 0),
     ),
     "EmbedLayerNormalization": define(0, _embed, 2, "int32", 2),
     "QEmbedLayerNormalization": define(0, _embed, "float32", "int32", "float32"),

@@ -872,16 +872,6 @@ def _along_scales(node: SizedNode) -> Sequence[Sequence[int]]:
     return [() if scale in ((), (1,)) else range(len(shape)) if len(scale) > 1 else [node.axis(1)]]
 
 
-def _along_windows(node: SizedNode) -> Sequence[Sequence[int]]:
-    """The indices of MaxPool count through the whole input."""
-    return [range(len(node.shape()))] if len(node.node.writes) > 1 else _along_all_but_first(node)
-
-
-def _along_steps(node: SizedNode) -> Sequence[Sequence[int]]:
-    """Recurrent operators: the batch of the lengths and states is that of the input."""
-    return [[1 if node.get("layout", 0) else 0], range(3), range(3), range(2), (), (), ()]
-
-
 # Element types.
 
 
@@ -911,10 +901,6 @@ def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
     """Returns the element type that an attribute states."""
     number = node.attributes.get(attribute)
     return dtype_of_onnx(number) if isinstance(number, int) and number else default
-
-
-def _quantized(node: Node, dtypes: DTypes) -> str | None:
-    return dtypes[2] if len(dtypes) > 2 and node.inputs[2] else _read_stated(node, "output_dtype", "uint8")
 
 
 # The table.
@@ -984,7 +970,12 @@ OPERATORS: Mapping[str, Operator] = {
         ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"),
         Operator(1, keep(), lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
     ),
-    "QuantizeLinear": Operator(10, keep(), _quantized, _along_scales),
+    "QuantizeLinear": Operator(
+        10,
+        keep(),
+        lambda node, dtypes: dtypes[2] if node.inputs[2:] and node.inputs[2] else _read_stated(node, "output_dtype", "uint8"),
+        _along_scales,
+    ),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, broadcast(), _alike, _keep_apart)),
     **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, broadcast(), _alike, _keep_apart)),
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, broadcast(), _compared, _keep_apart)),
@@ -1001,7 +992,11 @@ OPERATORS: Mapping[str, Operator] = {
             along=_along_axis(0),
         ),
     ),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), define(7, _recur, 0, along=_along_steps)),
+    # The batch of the lengths and states is that of the input.
+    **dict.fromkeys(
+        ("GRU", "LSTM", "RNN"),
+        define(7, _recur, 0, along=lambda node: [[1 if node.get("layout", 0) else 0], range(3), range(3), range(2), (), (), ()]),
+    ),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), define(1, _pool_all, 0, along=_along_all_but_first)),
     "Attention": define(23, _attend, 0, 1, 2),
     "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
@@ -1034,7 +1029,8 @@ OPERATORS: Mapping[str, Operator] = {
     "LayerNormalization": define(17, normalize_layer, 0, "float32", along=_along_axes_from(-1)),
     "MatMul": Operator(1, multiply(), _paired, _along_products),
     "MatMulInteger": define(10, multiply(), "int32", along=_along_products),
-    "MaxPool": define(1, _pool, 0, "int64", along=_along_windows),
+    # The indices of MaxPool count through the whole input.
+    "MaxPool": define(1, _pool, 0, "int64", along=lambda node: [range(0 if len(node.node.writes) > 1 else 1, len(node.shape()))]),
     "OneHot": define(9, _mark_ones, 2),
     "MultiplyAdd": define(0, broadcast(), 0),
     **dict.fromkeys(("PRelu", "Pow"), define(7, broadcast(), 0, along=_keep_apart)),
