@@ -227,18 +227,43 @@ class Device:
         return self._with_id(self._with_arguments(device, {}), {})
 
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """Returns all metrics of the device with this id, by name; functions among them are not called yet."""
+        """Returns all metrics of the device with this id, by name: the standard metrics, overridden by the plugin's, and the derived
+        metrics; functions among them are not called yet. Raises: PluginError for a derived metric that the plugin gives itself.
+        """
         blame = str(self.provenance)
         answer = self.call("metrics", device) if self.implements("metrics") else {}
         own = read_mapping(answer, blame=blame, where="metrics")
-        return collect_metrics(
-            own,
-            device=device,
-            keys=self.keys(device),
-            can_export=self.can_export,
-            has_memory=self.implements("to_host"),
-            blame=blame,
-        )
+        lower = next((name for name in own if name != name.upper()), None)
+        if lower is not None:
+            raise PluginError(f"{blame} returns the metric '{lower}'; metrics are upper case, as '{lower.upper()}'")
+        given_derived = [name for name in _DERIVED if name in own]
+        if given_derived:
+            raise PluginError(f"{blame} returns the metric {given_derived[0]}, which the core derives; leave it out")
+        metrics: dict[str, Any] = {
+            "AVAILABLE_DEVICES": ("",),
+            "UNAVAILABLE_DEVICES": freeze_mapping(()),
+            "FULL_DEVICE_NAME": device.name,
+            "OPTIMIZATION_CAPABILITIES": ("FP32",),
+            "DEVICE_ARCHITECTURE": device.name,
+            "DEVICE_TYPE": "discrete" if self.implements("to_host") else "integrated",
+            "DEVICE_UUID": lambda: _make_uuid(device, metrics),
+            "MAX_BATCH_SIZE": 0,
+            "CODE_FOLDER": "",
+            "HOLDS_INTERPRETER_LOCK": False,
+            "IS_LOCAL": True,
+            "VALUE_DEVIATIONS": (),
+            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, count_processors(), 1),
+            **own,
+        }
+        # The number of requests that a device works on is also its number of streams.
+        metrics.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(_read(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"])[1], 1)))
+        stated = metrics["OPTIMIZATION_CAPABILITIES"]
+        exports = ("EXPORT_IMPORT",) if self.can_export else ()
+        metrics["OPTIMIZATION_CAPABILITIES"] = lambda: (*(word for word in _read(stated) if word != "EXPORT_IMPORT"), *exports)
+        metrics["IMPORT_EXPORT_SUPPORT"] = self.can_export
+        metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(self.keys(device)))
+        metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
+        return freeze_mapping((name, metrics[name]) for name in sorted(metrics))
 
     def metric(self, device: DeviceName, name: str) -> Any:
         """Returns the value of a metric.
@@ -342,48 +367,6 @@ class Device:
 
 
 _DERIVED = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT")
-
-
-def collect_metrics(
-    own: Mapping[str, Any], *, device: DeviceName, keys: Mapping[str, ConfigKey], can_export: bool, has_memory: bool, blame: str
-) -> Mapping[str, Any]:
-    """Returns all metrics by name: the standard metrics, overridden by the plugin's, and the derived metrics.
-
-    `has_memory` says whether the device has a memory of its own.
-
-    Raises: PluginError for a derived metric that the plugin gives itself.
-    """
-    lower = next((name for name in own if name != name.upper()), None)
-    if lower is not None:
-        raise PluginError(f"{blame} returns the metric '{lower}'; metrics are upper case, as '{lower.upper()}'")
-    given_derived = [name for name in _DERIVED if name in own]
-    if given_derived:
-        raise PluginError(f"{blame} returns the metric {given_derived[0]}, which the core derives; leave it out")
-    metrics: dict[str, Any] = {
-        "AVAILABLE_DEVICES": ("",),
-        "UNAVAILABLE_DEVICES": freeze_mapping(()),
-        "FULL_DEVICE_NAME": device.name,
-        "OPTIMIZATION_CAPABILITIES": ("FP32",),
-        "DEVICE_ARCHITECTURE": device.name,
-        "DEVICE_TYPE": "discrete" if has_memory else "integrated",
-        "DEVICE_UUID": lambda: _make_uuid(device, metrics),
-        "MAX_BATCH_SIZE": 0,
-        "CODE_FOLDER": "",
-        "HOLDS_INTERPRETER_LOCK": False,
-        "IS_LOCAL": True,
-        "VALUE_DEVIATIONS": (),
-        "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, count_processors(), 1),
-        **own,
-    }
-    # The number of requests that a device works on is also its number of streams.
-    metrics.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(_read(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"])[1], 1)))
-    stated = metrics["OPTIMIZATION_CAPABILITIES"]
-    exports = ("EXPORT_IMPORT",) if can_export else ()
-    metrics["OPTIMIZATION_CAPABILITIES"] = lambda: (*(word for word in _read(stated) if word != "EXPORT_IMPORT"), *exports)
-    metrics["IMPORT_EXPORT_SUPPORT"] = can_export
-    metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
-    metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
-    return freeze_mapping((name, metrics[name]) for name in sorted(metrics))
 
 
 def find_metric(name: str, metrics: Mapping[str, Any], owner: str) -> tuple[Any, str]:

@@ -438,33 +438,6 @@ def describe_device(registry: Registry, name: str) -> DeviceStatus:
     return DeviceStatus(name, provenance.distribution, provenance.version, ids, full_name, "", reasons)
 
 
-def isolate_device(
-    device: DeviceName, config: Mapping[str, Any] | None, registry: Registry
-) -> tuple[DeviceName, Mapping[str, Any] | None]:
-    """Returns the device and the configuration of a call, rewritten if the call or the device's settings have ISOLATE.
-
-    Values that are set for the device are passed with the call, since the isolator does not know them.
-
-    Raises: ConfigValueError; DeviceNotFoundError if no isolator is installed.
-    """
-    require_mapping({} if config is None else config, f"device {device}")
-    call = {_fold(name): value for name, value in (config or {}).items()}
-    values = registry.device(device.name).read_set(device) if registry.created(device.name) else {}
-    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
-    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(device))
-    isolator = registry.device_of_role.get("isolator", "")
-    if not is_isolated or device.name == isolator:
-        return device, config
-    if isolator not in registry.names():
-        raise DeviceNotFoundError(
-            f"device {device} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. Install "
-            "one, as with 'pip install hetero-process', or leave the key out"
-        )
-    merged = {**values, **call, ISOLATE_KEY: False}
-    device_id = device.id or str(merged.pop("DEVICE_ID", None) or "")
-    return DeviceName(isolator, "", str(DeviceName(device.name, device_id, device.arguments))), merged
-
-
 def _fold(name: str) -> str:
     return name.strip().upper() if isinstance(name, str) and name.strip().upper() in (ISOLATE_KEY, "DEVICE_ID") else name
 
@@ -494,6 +467,26 @@ def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, regi
 def find_for_call(
     device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
 ) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
-    """Returns the device that a call is for, and the values of the call for it. Raises: as `find_target` does."""
-    parsed, values = isolate_device(parse_device_name(device), config, registry)
-    return *find(parsed), values
+    """Returns the device that a call is for, and the values of the call for it: rewritten if the call or the device's settings have
+    ISOLATE. Values that are set for the device are then passed with the call, since the isolator does not know them.
+
+    Raises: as `find_target` does; DeviceNotFoundError if no isolator is installed.
+    """
+    parsed = parse_device_name(device)
+    require_mapping({} if config is None else config, f"device {parsed}")
+    call = {_fold(name): value for name, value in (config or {}).items()}
+    values = registry.device(parsed.name).read_set(parsed) if registry.created(parsed.name) else {}
+    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
+    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(parsed))
+    isolator = registry.device_of_role.get("isolator", "")
+    if not is_isolated or parsed.name == isolator:
+        return *find(parsed), config
+    if isolator not in registry.names():
+        raise DeviceNotFoundError(
+            f"device {parsed} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. Install "
+            "one, as with 'pip install hetero-process', or leave the key out"
+        )
+    merged = {**values, **call, ISOLATE_KEY: False}
+    device_id = parsed.id or str(merged.pop("DEVICE_ID", None) or "")
+    isolated = str(DeviceName(parsed.name, device_id, parsed.arguments))
+    return *find(DeviceName(isolator, "", isolated)), merged

@@ -177,7 +177,18 @@ def assemble_network(
 
     Raises: as `read_network`.
     """
-    _check_header(model, title)
+    # Protobuf parses almost anything; these three fields are in every ONNX model.
+    missing = [name for name in ("ir_version", "graph") if not model.HasField(name)]
+    missing += [] if model.opset_import or model.ir_version in (1, 2) else ["opset_import"]
+    if missing:
+        raise NetworkReadError(
+            f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX."
+        )
+    if model.ir_version < 3:
+        raise NetworkReadError(
+            f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
+            "Export the model again."
+        )
     budget = ReadBudget(ReadLimits(), title, model.ByteSize) if budget is None else budget
     opsets = read_opsets(model.opset_import, "the model")
     reader = GraphReader(model, weights, raw_data, budget)
@@ -222,21 +233,6 @@ def assemble_network(
         border=border,
         declarations=Declarations(tuple(reader.contradictions)) if reader.contradictions else NO_DECLARATIONS,
     )
-
-
-def _check_header(model: onnx.ModelProto, title: str) -> None:
-    # Protobuf parses almost anything; these three fields are in every ONNX model.
-    missing = [name for name in ("ir_version", "graph") if not model.HasField(name)]
-    missing += [] if model.opset_import or model.ir_version in (1, 2) else ["opset_import"]
-    if missing:
-        raise NetworkReadError(
-            f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX."
-        )
-    if model.ir_version < 3:
-        raise NetworkReadError(
-            f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
-            "Export the model again."
-        )
 
 
 # Models of other projects.

@@ -154,6 +154,7 @@ class ExecutableNetwork:
         self._fingerprint = fingerprint
         self._binding = binding
         self._keys = entry.keys(device)
+        self.metadata = binding.around.metadata
         self.provenance = entry.provenance
         self._is_closed = False
         self._await_action: Callable[[], None] | None = None
@@ -193,11 +194,6 @@ class ExecutableNetwork:
     def fingerprint(self) -> str:
         """SHA-256 of the network that was loaded; computed on first use."""
         return self._fingerprint()
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """The metadata of the model that was loaded, as `Network.metadata`."""
-        return self._binding.around.metadata
 
     @property
     def input_info(self) -> Mapping[str, InputInfo]:

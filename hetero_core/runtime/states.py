@@ -70,10 +70,6 @@ class RequestState:
             self._array = self._place(self._initial.array)
         return self._array
 
-    @array.setter
-    def array(self, array: Any) -> None:
-        self._array = array
-
     def _place(self, array: np.ndarray[Any, Any]) -> Any:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
@@ -156,7 +152,7 @@ class RequestStates(dict[str, RequestState]):
     def keep(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Takes the new states out of checked outputs; returns the caller's outputs."""
         for state in self.values():
-            state.array = outputs[state.position_out]
+            state._array = outputs[state.position_out]
         tied = {state.position_out for state in self.values()}
         return tuple(value for index, value in enumerate(outputs) if index not in tied)
 
