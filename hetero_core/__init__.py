@@ -27,15 +27,7 @@ if TYPE_CHECKING:
     from hetero_core.transforms.editing import EditableNetwork
 
 _HOMES = {
-    "hetero_core.contract": (
-        "ConfigKey",
-        "DeviceName",
-        "Executable",
-        "Extension",
-        "Payload",
-        "QueryResult",
-        "RunContext",
-    ),
+    "hetero_core.contract": ("ConfigKey", "DeviceName", "Executable", "Extension", "Payload", "QueryResult", "RunContext"),
     "hetero_core.core": ("Core",),
     "hetero_core.errors": ("HeteroError",),
     "hetero_core.hookspecs": ("hookimpl",),

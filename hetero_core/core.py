@@ -123,7 +123,7 @@ class Core:
     def _as_network(self, model: Model) -> Network:
         if not isinstance(model, Network):
             return self._read(model, holds_weights=False)  # the network has no second owner
-        if self._operator_types.knows_some and any(
+        if (self._extensions or self._registry.operator_types) and any(
             value not in model.types for node in model.nodes if node.since_version == 0 or node.bodies for value in node.writes
         ):
             from hetero_core.network.inference import infer_types  # imports onnx
@@ -336,8 +336,7 @@ class Core:
 
         Raises: BlobDamagedError, BlobMismatchError with the difference, UntrustedBlobError, errors of device names and configuration.
         """
-        from hetero_core.blobs import container  # only an import needs them
-        from hetero_core.blobs.trust import describe_omission, require_trust
+        from hetero_core.blobs import container  # only an import needs it
 
         if device is not None:
             find_for_call(device, config, self._registry, self._find)  # a wrong name is reported before a fault of the blob
@@ -346,8 +345,8 @@ class Core:
 
         def load() -> ExecutableNetwork:
             target = self._find_import_target(header, payload, device, values, network)
-            with require_trust(header, payload, trust=trust) as trusted:
-                omission = describe_omission(payload, trusted)
+            with container.require_trust(header, payload, trust=trust) as trusted:
+                omission = container.describe_omission(payload, trusted)
                 if omission:
                     logger.warning("network '%s' is compiled again on %s: %s", header.network, header.device, omission)
                 return call_in_time(
@@ -368,34 +367,28 @@ class Core:
 
         Raises: BlobDamagedError; PluginError.
         """
-        from hetero_core.blobs.container import read_blob  # only a check needs them
-        from hetero_core.blobs.trust import describe_omission, require_trust
+        from hetero_core.blobs import container  # only a check needs it
 
         self._require_open()
         try:
-            header, payload = read_blob(source)
+            header, payload = container.read_blob(source)
         except BlobMismatchError as error:  # of another format
             return BlobCheck(device or "", "does not fit", str(error))
         try:
             target = self._find_import_target(header, payload, device, None, None)
-            with require_trust(header, payload, trust=trust) as trusted:
+            with container.require_trust(header, payload, trust=trust) as trusted:
                 check = target.entry.check_payload(target.device, take_border(trusted)[0], target.config)
-            omission = describe_omission(payload, trusted)
+            omission = container.describe_omission(payload, trusted)
             return replace(check, answer="works after recompiling", reason=omission) if omission and not check.reason else check
         except (BlobDamagedError, PluginError):
             raise
         except HeteroError as error:  # an import raises the same
-            parts = () if header.architecture else self._check_parts(header, payload, trust=trust)
+            parts: tuple[BlobCheck, ...] = ()
+            if not header.architecture:  # of devices, one of which may be missing
+                with suppress(HeteroError), container.trust_imports(trust or container.are_imports_trusted()):
+                    parsed, entry = self._find(header.device)
+                    parts = entry.check_payload(parsed, payload, entry.resolve(parsed, None)[1]).parts
             return BlobCheck(device or header.device, "does not fit", str(error), parts)
-
-    def _check_parts(self, header: BlobHeader, payload: Payload, *, trust: bool) -> tuple[BlobCheck, ...]:
-        """Returns the answers for the parts of a blob that does not fit as a whole, such as that of a device with a missing child."""
-        from hetero_core.blobs.trust import are_imports_trusted, trust_imports
-
-        with suppress(HeteroError), trust_imports(trust or are_imports_trusted()):
-            parsed, entry = self._find(header.device)
-            return entry.check_payload(parsed, payload, entry.resolve(parsed, None)[1]).parts
-        return ()
 
     def _find_import_target(
         self, header: BlobHeader, payload: Payload, device: str | None, config: Mapping[str, Any] | None, network: Model | None
@@ -405,8 +398,8 @@ class Core:
 
         self._require_open()
         parsed, entry, steering = find_for_call(device or header.device, config, self._registry, self._find)
-        identity.check_header(header, entry, None if network is None else self._as_network(network))
-        target = identity.find_import_target(header, parsed, entry, steering)
+        expected = None if network is None else self._as_network(network)
+        target = identity.find_import_target(header, parsed, entry, steering, expected)
         check_sections(payload, header.network, target.device, target.config)
         return target
 

@@ -6,64 +6,40 @@ in messages and in files. NumPy and ml_dtypes are imported when a conversion is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
 
-# Name -> (number in onnx.TensorProto.DataType, bits of an element; None for strings). Source: onnx.proto, TensorProto.DataType.
-_TABLE: dict[str, tuple[int, int | None]] = {
-    "float32": (1, 32),
-    "uint8": (2, 8),
-    "int8": (3, 8),
-    "uint16": (4, 16),
-    "int16": (5, 16),
-    "int32": (6, 32),
-    "int64": (7, 64),
-    "string": (8, None),
-    "bool": (9, 8),
-    "float16": (10, 16),
-    "float64": (11, 64),
-    "uint32": (12, 32),
-    "uint64": (13, 64),
-    "complex64": (14, 64),
-    "complex128": (15, 128),
-    "bfloat16": (16, 16),
-    "float8e4m3fn": (17, 8),
-    "float8e4m3fnuz": (18, 8),
-    "float8e5m2": (19, 8),
-    "float8e5m2fnuz": (20, 8),
-    "uint4": (21, 4),
-    "int4": (22, 4),
-    "float4e2m1": (23, 4),
-    "float8e8m0": (24, 8),
-    "uint2": (25, 2),
-    "int2": (26, 2),
-}
+# In the order of their numbers in onnx.TensorProto.DataType, from 1 on. Source: onnx.proto.
+DTYPES: tuple[str, ...] = (
+    *("float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "float64", "uint32", "uint64"),
+    *("complex64", "complex128", "bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4", "int4"),
+    *("float4e2m1", "float8e8m0", "uint2", "int2"),
+)
+_NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}
+# The first number in a name is that of its bits.
+_BITS = {"string": None, "bool": 8} | {name: int(bits[0]) for name in DTYPES if (bits := re.search(r"\d+", name))}
 _SPELLED = {"float32": "FLOAT", "float64": "DOUBLE"}
 # Cast-1 names a type as TensorProto spells it.
 _NAME_OF_NUMBER: dict[int | str, str] = {
-    **{number: name for name, (number, _) in _TABLE.items()},
-    **{_SPELLED.get(name, name.upper()): name for name in _TABLE},
+    **dict(enumerate(DTYPES, 1)),
+    **{_SPELLED.get(name, name.upper()): name for name in DTYPES},
 }
 # ml_dtypes spells its float types with underscores.
 _ML_DTYPES = {
-    "bfloat16": "bfloat16",
+    **{name: name for name in ("bfloat16", "uint4", "int4", "uint2", "int2")},
     "float8e4m3fn": "float8_e4m3fn",
     "float8e4m3fnuz": "float8_e4m3fnuz",
     "float8e5m2": "float8_e5m2",
     "float8e5m2fnuz": "float8_e5m2fnuz",
-    "uint4": "uint4",
-    "int4": "int4",
     "float4e2m1": "float4_e2m1fn",
     "float8e8m0": "float8_e8m0fnu",
-    "uint2": "uint2",
-    "int2": "int2",
 }
 
-DTYPES: tuple[str, ...] = tuple(_TABLE)
-FLOAT_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "float" in name)
-INTEGER_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "int" in name)
+FLOAT_DTYPES: frozenset[str] = frozenset(name for name in DTYPES if "float" in name)
+INTEGER_DTYPES: frozenset[str] = frozenset(name for name in DTYPES if "int" in name)
 
 TOLERANCES: Mapping[str, float] = {
     # Sums of some thousand terms, added in another order.
@@ -94,7 +70,7 @@ def onnx_of_dtype(name: str) -> int:
 
     Raises: KeyError for a name that is not in `DTYPES`.
     """
-    return _TABLE[name][0]
+    return _NUMBERS[name]
 
 
 def spell_dtype(name: str) -> str:
@@ -104,7 +80,7 @@ def spell_dtype(name: str) -> str:
 
 def bits_of_dtype(name: str) -> int | None:
     """Returns the bits that an element takes in a file; None for strings."""
-    return _TABLE[name][1]
+    return _BITS[name]
 
 
 @cache

@@ -6,13 +6,14 @@ a Network of them, with nodes of the domain "hetero.executed". It can be inspect
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec, ValueType
-from hetero_core.profile import NodeTime, Profile
+from hetero_core.profile import Profile
 
 DOMAIN = "hetero.executed"
 
@@ -66,7 +67,11 @@ def join_executed(
     Attributes of its nodes: `device`, `path`, `kernel`, `layouts`, `original_names`, and `microseconds` if measured.
     Constants are left out. An order of execution is an order of the graph; names that occur again get a number.
     """
-    seconds = {} if profile is None else _add_up(profile.entries)
+    seconds: dict[tuple[tuple[int, ...], str], float] = defaultdict(float)
+    for entry in () if profile is None else profile.entries:
+        # A value that is copied may have the name of a node, and stands apart.
+        is_copy = entry.operator == "transfer" and entry.targets
+        seconds[entry.path, f"{entry.node} to {', '.join(entry.targets)}" if is_copy else entry.node] += entry.seconds
     known = {spec.name for spec in inputs}
     types: dict[str, ValueType] = {spec.name: spec.type for spec in (*inputs, *outputs)}
     executed: list[Node] = []
@@ -101,15 +106,3 @@ def _describe(node: ExecutedNode, seconds: float | None) -> dict[str, Any]:
     }
     attributes = {name: value for name, value in fields.items() if value not in ("", ())}
     return attributes if seconds is None else {**attributes, "microseconds": seconds * 1e6}
-
-
-def _add_up(entries: Sequence[NodeTime]) -> dict[tuple[tuple[int, ...], str], float]:
-    """Returns the seconds of each node by its path and name; a value that is copied may have the name of a node, and stands apart."""
-    sums: dict[tuple[tuple[int, ...], str], float] = {}
-    for entry in entries:
-        key = (
-            entry.path,
-            f"{entry.node} to {', '.join(entry.targets)}" if entry.operator == "transfer" and entry.targets else entry.node,
-        )
-        sums[key] = sums.get(key, 0.0) + entry.seconds
-    return sums

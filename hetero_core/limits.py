@@ -138,14 +138,8 @@ class RunLimits:
 
     def exempt(self, values: Iterable[Any]) -> None:
         """Excludes values from the count: inputs, constants and views of them, since the run does not own their memory."""
-        if self.memory_limit is None:
-            return
-        with self._lock:
-            self._forget_freed()
-            for value in values:
-                for root in _find_roots(value):
-                    if id(root) not in self._nbytes_of_root:
-                        self._note(root, 0)
+        if self.memory_limit is not None:
+            self._add(values, lambda _: 0)
 
     def require(self, nbytes: int) -> None:
         """Asks for room before the current node makes a result of this size.
@@ -162,16 +156,20 @@ class RunLimits:
         """
         if self.memory_limit is None:
             return
+        added, held = self._add(values, _measure)
+        if held > self.memory_limit:
+            self._refuse(added, held - added)
+
+    def _add(self, values: Iterable[Any], measure: Callable[[Any], int]) -> tuple[int, int]:
+        """Notes the memory of values that is not noted yet; returns the bytes of these, and of all."""
         added = 0
         with self._lock:
             self._forget_freed()
             for value in values:
                 for root in _find_roots(value):
                     if id(root) not in self._nbytes_of_root:
-                        added += self._note(root, _measure(root))
-            held = self._held
-        if held > self.memory_limit:
-            self._refuse(added, held - added)
+                        added += self._note(root, measure(root))
+            return added, self._held
 
     def _note(self, root: Any, nbytes: int) -> int:
         """Counts the memory of `root`; returns its bytes. An object that does not support weak references is only compared with the

@@ -67,20 +67,6 @@ class Profile:
     the request, of the device's begin and of its end: seconds of `time.perf_counter`, None before that happened.
     """
 
-    __slots__ = (
-        "_entries",
-        "_fallbacks",
-        "_lock",
-        "_stages",
-        "began",
-        "device",
-        "ended",
-        "path",
-        "requested",
-        "subgraph",
-        "thread",
-    )
-
     def __init__(self, device: str, subgraph: int = 0, parent: Profile | None = None) -> None:
         self.device = device
         self.path: tuple[int, ...] = () if parent is None else (*parent.path, subgraph)

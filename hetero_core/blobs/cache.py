@@ -25,14 +25,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from hetero_core.blobs.container import FORMAT_VERSION, BlobHeader, check_container, find_code, map_file, write_blob
-from hetero_core.blobs.trust import trust_imports
+from hetero_core.blobs.container import FORMAT_VERSION, BlobHeader, check_container, find_code, map_file, trust_imports, write_blob
 from hetero_core.contract import DeviceName, Extension, Payload
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.device import Device
@@ -40,8 +39,8 @@ from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import describe_object, find_core_version
 from hetero_core.devices.registry import CallTarget
 from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, ConfigValueError, HeteroError, UntrustedBlobError
+from hetero_core.files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
 from hetero_core.network.graph import Network
-from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
 
 if sys.platform != "win32":
     import fcntl
@@ -97,59 +96,44 @@ class NetworkCache:
 
         Raises: errors of `make`.
         """
-        token = _is_inside.set(True)
-        try:
+        key = hashlib.sha256(identity).hexdigest()
+        with ExitStack() as stack:
+            stack.callback(_is_inside.reset, _is_inside.set(True))
             try:
                 folder = open_cache_folder(self._path)
             except OSError as error:
                 self._warn_of_folder(error)
                 return make()
-            try:
-                return self._load_from(folder, identity, take, make, pack, find_postponer)
-            finally:
-                if self._path not in _tidied:
-                    _tidied.add(self._path)
-                    _remove_leftovers(folder)
-        finally:
-            _is_inside.reset(token)
+            if self._path not in _tidied:
+                _tidied.add(self._path)
+                stack.callback(_remove_leftovers, folder)
+            with suppress(_UnusableEntryError):
+                loaded = _take_entry(folder, key, identity, take)
+                if loaded is not None:
+                    return loaded
+            with self._hold_lock(folder, key) as is_held:
+                if is_held:
+                    try:
+                        loaded = _take_entry(folder, key, identity, take)
+                    except _UnusableEntryError as error:
+                        path = folder.path / f"{key}.blob"
+                        logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
+                    else:
+                        if loaded is not None:
+                            return loaded
+                compiled = make()
+                postpone = find_postponer(compiled)
+                if is_held and postpone is None:
+                    self._store(folder, key, identity, lambda: pack(compiled))
 
-    def _load_from(
-        self,
-        folder: CacheFolder,
-        identity: bytes,
-        take: Callable[[BlobHeader, Payload], Loaded],
-        make: Callable[[], Loaded],
-        pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
-        find_postponer: Callable[[Loaded], Callable[[Callable[[Loaded], None]], None] | None],
-    ) -> Loaded:
-        key = hashlib.sha256(identity).hexdigest()
-        with suppress(_UnusableEntryError):
-            loaded = _take_entry(folder, key, identity, take)
-            if loaded is not None:
-                return loaded
-        with self._hold_lock(folder, key) as is_held:
-            if is_held:
-                try:
-                    loaded = _take_entry(folder, key, identity, take)
-                except _UnusableEntryError as error:
-                    path = folder.path / f"{key}.blob"
-                    logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
-                else:
-                    if loaded is not None:
-                        return loaded
-            compiled = make()
-            postpone = find_postponer(compiled)
-            if is_held and postpone is None:
-                self._store(folder, key, identity, lambda: pack(compiled))
+            def store(network: Loaded) -> None:
+                with self._hold_lock(folder, key) as may_write:
+                    if may_write:
+                        self._store(folder, key, identity, lambda: pack(network))
 
-        def store(network: Loaded) -> None:
-            with self._hold_lock(folder, key) as may_write:
-                if may_write:
-                    self._store(folder, key, identity, lambda: pack(network))
-
-        if is_held and postpone is not None:
-            postpone(store)
-        return compiled
+            if is_held and postpone is not None:
+                postpone(store)
+            return compiled
 
     def _warn_of_folder(self, error: OSError) -> None:
         logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", self._path, error.strerror or error)
@@ -225,7 +209,14 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
     except OSError as error:
         raise _UnusableEntryError(error.strerror or f"{error}") from error
     try:
-        header, payload = _read_entry(f"'{path}'", map_file(descriptor), identity)
+        header, payload = check_container(f"'{path}'", map_file(descriptor))
+        sections = dict(payload.sections)
+        if bytes(sections.pop(_IDENTITY, b"")) != identity:
+            raise BlobMismatchError(f"'{path}' was made from something else than its name says")
+        code = find_code(payload)
+        if code:
+            raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
+        payload = replace(payload, sections=sections)
         with suppress(OSError):  # the folder may be read-only for this user
             os.utime(path)
     except (OSError, BlobError) as error:
@@ -262,17 +253,6 @@ def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
                 finally:
                     if lock is not None:
                         lock.release()
-
-
-def _read_entry(title: str, content: memoryview, identity: bytes) -> tuple[BlobHeader, Payload]:
-    header, payload = check_container(title, content)
-    sections = dict(payload.sections)
-    if bytes(sections.pop(_IDENTITY, b"")) != identity:
-        raise BlobMismatchError(f"{title} was made from something else than its name says")
-    code = find_code(payload)
-    if code:
-        raise UntrustedBlobError(f"{title} holds code, in the sections {list(code)}; no cache entry may")
-    return header, replace(payload, sections=sections)
 
 
 class _UnusableEntryError(Exception):
@@ -365,19 +345,14 @@ class FileLock:
         while True:
             descriptor = open_unlinked(str(self._path), os.O_RDWR | os.O_CREAT)
             is_locked = _lock(descriptor)
-            if is_locked and self._is_at(descriptor):
-                self._descriptor = descriptor
-                return True
+            with suppress(FileNotFoundError):
+                if is_locked and os.path.samestat(os.fstat(descriptor), os.lstat(self._path)):
+                    self._descriptor = descriptor
+                    return True
             os.close(descriptor)
             if not is_locked:
                 return False
             # The holder before removed the file while we opened it; a new file may exist.
-
-    def _is_at(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.lstat(self._path))
-        except FileNotFoundError:
-            return False
 
     def release(self) -> None:
         """Releases the lock, so that the next load can take it."""
@@ -386,7 +361,8 @@ class FileLock:
         with suppress(OSError):
             os.unlink(self._path)
         # By name, since a forked child may hold the same descriptor open.
-        _unlock(descriptor)
+        if sys.platform != "win32":
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
@@ -398,11 +374,6 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _unlock(descriptor: int) -> None:
-    if sys.platform != "win32":
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 Find = Callable[[str], tuple[DeviceName, Device]]

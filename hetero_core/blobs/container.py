@@ -25,15 +25,17 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import IO, Any, TypeVar
 
 from hetero_core.contract import Payload
 from hetero_core.devices.processors import count_processors
-from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError
-from hetero_core.plain_files import open_plain
+from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, UntrustedBlobError
+from hetero_core.files import open_plain
 
 MAGIC = b"HETEROBL"
 FORMAT_VERSION = 3
@@ -72,7 +74,8 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
         mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
-    text = write_header(header, table)
+    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
+    text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
     start = _align(_HEAD.size + len(text))
     total = start + offset + _DIGEST_SIZE
     head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)
@@ -120,8 +123,15 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
             raise BlobDamagedError(
                 f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
             )
-    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
-    return header, replace(payload, digests=digests)
+    # No digest covers the gaps: they hold zeros, and are as short as possible.
+    room = view[begin:-_DIGEST_SIZE]
+    ends = (0, *(row.offset + row.size for row in rows))
+    for end, start in zip(ends, (*(row.offset for row in rows), len(room)), strict=True):
+        if start != _align(end) or any(room[end:start]):
+            raise BlobDamagedError(
+                f"{name} is damaged: between {end} and {start} of its sections there is more than zeros to the next {ALIGNMENT}"
+            )
+    return header, payload
 
 
 def _check_head(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEntry], Payload, int]:
@@ -150,24 +160,15 @@ def _check_head(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEn
     return *_parse(name, view, header_size), begin
 
 
-def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:
-    """Raises BlobDamagedError for anything but zeros between sections, and for gaps that are longer than necessary; no digest
-    covers the gaps.
-    """
-    begins = [*(row.offset for row in rows), len(room)]
-    ends = [0, *(row.offset + row.size for row in rows)]
-    for end, begin in zip(ends, begins, strict=True):
-        if begin != _align(end) or any(room[end:begin]):
-            raise BlobDamagedError(
-                f"{name} is damaged: between {end} and {begin} of its sections there is more than zeros to the next {ALIGNMENT}"
-            )
-
-
 def _open_view(source: Any) -> tuple[str, memoryview]:
     if isinstance(source, bytes | bytearray | memoryview):
         return "the blob", memoryview(source).cast("B")
     if hasattr(source, "read"):
-        return name_stream(source), memoryview(_read_container(source))
+        # No container is shorter. The stream is then at the end of its container.
+        content = read_bytes(source, _HEAD.size + _DIGEST_SIZE)
+        if len(content) >= _HEAD.size and content.startswith(MAGIC):
+            content += read_bytes(source, _HEAD.unpack_from(content)[-1] - len(content))
+        return name_stream(source), memoryview(content)
     path = os.fspath(source)
     try:
         descriptor = open_plain(path)
@@ -180,15 +181,6 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
         raise BlobDamagedError(f"cannot read the blob '{path}': {reason}") from error
 
 
-def _read_container(stream: IO[bytes]) -> bytearray:
-    """Returns the bytes of a container at the position of the stream, which then is at the container's end."""
-    # No container is shorter.
-    content = read_bytes(stream, _HEAD.size + _DIGEST_SIZE)
-    if len(content) >= _HEAD.size and content.startswith(MAGIC):
-        content += read_bytes(stream, _HEAD.unpack_from(content)[-1] - len(content))
-    return content
-
-
 def map_file(descriptor: int) -> memoryview:
     """Returns the bytes of an open file, mapped into memory; they outlive the descriptor. Raises: OSError."""
     # An empty file cannot be mapped.
@@ -199,7 +191,11 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
     start = _align(_HEAD.size + header_size)
     room = len(view) - _DIGEST_SIZE - start
     try:
-        header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]))
+        fields = json.loads(bytes(view[_HEAD.size : _HEAD.size + header_size]))
+        table = [_check_types(SectionEntry(**row)) for row in fields.pop("sections")]
+        names_of_side = {side: tuple(fields[side]) for side in ("inputs", "outputs")}
+        # An unknown field might forbid something: it is a TypeError.
+        header = _check_types(BlobHeader(**{**fields, **names_of_side}))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
     names = sorted(row.name for row in table)
@@ -230,22 +226,64 @@ def find_code(payload: Payload) -> tuple[str, ...]:
         where, inner_payload = open_payloads.pop()
         marked += [where + name for name in inner_payload.code if name not in inner_payload.spare]
         for name, section in inner_payload.sections.items():
-            inner = _peek(section)
-            if inner is not None:
-                open_payloads.append((f"{where}{name}: ", inner))
+            view = memoryview(section).cast("B")
+            if len(view) >= _HEAD.size + _DIGEST_SIZE and view[: len(MAGIC)] == MAGIC:
+                with suppress(BlobError):  # a damaged container is none
+                    open_payloads.append((f"{where}{name}: ", _parse("a section", view, _HEAD.unpack_from(view)[3])[2]))
     return tuple(marked)
 
 
-def _peek(section: Any) -> Payload | None:
-    """Returns the sections of a container within a section; None if it is no container or is damaged."""
-    view = memoryview(section).cast("B")
-    if len(view) < _HEAD.size + _DIGEST_SIZE or bytes(view[: len(MAGIC)]) != MAGIC:
-        return None
-    header_size = _HEAD.unpack_from(view)[3]
+# Permission to use code: only within an import that the user called with `trust=True`, nested containers included.
+
+# The parts of a split network are imported within the import of the whole network, by a plugin that does not know if the user
+# trusts the blob.
+_is_trusted: ContextVar[bool] = ContextVar("hetero_blob_is_trusted", default=False)
+
+
+@contextmanager
+def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Iterator[Payload]:
+    """Gives the payload to import. Inside the context, nested imports are trusted as the whole blob is.
+
+    Without trust the payload omits code that its plugin does not require.
+
+    Raises: UntrustedBlobError if there is code in the blob, or in a container within it, and no trust.
+    """
+    if not trust and not _is_trusted.get():
+        code = find_code(payload)
+        if code:
+            raise UntrustedBlobError(
+                f"cannot import network '{header.network}' on {header.device}: the blob holds code, in the sections {', '.join(code)}, "
+                "which would run with all your rights. Import it with trust=True (on the command line: --trust) if you trust whoever "
+                "made it and every place where it was kept; else load the model"
+            )
+        payload = payload.without_spare_code()
+    with trust_imports(trust or _is_trusted.get()):
+        yield payload
+
+
+def describe_omission(payload: Payload, trusted: Payload) -> str:
+    """Returns why an import compiles the network again though the blob has its compiled form; "" if that form is used."""
+    if len(trusted.code) == len(payload.code):
+        return ""
+    return (
+        "the blob holds what compiling made, which is code and not trusted; import it with trust=True (on the command line: --trust) to "
+        "use that"
+    )
+
+
+def are_imports_trusted() -> bool:
+    """Says whether the current import of this thread may use code; for a plugin that hands a blob to another process."""
+    return _is_trusted.get()
+
+
+@contextmanager
+def trust_imports(is_trusted: bool) -> Iterator[None]:
+    """Sets whether imports within the block may use code."""
+    token = _is_trusted.set(is_trusted)
     try:
-        return _parse("a section", view, header_size)[2]
-    except BlobError:
-        return None
+        yield
+    finally:
+        _is_trusted.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,23 +318,6 @@ class SectionEntry:
     digest: str = ""
     code: bool = False
     spare: bool = False
-
-
-def write_header(header: BlobHeader, table: list[dict[str, Any]]) -> bytes:
-    """Returns the text of a header with the rows of its table."""
-    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
-    return json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
-
-
-def read_header(text: bytes) -> tuple[BlobHeader, list[SectionEntry]]:
-    """Returns the header and the table of sections of a container.
-
-    Raises: ValueError, TypeError, KeyError, RecursionError for a text that is no header; an unknown field might forbid something.
-    """
-    fields = json.loads(text)
-    table = [_check_types(SectionEntry(**row)) for row in fields.pop("sections")]
-    names = {side: tuple(fields[side]) for side in ("inputs", "outputs")}
-    return _check_types(BlobHeader(**{**fields, **names})), table
 
 
 Record = TypeVar("Record", BlobHeader, SectionEntry)

@@ -15,49 +15,31 @@ from hetero_core.errors import BlobMismatchError
 from hetero_core.network.graph import Network
 
 
-def check_header(header: BlobHeader, entry: Device, network: Network | None) -> None:
-    """Raises BlobMismatchError that names the difference: device, distribution, or the given network.
-
-    The plugin itself compares the version of its payload, so that blobs of its older versions are read.
-    """
-    here = entry.provenance
-    compared = [
-        ("device", header.device, here.device),
-        ("plugin", header.distribution, here.distribution),
-    ]
-    if network is not None:
-        compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
-    for subject, stored, expected in compared:
-        if stored != expected:
-            raise BlobMismatchError(
-                f"cannot import network '{header.network}' on {here.device}: the blob's {subject} is {stored}, here it is {expected}; "
-                "load the model again and export it"
-            )
-
-
-def _check_architecture(header: BlobHeader, device: DeviceName, entry: Device) -> None:
-    """Raises BlobMismatchError for a blob that was compiled for another architecture than the device has."""
-    here = entry.find_architecture(device) if header.architecture else ""
-    if header.architecture != here:
-        source = DeviceName(header.device, header.device_id)
-        raise BlobMismatchError(
-            f"cannot import network '{header.network}' on {device}: the blob was compiled on {source} for the architecture "
-            f"'{header.architecture}', and {device} has '{here}'; name a device with the architecture of the blob, or load the model on "
-            f"{device} and export it again"
-        )
-
-
-def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None) -> CallTarget:
+def find_import_target(
+    header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None, network: Network | None
+) -> CallTarget:
     """Returns the target of an import. Run-time keys have the value of the call, else of `set_config`, else of the blob; keys that
     shape the compilation have the value of the blob.
 
-    The arguments behind the colon of the device string come from the blob if the call leaves them out.
+    The arguments behind the colon of the device string come from the blob if the call leaves them out. The plugin itself compares the
+    version of its payload, so that blobs of its older versions are read.
 
-    Raises: BlobMismatchError if the call or the device's architecture contradicts the blob; NotImplementedByDeviceError; ConfigKeyError,
-    ConfigValueError.
+    Raises: BlobMismatchError if the device, its distribution or architecture, the given network or the call contradicts the blob;
+    NotImplementedByDeviceError; ConfigKeyError, ConfigValueError.
     """
+    plugin = entry.provenance
+    compared = [("device", header.device, plugin.device), ("plugin", header.distribution, plugin.distribution)]
+    if network is not None:
+        compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
+    for subject, found, expected in compared:
+        if found != expected:
+            raise BlobMismatchError(
+                f"cannot import network '{header.network}' on {plugin.device}: the blob's {subject} is {found}, here it is {expected}; "
+                "load the model again and export it"
+            )
     entry.require_hook("import_network", device)
-    arguments = _arguments_of(header.config, entry, device)
+    lists = (name for name, key in entry.keys(DeviceName(device.name)).items() if key.is_arguments)
+    arguments = next((str(header.config[name]) for name in lists if header.config.get(name)), "")
     device = DeviceName(device.name, device.id, device.arguments or arguments)
     keys = entry.keys(device)
     # A key that was not set is ignored: a composing device has it only while the child it belongs to is available.
@@ -67,8 +49,12 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
             f"cannot import network '{header.network}' on {device}: the blob, of {header.distribution} {header.plugin_version}, has the "
             f"configuration keys {', '.join(unknown)}, which {entry.provenance} does not have; load the model again and export it"
         )
-    stored = {name: value for name, value in convert_stored(header.config, keys, device=str(device)).items() if name != "DEVICE_ID"}
-    stored = {name: key.default for name, key in keys.items() if key.added_later} | stored
+    # JSON knows no tuples, and None stands for "not set".
+    stored: dict[str, Any] = {name: key.default for name, key in keys.items() if key.added_later}
+    stored |= {name: None for name, value in header.config.items() if value is None and name in keys}
+    given = {name: value for name, value in header.config.items() if value is not None}
+    stored |= convert_config(given, keys, device=str(device))
+    stored.pop("DEVICE_ID", None)
     missing = sorted(name for name, key in keys.items() if not key.runtime and name not in stored)
     if missing:
         raise BlobMismatchError(
@@ -88,24 +74,17 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
     # A blob of an older core may lack these.
     runtime = {name: key for name, key in keys.items() if key.runtime}
     resolved, here = entry.resolve(device, {name: value for name, value in call.items() if name in runtime})
-    _check_architecture(header, resolved, entry)
+    architecture = entry.find_architecture(resolved) if header.architecture else ""
+    if header.architecture != architecture:
+        raise BlobMismatchError(
+            f"cannot import network '{header.network}' on {resolved}: the blob was compiled on "
+            f"{DeviceName(header.device, header.device_id)} for the architecture '{header.architecture}', and {resolved} has "
+            f"'{architecture}'; name a device with the architecture of the blob, or load the model on {resolved} and export it again"
+        )
     # These describe the importing machine.
     local = {name: here[name] for name in ("DEVICE_ID", LOG_KEY, *THREAD_KEYS, *LIMIT_KEYS)}
     config = merge_config(runtime, stored, entry.read_settings(resolved, runtime), overrides, local)
     return CallTarget(DeviceName(device.name, resolved.id, device.arguments), entry, config)
-
-
-def convert_stored(config: Mapping[str, Any], keys: Mapping[str, Any], *, device: str) -> dict[str, Any]:
-    """Returns the configuration of a header in the types of its keys; JSON knows no tuples, and None stands for "not set"."""
-    unset = {name: None for name, value in config.items() if value is None and name in keys}
-    return {**unset, **convert_config({name: value for name, value in config.items() if value is not None}, keys, device=device)}
-
-
-def _arguments_of(config: Mapping[str, Any], entry: Device, device: DeviceName) -> str:
-    for name, key in entry.keys(DeviceName(device.name)).items():
-        if key.is_arguments and config.get(name):
-            return str(config[name])
-    return ""
 
 
 def _show(value: Any) -> str:

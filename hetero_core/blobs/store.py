@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from hetero_core.errors import PrivateFolderError
-from hetero_core.plain_files import (
+from hetero_core.files import (
     HAS_OWNERS,
     describe_kind,
     find_writers,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from hetero_core.blobs.trust import are_imports_trusted
+from hetero_core.blobs.container import are_imports_trusted
 from hetero_core.composing.properties import MEASURING_KEY
 from hetero_core.contract import BlobCheck, DeviceName, Payload
 from hetero_core.core import Core

@@ -358,7 +358,7 @@ def _prepare_child(folder: str) -> None:
     os.environ.setdefault(FOLDER_VARIABLE, folder)
     # Checks judge the results of a device, not its warnings.
     warnings.simplefilter("ignore")
-    logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
+    logging.getLogger("hetero_core.blobs.container").setLevel(logging.ERROR)
 
 
 def _exit_with_stack(exit_process: Callable[[int], NoReturn], status: int) -> NoReturn:

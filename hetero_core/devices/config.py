@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from hetero_core.contract import ConfigKey, freeze_mapping
@@ -50,68 +51,53 @@ LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 STRICT_KEY = "STRICT_DECLARATIONS"
 ISOLATE_KEY = "ISOLATE"
 
+_of_runs = partial(ConfigKey, runtime=True)
+
 STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     {
-        "PERF_COUNT": ConfigKey(bool, False, "Record the time of every node in each run.", runtime=True),
-        "DEVICE_ID": ConfigKey(str, "", "The physical device; the same as NAME.id in the device string.", runtime=True),
-        "CACHE_DIR": ConfigKey(str, "", "The folder that keeps compiled networks between loads; empty: none.", runtime=True),
-        "CACHE_SIZE_LIMIT": ConfigKey(int, 0, "The bytes that CACHE_DIR may hold; 0: no limit.", runtime=True, least=0),
-        DEADLINE_KEY: ConfigKey(float, None, "The seconds that a query, a load, and each run may take.", runtime=True, least=0.001),
-        MEMORY_LIMIT_KEY: ConfigKey(
-            int, None, "The bytes that constants, and the values of one run, may take.", runtime=True, least=1
+        "PERF_COUNT": _of_runs(bool, False, "Record the time of every node in each run."),
+        "DEVICE_ID": _of_runs(str, "", "The physical device; the same as NAME.id in the device string."),
+        "CACHE_DIR": _of_runs(str, "", "The folder that keeps compiled networks between loads; empty: none."),
+        "CACHE_SIZE_LIMIT": _of_runs(int, 0, "The bytes that CACHE_DIR may hold; 0: no limit.", least=0),
+        DEADLINE_KEY: _of_runs(float, None, "The seconds that a query, a load, and each run may take.", least=0.001),
+        MEMORY_LIMIT_KEY: _of_runs(int, None, "The bytes that constants, and the values of one run, may take.", least=1),
+        STRICT_KEY: _of_runs(bool, False, "Declared shapes that contradict what is computed are errors, not warnings."),
+        ISOLATE_KEY: _of_runs(bool, False, "The device runs in a process of its own, as behind PROCESS: in its name."),
+        THREADS_KEY: _of_runs(
+            int, None, "The processors that the runs of a network may use at once, in all; not set: all there are.", least=1
         ),
-        STRICT_KEY: ConfigKey(
-            bool, False, "Declared shapes that contradict what is computed are errors, not warnings.", runtime=True
-        ),
-        ISOLATE_KEY: ConfigKey(
-            bool, False, "The device runs in a process of its own, as behind PROCESS: in its name.", runtime=True
-        ),
-        THREADS_KEY: ConfigKey(
-            int,
-            None,
-            "The processors that the runs of a network may use at once, in all; not set: all there are.",
-            runtime=True,
-            least=1,
-        ),
-        STREAMS_KEY: ConfigKey(
+        STREAMS_KEY: _of_runs(
             int,
             None,
             "How many streams of threads the asynchronous runs of a network have; not set: as PERFORMANCE_HINT has it. Some devices share "
             "a stream among several runs.",
-            runtime=True,
             least=1,
             words=(AUTO,),
         ),
-        HINT_KEY: ConfigKey(
+        HINT_KEY: _of_runs(
             str,
             "LATENCY",
             "LATENCY, and UNDEFINED: one stream with all threads; THROUGHPUT: as many streams as there are threads for.",
             choices=("LATENCY", THROUGHPUT, "UNDEFINED"),
-            runtime=True,
         ),
-        REQUESTS_KEY: ConfigKey(
+        REQUESTS_KEY: _of_runs(
             int,
             0,
             "How many requests there are at the same time, so that THROUGHPUT makes no more streams than these; 0: not known.",
-            runtime=True,
             least=0,
         ),
-        EXCLUSIVE_KEY: ConfigKey(
-            bool, False, "Asynchronous runs of all networks of the device that have this key take turns.", runtime=True
-        ),
-        PRIORITY_KEY: ConfigKey(
+        EXCLUSIVE_KEY: _of_runs(bool, False, "Asynchronous runs of all networks of the device that have this key take turns."),
+        PRIORITY_KEY: _of_runs(
             str,
             "MEDIUM",
             "Whose asynchronous runs go first where networks take turns; DEFAULT is MEDIUM.",
             choices=("LOW", "MEDIUM", "HIGH"),
-            runtime=True,
         ),
-        LOG_KEY: ConfigKey(
+        LOG_KEY: _of_runs(
             str,
             None,
             "The level of hetero's loggers in this process, from when it is first heard of; not set: the program's own.",
             choices=tuple(LEVELS),
-            runtime=True,
         ),
     }
 )
@@ -174,19 +160,15 @@ def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where:
     """
     folded = name.strip().upper() if isinstance(name, str) else str(name)
     if folded not in keys:
-        folded = next((known for known, key in keys.items() if folded in key.aliases), find_new_name(folded, device))
+        is_own_streams = folded == f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
+        renamed = STREAMS_KEY if is_own_streams else ALIASES.get(folded, folded)
+        folded = next((known for known, key in keys.items() if folded in key.aliases), renamed)
     if folded in keys and isinstance(name, str):
         return folded
     owner = where or f"device {device}"
     raise ConfigKeyError(
         f"{owner} has no configuration key '{name}'{suggest(folded, keys) or ';'} its keys are {enumerate_choices(keys)}"
     )
-
-
-def find_new_name(name: str, device: str) -> str:
-    """Returns the new name of an old key, also of the old key for a device's own streams; any other name unchanged."""
-    own_streams = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
-    return STREAMS_KEY if name == own_streams else ALIASES.get(name, name)
 
 
 def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: str = "") -> Any:
@@ -208,16 +190,10 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: 
     is_large_enough = key.least is None or (converted is not None and converted >= key.least)
     if converted is not None and is_large_enough and (not key.choices or converted in key.choices):
         return converted
+    near = suggest(value.strip(), [each for each in key.choices if isinstance(each, str)]) if isinstance(value, str) else ""
     raise ConfigValueError(
-        f"configuration key {name} of {where or f'device {device}'}: expected {_describe_wanted(key)}, got {value!r}"
-        f"{_suggest_choice(value, key)}"
+        f"configuration key {name} of {where or f'device {device}'}: expected {_describe_wanted(key)}, got {value!r}{near}"
     )
-
-
-def _suggest_choice(value: Any, key: ConfigKey) -> str:
-    """Returns a suggestion for a text that is no choice."""
-    texts = [choice for choice in key.choices if isinstance(choice, str)]
-    return suggest(value.strip(), texts) if isinstance(value, str) else ""
 
 
 def _describe_wanted(key: ConfigKey) -> str:
@@ -289,18 +265,6 @@ def require_mapping(config: Any, owner: str) -> None:
         )
 
 
-def take_back(
-    config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
-) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values to set, and the declared names of the keys to reset: a value of None removes an earlier value.
-
-    Raises: ConfigKeyError; ConfigValueError for any other type than a mapping.
-    """
-    require_mapping(config, where or f"device {device}")
-    names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
-    return {name: value for name, value in config.items() if value is not None}, names
-
-
 def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> dict[str, Any]:
     """Returns the given values under their declared names and in their types.
 
@@ -316,6 +280,19 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
             raise ConfigValueError(f"configuration key {known} of {owner} is given twice: {converted[known]!r} and {new!r}")
         converted[known] = new
     return converted
+
+
+def convert_changes(
+    config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the values to set, as `convert_config`, and the declared names of the keys to reset: those with a value of None.
+
+    Raises: ConfigKeyError; ConfigValueError also for any other type than a mapping.
+    """
+    require_mapping(config, where or f"device {device}")
+    names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
+    values = {name: value for name, value in config.items() if value is not None}
+    return convert_config(values, keys, device=device, where=where), names
 
 
 def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -347,8 +324,7 @@ class CommonConfig:
         Raises: ConfigKeyError, ConfigValueError.
         """
         try:
-            values, dropped = take_back(config, _KEYS, device="(all)")
-            converted = convert_config(values, _KEYS, device="(all)")
+            converted, dropped = convert_changes(config, _KEYS, device="(all)")
         except ConfigKeyError as error:
             error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
             raise

@@ -1,4 +1,4 @@
-"""Device: a plugin in use by a Core, behind its own pluggy manager; calls its hooks and checks their results.
+"""Device: a plugin in use by a Core, behind its own pluggy manager; calls its hooks, checks their results, and adds the core's own metrics.
 
 Only the core calls it. Every answer that breaks the contract is an error that names the plugin.
 """
@@ -9,6 +9,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pluggy
@@ -17,14 +18,13 @@ from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, P
 from hetero_core.devices.config import (
     CACHE_KEYS,
     LOG_KEY,
+    convert_changes,
     convert_config,
     convert_value,
     declare_keys,
     merge_config,
     set_log_level,
-    take_back,
 )
-from hetero_core.devices.metrics import collect_metrics, find_metric
 from hetero_core.devices.names import normalise_arguments
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.provenance import Provenance, call_named, read_mapping
@@ -38,9 +38,11 @@ from hetero_core.errors import (
     DeviceNotFoundError,
     DeviceUnavailableError,
     HeteroError,
+    MetricNotFoundError,
     NotImplementedByDeviceError,
     PluginError,
     enumerate_choices,
+    word_missing,
 )
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST
@@ -118,20 +120,17 @@ class Device:
         alone.
         """
         full = self._with_arguments(device, config)
-        values, dropped = take_back(config, self.keys(full), device=str(device))
-        converted = convert_config(values, self.keys(full), device=str(device))
+        converted, dropped = convert_changes(config, self.keys(full), device=str(device))
         if "DEVICE_ID" in converted:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"]))
         plain = self.keys(DeviceName(device.name))
         with self._lock:
             # A new mapping, so that a load that reads meanwhile sees all of these values or the old values only.
             values_of_place = dict(self._set)
-            for name, value in converted.items():
+            for name, value in {**converted, **dict.fromkeys(dropped)}.items():
                 place = device.id, device.arguments if name in plain else full.arguments
-                values_of_place[place] = {**values_of_place.get(place, {}), name: value}
-            for name in dropped:
-                place = device.id, device.arguments if name in plain else full.arguments
-                values_of_place[place] = {key: value for key, value in values_of_place.get(place, {}).items() if key != name}
+                values = {key: other for key, other in values_of_place.get(place, {}).items() if key != name}
+                values_of_place[place] = values if value is None else {**values, name: value}
             self._set = values_of_place
         if LOG_KEY in dropped:
             set_log_level(None, *self._log_packages)
@@ -228,18 +227,43 @@ class Device:
         return self._with_id(self._with_arguments(device, {}), {})
 
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """Returns all metrics of the device with this id, by name; functions among them are not called yet."""
+        """Returns all metrics of the device with this id, by name: the standard metrics, overridden by the plugin's, and the derived
+        metrics; functions among them are not called yet. Raises: PluginError for a derived metric that the plugin gives itself.
+        """
         blame = str(self.provenance)
         answer = self.call("metrics", device) if self.implements("metrics") else {}
         own = read_mapping(answer, blame=blame, where="metrics")
-        return collect_metrics(
-            own,
-            device=device,
-            keys=self.keys(device),
-            can_export=self.can_export,
-            has_memory=self.implements("to_host"),
-            blame=blame,
-        )
+        lower = next((name for name in own if name != name.upper()), None)
+        if lower is not None:
+            raise PluginError(f"{blame} returns the metric '{lower}'; metrics are upper case, as '{lower.upper()}'")
+        given_derived = [name for name in _DERIVED if name in own]
+        if given_derived:
+            raise PluginError(f"{blame} returns the metric {given_derived[0]}, which the core derives; leave it out")
+        metrics: dict[str, Any] = {
+            "AVAILABLE_DEVICES": ("",),
+            "UNAVAILABLE_DEVICES": freeze_mapping(()),
+            "FULL_DEVICE_NAME": device.name,
+            "OPTIMIZATION_CAPABILITIES": ("FP32",),
+            "DEVICE_ARCHITECTURE": device.name,
+            "DEVICE_TYPE": "discrete" if self.implements("to_host") else "integrated",
+            "DEVICE_UUID": lambda: _make_uuid(device, metrics),
+            "MAX_BATCH_SIZE": 0,
+            "CODE_FOLDER": "",
+            "HOLDS_INTERPRETER_LOCK": False,
+            "IS_LOCAL": True,
+            "VALUE_DEVIATIONS": (),
+            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, count_processors(), 1),
+            **own,
+        }
+        # The number of requests that a device works on is also its number of streams.
+        metrics.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(_read(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"])[1], 1)))
+        stated = metrics["OPTIMIZATION_CAPABILITIES"]
+        exports = ("EXPORT_IMPORT",) if self.can_export else ()
+        metrics["OPTIMIZATION_CAPABILITIES"] = lambda: (*(word for word in _read(stated) if word != "EXPORT_IMPORT"), *exports)
+        metrics["IMPORT_EXPORT_SUPPORT"] = self.can_export
+        metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(self.keys(device)))
+        metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
+        return freeze_mapping((name, metrics[name]) for name in sorted(metrics))
 
     def metric(self, device: DeviceName, name: str) -> Any:
         """Returns the value of a metric.
@@ -322,20 +346,16 @@ class Device:
                 f"expected inputs {expected[0]} and outputs {expected[1]}"
             )
         for method, arguments in (("run", ("inputs", "context")), ("start", ("inputs", "context", "done"))):
-            if getattr(executable, method) is not None:
-                self._check_signature(getattr(executable, method), arguments, f"{type(executable).__name__}.{method}")
+            if getattr(executable, method) is None:
+                continue
+            with suppress(ValueError):  # a method in C may have no signature
+                signature = inspect.signature(getattr(executable, method))
+                try:
+                    signature.bind(*arguments)
+                except TypeError as error:
+                    name, called = f"{type(executable).__name__}.{method}", f"{method}({', '.join(arguments)})"
+                    raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
         return executable
-
-    def _check_signature(self, method: Any, arguments: tuple[str, ...], name: str) -> None:
-        try:
-            signature = inspect.signature(method)
-        except ValueError:  # a method in C may have none
-            return
-        try:
-            signature.bind(*arguments)
-        except TypeError as error:
-            called = f"{name.rpartition('.')[2]}({', '.join(arguments)})"
-            raise PluginError(f"{self.provenance} has {name}{signature}, and the core calls {called}: {error}") from error
 
     def close(self) -> None:
         """Tells the device to free its resources; a device that hangs is skipped with a warning."""
@@ -344,3 +364,27 @@ class Device:
             logger.warning("device %s is not closed: %s hangs", self.provenance.device, self.provenance)
         elif self.implements("close_device"):
             self.call("close_device", DeviceName(self.provenance.device))
+
+
+_DERIVED = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT")
+
+
+def find_metric(name: str, metrics: Mapping[str, Any], owner: str) -> tuple[Any, str]:
+    """Returns a metric by its name in any case, and its title for error messages. Raises: MetricNotFoundError."""
+    folded = name.strip().upper()
+    if folded not in metrics:
+        raise MetricNotFoundError(word_missing(owner, "metric", name, metrics))
+    return metrics[folded], f"the metric {folded}"
+
+
+def _make_uuid(device: DeviceName, metrics: Mapping[str, Any]) -> str:
+    """Returns an identifier of a device, made of its name, id, list and architecture."""
+    from uuid import NAMESPACE_DNS, uuid5  # only this metric needs it
+
+    ids, architecture = _read(metrics["AVAILABLE_DEVICES"]), _read(metrics["DEVICE_ARCHITECTURE"])
+    number = device.id or (ids[0] if ids else "")
+    return uuid5(NAMESPACE_DNS, f"{DeviceName(device.name, number, device.arguments)} {architecture}").hex
+
+
+def _read(value: Any) -> Any:
+    return value() if callable(value) else value

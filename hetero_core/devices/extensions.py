@@ -7,8 +7,8 @@ in order, or None for an operator that it does not know. An input type is None i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from hetero_core.contract import DeviceName, Extension
@@ -57,13 +57,10 @@ class OperatorTypes:
     def __init__(self, extensions: Mapping[tuple[str, str], Extension], entry_points: Sequence[Any]) -> None:
         self._extensions = extensions
         self._entry_points = entry_points
-        self._lock = threading.Lock()
-        self._functions: list[tuple[str, InferTypes]] | None = None
 
-    @property
-    def knows_some(self) -> bool:
-        """Whether an extension or a plugin may know the types of an operator."""
-        return bool(self._extensions or self._entry_points)
+    @cached_property
+    def _functions(self) -> list[tuple[str, InferTypes]]:
+        return [_import(entry_point) for entry_point in self._entry_points]
 
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
         """Returns the types of a node's outputs; None for an unknown operator.
@@ -73,36 +70,25 @@ class OperatorTypes:
         extension = self._extensions.get((node.domain, node.op_type))
         if extension is not None:
             return extension.infer_types(input_types, node.attributes)
-        for blame, function in self._load():
-            types = _ask(blame, function, node, input_types)
+        for blame, function in self._functions:
+            try:
+                types = function(node, input_types)
+            except HeteroError:
+                raise
+            except Exception as error:  # a plugin's rule may raise anything
+                raise PluginError(
+                    f"{blame} fails at node {node.label} with {type(error).__name__}: {error}; mend or uninstall it"
+                ) from error
             if types is not None:
                 return types
         return None
-
-    def _load(self) -> list[tuple[str, InferTypes]]:
-        with self._lock:
-            if self._functions is None:
-                self._functions = [_import(entry_point) for entry_point in self._entry_points]
-            return self._functions
 
 
 def _import(entry_point: Any) -> tuple[str, InferTypes]:
     blame = f"'{entry_point.name}' of {' '.join(read_identity(entry_point.dist)).strip()}, which tells types of operators,"
     try:
-        function: InferTypes = entry_point.load()
+        return blame, entry_point.load()
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
-        ) from error
-    return blame, function
-
-
-def _ask(blame: str, function: InferTypes, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
-    try:
-        return function(node, input_types)
-    except HeteroError:
-        raise
-    except Exception as error:  # a plugin's rule may raise anything
-        raise PluginError(
-            f"{blame} fails at node {node.label} with {type(error).__name__}: {error}; mend or uninstall it"
         ) from error

@@ -66,7 +66,8 @@ def parse_device_list(arguments: str) -> tuple[ListedDevice, ...]:
 
     Raises: DeviceNameError for unbalanced parentheses and quotes, an empty entry, and a count of 0.
     """
-    return tuple(_parse_entry(entry, arguments) for entry in _split_entries(arguments))
+    split = (_split_entry(entry, arguments) for entry in _split_entries(arguments))
+    return tuple(ListedDevice(parse_device_name(text), count, is_excluded) for text, count, is_excluded in split)
 
 
 def split_device_list(arguments: str) -> tuple[str, ...]:
@@ -146,8 +147,3 @@ def _split_entry(entry: str, arguments: str) -> tuple[str, int | None, bool]:
             f"device list '{arguments}' has an empty entry; expected devices separated by commas, as in 'GPU,CPU'"
         )
     return text, count, is_excluded
-
-
-def _parse_entry(entry: str, arguments: str) -> ListedDevice:
-    text, count, is_excluded = _split_entry(entry, arguments)
-    return ListedDevice(parse_device_name(text), count, is_excluded)

@@ -19,8 +19,7 @@ def count_processors() -> int:
 
     The mask is read on each call (a system call), the quota once per process, because it is read from files.
     """
-    quota = _read_quota()
-    mask = count_affinity()
+    quota, mask = find_quota(), count_affinity()
     return mask if quota is None else max(1, min(mask, ceil(quota)))
 
 
@@ -49,11 +48,7 @@ def count_affinity() -> int:
 
 
 @cache
-def _read_quota() -> float | None:
-    return find_quota("/")
-
-
-def find_quota(root: str | os.PathLike[str]) -> float | None:
+def find_quota(root: str | os.PathLike[str] = "/") -> float | None:
     """Returns the processors' worth of time that the control groups of this process allow, None if they set no limit.
 
     It is the smallest limit of the process's group and of the groups around it; `root` is the folder of the file system.

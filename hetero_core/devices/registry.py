@@ -93,7 +93,9 @@ def load_entry_point(announcement: Announcement) -> Any:
 
 
 def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
-    """Returns the wrapper modules. A broken wrapper is an error at once: no device must run without its guard."""
+    """Returns the wrapper modules. A broken wrapper, or one with a hook that would answer instead of the device, is an error at once:
+    no device must run without its guard.
+    """
     wrappers = []
     for entry_point in entry_points:
         distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
@@ -105,19 +107,14 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
                 f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it, "
                 f"or leave it out by {PLUGINS_VARIABLE}=-{entry_point.name}"
             ) from error
-        _check_wrapper(wrapper, blame)
+        manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
+        for caller in manager.get_hookcallers(wrapper) or ():
+            if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
+                raise PluginError(
+                    f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it"
+                )
         wrappers.append(wrapper)
     return wrappers
-
-
-def _check_wrapper(wrapper: Any, blame: str) -> None:
-    """Raises PluginError for a wrapper with an unknown hook, or with a hook that would answer instead of the device."""
-    manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
-    for caller in manager.get_hookcallers(wrapper) or ():
-        if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
-            raise PluginError(
-                f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it"
-            )
 
 
 def check_api(plugin: Any, provenance: Provenance) -> None:
@@ -374,8 +371,12 @@ class Registry:
         plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
         check_api(plugin, provenance)
         try:
-            factory = partial(self._call_factory, name, plugin, provenance)
-            created = call_named(factory, blame=provenance, where="create_device") if hasattr(plugin, "create_device") else plugin
+            created = plugin
+            if hasattr(plugin, "create_device"):
+                factory = partial(self._manage(plugin, provenance).hook.create_device, core=self._core, name=name)
+                created = call_named(factory, blame=provenance, where="create_device")
+            if created is None:
+                raise PluginError(f"{provenance} has a create_device that returned nothing, or that is not marked with @hookimpl")
             device = Device(provenance, self._manage(created, provenance), announcement.patience, self.common.read)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
@@ -389,12 +390,6 @@ class Registry:
         if device.implements("infer"):
             raise PluginError(f"{provenance} implements infer, which is for wrappers; a device runs in its Executable's run")
         return device
-
-    def _call_factory(self, name: str, plugin: Any, provenance: Provenance) -> Any:
-        created = self._manage(plugin, provenance).hook.create_device(core=self._core, name=name)
-        if created is None:
-            raise PluginError(f"{provenance} has a create_device that returned nothing, or that is not marked with @hookimpl")
-        return created
 
     def _manage(self, plugin: Any, provenance: Provenance) -> pluggy.PluginManager:
         """Returns a manager that holds this plugin and the wrappers, nothing else."""
@@ -443,33 +438,6 @@ def describe_device(registry: Registry, name: str) -> DeviceStatus:
     return DeviceStatus(name, provenance.distribution, provenance.version, ids, full_name, "", reasons)
 
 
-def isolate_device(
-    device: DeviceName, config: Mapping[str, Any] | None, registry: Registry
-) -> tuple[DeviceName, Mapping[str, Any] | None]:
-    """Returns the device and the configuration of a call, rewritten if the call or the device's settings have ISOLATE.
-
-    Values that are set for the device are passed with the call, since the isolator does not know them.
-
-    Raises: ConfigValueError; DeviceNotFoundError if no isolator is installed.
-    """
-    require_mapping({} if config is None else config, f"device {device}")
-    call = {_fold(name): value for name, value in (config or {}).items()}
-    values = registry.device(device.name).read_set(device) if registry.created(device.name) else {}
-    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
-    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(device))
-    isolator = registry.device_of_role.get("isolator", "")
-    if not is_isolated or device.name == isolator:
-        return device, config
-    if isolator not in registry.names():
-        raise DeviceNotFoundError(
-            f"device {device} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. Install "
-            "one, as with 'pip install hetero-process', or leave the key out"
-        )
-    merged = {**values, **call, ISOLATE_KEY: False}
-    device_id = device.id or str(merged.pop("DEVICE_ID", None) or "")
-    return DeviceName(isolator, "", str(DeviceName(device.name, device_id, device.arguments))), merged
-
-
 def _fold(name: str) -> str:
     return name.strip().upper() if isinstance(name, str) and name.strip().upper() in (ISOLATE_KEY, "DEVICE_ID") else name
 
@@ -499,6 +467,26 @@ def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, regi
 def find_for_call(
     device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
 ) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
-    """Returns the device that a call is for, and the values of the call for it. Raises: as `find_target` does."""
-    parsed, values = isolate_device(parse_device_name(device), config, registry)
-    return *find(parsed), values
+    """Returns the device that a call is for, and the values of the call for it: rewritten if the call or the device's settings have
+    ISOLATE. Values that are set for the device are then passed with the call, since the isolator does not know them.
+
+    Raises: as `find_target` does; DeviceNotFoundError if no isolator is installed.
+    """
+    parsed = parse_device_name(device)
+    require_mapping({} if config is None else config, f"device {parsed}")
+    call = {_fold(name): value for name, value in (config or {}).items()}
+    values = registry.device(parsed.name).read_set(parsed) if registry.created(parsed.name) else {}
+    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
+    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(parsed))
+    isolator = registry.device_of_role.get("isolator", "")
+    if not is_isolated or parsed.name == isolator:
+        return *find(parsed), config
+    if isolator not in registry.names():
+        raise DeviceNotFoundError(
+            f"device {parsed} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. Install "
+            "one, as with 'pip install hetero-process', or leave the key out"
+        )
+    merged = {**values, **call, ISOLATE_KEY: False}
+    device_id = parsed.id or str(merged.pop("DEVICE_ID", None) or "")
+    isolated = str(DeviceName(parsed.name, device_id, parsed.arguments))
+    return *find(DeviceName(isolator, "", isolated)), merged

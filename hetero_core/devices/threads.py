@@ -44,8 +44,22 @@ def resolve_threads(
         )
     threads = processors if given_threads is None else given_threads
     if isinstance(given_streams, int):
-        _check_streams(given_streams, given_threads, device, find_range, is_exclusive=config[EXCLUSIVE_KEY])
         streams = given_streams
+        if config[EXCLUSIVE_KEY] and streams > 1:
+            raise ConfigValueError(
+                f"{STREAMS_KEY}={streams} and {EXCLUSIVE_KEY}=True of device {device} contradict each other: exclusive networks share "
+                "one stream; give one of the two keys"
+            )
+        lowest, highest = find_range()
+        if not lowest <= streams <= highest:
+            raise ConfigValueError(
+                f"configuration key {STREAMS_KEY} of device {device}: expected an int of {lowest} to {highest} or {AUTO}, got {streams}"
+            )
+        if given_threads is not None and streams > given_threads:
+            raise ConfigValueError(
+                f"{STREAMS_KEY}={streams} of device {device} are more streams than {THREADS_KEY}={given_threads} has threads for; "
+                "each stream needs one"
+            )
     elif config[EXCLUSIVE_KEY] or (given_streams is None and config[HINT_KEY] != THROUGHPUT):
         streams = 1
     else:
@@ -54,26 +68,6 @@ def resolve_threads(
         requests = config[REQUESTS_KEY] or threads
         streams = max(lowest, min(threads, highest, requests))
     return freeze_mapping({**config, THREADS_KEY: threads, STREAMS_KEY: streams})
-
-
-def _check_streams(
-    streams: int, threads: int | None, device: str, find_range: Callable[[], tuple[int, int]], *, is_exclusive: bool
-) -> None:
-    if is_exclusive and streams > 1:
-        raise ConfigValueError(
-            f"{STREAMS_KEY}={streams} and {EXCLUSIVE_KEY}=True of device {device} contradict each other: exclusive networks share one "
-            "stream; give one of the two keys"
-        )
-    lowest, highest = find_range()
-    if not lowest <= streams <= highest:
-        raise ConfigValueError(
-            f"configuration key {STREAMS_KEY} of device {device}: expected an int of {lowest} to {highest} or {AUTO}, got {streams}"
-        )
-    if threads is not None and streams > threads:
-        raise ConfigValueError(
-            f"{STREAMS_KEY}={streams} of device {device} are more streams than {THREADS_KEY}={threads} has threads for; "
-            "each stream needs one"
-        )
 
 
 def share_threads(config: Mapping[str, Any]) -> Mapping[str, Any]:

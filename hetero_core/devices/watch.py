@@ -142,11 +142,6 @@ def note_place(place: str) -> Iterator[None]:
             watch.place = before
 
 
-def is_watched() -> bool:
-    """Says whether this thread works for a call with a time limit."""
-    return _current.get() is not None
-
-
 def find_deadline() -> float | None:
     """Returns the earliest end of the budgets that this thread works in, on the clock of `time.monotonic`.
 
@@ -192,7 +187,7 @@ class Patience:
             return self.ask(hook, device.id, call)
         self._require_answers()
         # For the message of a load that runs out of time; unused without a limit.
-        if not is_watched():
+        if _current.get() is None:
             return call()
         with note_place(f"{hook} of {self._provenance} for device {device}"):
             return call()

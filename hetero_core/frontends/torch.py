@@ -23,7 +23,7 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import NetworkReadError, UnsupportedNodesError
 from hetero_core.frontends.shared_core import find_core
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.torch_programs import describe_cause, export_program
+from hetero_core.network.reader import describe_cause, export_program
 from hetero_core.network.types import HOST
 
 if TYPE_CHECKING:

@@ -15,27 +15,12 @@ import numpy as np
 
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
+from hetero_core.network import tensors as kinds
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
-from hetero_core.network.attributes import (
-    FLOAT,
-    FLOATS,
-    GRAPH,
-    INT,
-    INTS,
-    KIND_NAMES,
-    LISTS,
-    SPARSE_TENSOR,
-    STRING,
-    STRINGS,
-    TENSOR,
-    kind_of_value,
-    read_attribute,
-)
-from hetero_core.network.declarations import word_contradiction
+from hetero_core.network.border import word_contradiction
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.opsets import find_schema, read_opsets, since_version
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
     OPSET_KEY,
@@ -43,14 +28,17 @@ from hetero_core.network.scopes import (
     ORIGINS_KEY,
     FunctionKey,
     NodeScope,
+    check_text,
+    find_schema,
     make_unique,
     name_nodes,
     names_of_values,
     normal_domain,
+    read_opsets,
+    since_version,
 )
-from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
 from hetero_core.network.splitting import NO_RAW_DATA, RawData
-from hetero_core.network.tensors import read_sparse_tensor, read_tensor, read_type
+from hetero_core.network.tensors import kind_of_value, read_attribute, read_sparse_tensor, read_tensor, read_type
 from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
 from hetero_core.network.weights import WeightSource
@@ -59,43 +47,13 @@ if TYPE_CHECKING:
     import onnx
 
 
-def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
-    """Returns the key of a function: domain, name and overload."""
-    return normal_domain(function.domain), function.name, function.overload
-
-
 def count_inner_nodes(proto: onnx.NodeProto) -> int:
     """Returns how many nodes stand in the bodies of a node, at any depth."""
     return sum(
         len(attribute.g.node) + sum(map(count_inner_nodes, attribute.g.node))
         for attribute in proto.attribute
-        if attribute.type == GRAPH
+        if attribute.type == kinds.GRAPH
     )
-
-
-def bind_call(
-    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: NodeScope, owner: str
-) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
-
-    An output needs a copy if the function returns an input, or the same value twice.
-
-    Raises: InvalidNetworkError when the call passes more than the function takes.
-    """
-    for kind, passed, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
-        if len(passed) > len(formal):
-            raise InvalidNetworkError(
-                f"{owner} has {len(passed)} {kind}; its function '{function.name}' takes {len(formal)}. Correct the call."
-            )
-    values = dict.fromkeys(function.input, "")
-    values.update(zip(function.input, (scope.value(name) for name in proto.input), strict=False))
-    copies: list[tuple[str, str]] = []
-    for formal, actual in zip(function.output, (scope.value(name) for name in proto.output), strict=False):
-        if actual and formal in values:
-            copies.append((formal, actual))
-        elif actual:
-            values[formal] = actual
-    return values, copies
 
 
 @dataclass(slots=True, eq=False)
@@ -170,7 +128,15 @@ class Draft:
     def finish(self, name: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> Graph:
         """Returns the graph. Raises: InvalidNetworkError for a graph with a circle, or a value that is produced twice."""
         for constant, initializer in self.initializers.items():
-            self._add_constant_type(constant, initializer, graph=name)
+            declared = self.types.get(constant, initializer.type)
+            if merge_types(declared, initializer.type) is None:
+                if merge_types(drop_shape(declared), initializer.type) is None:
+                    raise InvalidNetworkError(
+                        f"constant '{constant}' is declared as {declared}, but holds {initializer.type}; correct the declaration or "
+                        "remove it."
+                    )
+                self.contradictions.append(word_contradiction(constant, name, declared, initializer.type, "the constant itself"))
+            self.types[constant] = initializer.type
         # An output that is a constant has the type of the constant, even if the file leaves sizes open.
         outputs = tuple(ValueSpec(spec.name, self.types[spec.name]) if spec.name in self.initializers else spec for spec in outputs)
         present = {spec.name for spec in (*inputs, *outputs)}.union(self.initializers, *(node.outputs for node in self.nodes))
@@ -187,26 +153,47 @@ class Draft:
         check_single_assignment(graph)
         return graph
 
-    def _add_constant_type(self, name: str, initializer: Initializer, *, graph: str) -> None:
-        declared = self.types.get(name)
-        if declared is not None and merge_types(declared, initializer.type) is None:
-            if merge_types(drop_shape(declared), initializer.type) is None:
+
+def check_single_assignment(graph: Graph) -> None:
+    """Refuses a value with two sources in a scope."""
+    sources = [(spec.name, f"input '{spec.name}'") for spec in graph.inputs]
+    sources += [(name, f"constant '{name}'") for name in graph.initializers]
+    sources += [(value, f"node {node.label}") for node in graph.nodes for value in node.writes]
+    source_of_value: dict[str, str] = {}
+    for value, source in sources:
+        if value in source_of_value:
+            raise InvalidNetworkError(
+                f"value '{value}' has two sources, {source_of_value[value]} and {source}; a value has one. Rename one of them."
+            )
+        source_of_value[value] = source
+
+
+def check_everything_is_produced(graph: Graph) -> None:
+    """Refuses a value that is read, by a node or as an output, and has no source."""
+    known = {spec.name for spec in graph.inputs} | set(graph.initializers) | set(graph.index_of_producer)
+    for node in graph.nodes:
+        for value in node.reads:
+            if value not in known:
                 raise InvalidNetworkError(
-                    f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
+                    f"node {node.label} reads value '{value}', which nothing produces; the model is incomplete. "
+                    "Connect it, or export the model again."
                 )
-            self.contradictions.append(word_contradiction(name, graph, declared, initializer.type, "the constant itself"))
-        self.types[name] = initializer.type
+    for spec in graph.outputs:
+        if spec.name not in known:
+            raise InvalidNetworkError(
+                f"output '{spec.name}' is produced by nothing; the model is incomplete. Connect it, or export the model again."
+            )
 
 
 _CONSTANTS: dict[str, tuple[int, Any]] = {
-    "value": (TENSOR, None),
-    "sparse_value": (SPARSE_TENSOR, None),
-    "value_float": (FLOAT, np.float32),
-    "value_floats": (FLOATS, np.float32),
-    "value_int": (INT, np.int64),
-    "value_ints": (INTS, np.int64),
-    "value_string": (STRING, object),
-    "value_strings": (STRINGS, object),
+    "value": (kinds.TENSOR, None),
+    "sparse_value": (kinds.SPARSE_TENSOR, None),
+    "value_float": (kinds.FLOAT, np.float32),
+    "value_floats": (kinds.FLOATS, np.float32),
+    "value_int": (kinds.INT, np.int64),
+    "value_ints": (kinds.INTS, np.int64),
+    "value_string": (kinds.STRING, object),
+    "value_strings": (kinds.STRINGS, object),
 }
 """The attributes of Constant: their kinds, and the element types of lists and numbers. Source: ONNX Constant-13."""
 
@@ -220,7 +207,7 @@ class GraphReader:
         self._budget = budget
         self._weights = weights
         self._raw_data = raw_data
-        self._functions = {key_of_function(function): function for function in model.functions}
+        self._functions = {(normal_domain(each.domain), each.name, each.overload): each for each in model.functions}
         self._sizes: dict[FunctionKey, tuple[int, int]] = {}
         self.contradictions: list[str] = []
         self._ignored_pins: dict[str, str] = {}
@@ -285,9 +272,8 @@ class GraphReader:
                 self._budget.check_time(name, steps=8)
             op_type, domain = proto.op_type, normal_domain(proto.domain)
             # A field of a message takes longer to be read than all else.
-            function = self._functions.get((domain, op_type, proto.overload)) if self._functions else None
-            if function is not None:
-                self._inline(draft, proto, name, function, scope)
+            if self._functions and (domain, op_type, proto.overload) in self._functions:
+                self._inline(draft, proto, name, (domain, op_type, proto.overload), scope)
             elif op_type == "Constant" and not domain:
                 self._add_constant(draft, proto, name, scope)
             else:
@@ -343,7 +329,7 @@ class GraphReader:
                 # If the call leaves out the attribute, each reference to it is left out, too. Source: ONNX IR, Functions.
                 if attribute.ref_attr_name in scope.attributes:
                     attributes[name] = scope.attributes[attribute.ref_attr_name]
-            elif attribute.type == GRAPH:
+            elif attribute.type == kinds.GRAPH:
                 attributes[name] = self._read_body(attribute.g, scope, owner)
             else:
                 attributes[name] = read_attribute(attribute, self._weights, owner)
@@ -375,9 +361,9 @@ class GraphReader:
             raise InvalidNetworkError(
                 f"{owner} has the attribute '{attribute.name}'; expected value, sparse_value or one of value_int(s), ... Rename it."
             )
-        if kind == SPARSE_TENSOR and attribute.type in (kind, 0):  # files of 2017 state no kind
+        if kind == kinds.SPARSE_TENSOR and attribute.type in (kind, 0):  # files of 2017 state no kind
             initializer = read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget)
-        elif kind == TENSOR and attribute.type in (kind, 0) and not attribute.ref_attr_name:
+        elif kind == kinds.TENSOR and attribute.type in (kind, 0) and not attribute.ref_attr_name:
             initializer = read_tensor(attribute.t, self._weights, owner)
         else:
             elements = self._read_attributes(proto, owner, scope).get(attribute.name)
@@ -395,8 +381,8 @@ class GraphReader:
             if entry.key in (AFFINITY_KEY, PLAIN_AFFINITY_KEY) and entry.value.strip():
                 self._ignored_pins.setdefault(place, entry.value)
 
-    def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
-        key = key_of_function(function)
+    def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, key: FunctionKey, scope: NodeScope) -> None:
+        function = self._functions[key]
         owner = f"node '{name}' (call of '{function.name}')"
         if key in scope.calls:
             walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
@@ -406,7 +392,20 @@ class GraphReader:
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         is_wrapper = key[0] == OPSET_DOMAIN
         self._take_room(key, function, "" if is_wrapper else name, owner, scope)
-        values, copies = bind_call(proto, function, scope, owner)
+        for kind, passed, expected in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
+            if len(passed) > len(expected):
+                raise InvalidNetworkError(
+                    f"{owner} has {len(passed)} {kind}; its function '{function.name}' takes {len(expected)}. Correct the call."
+                )
+        values = dict.fromkeys(function.input, "")
+        values.update(zip(function.input, map(scope.value, proto.input), strict=False))
+        # An output needs a copy if the function returns an input, or the same value twice.
+        copies: list[tuple[str, str]] = []
+        for formal, actual in zip(function.output, map(scope.value, proto.output), strict=False):
+            if actual and formal in values:
+                copies.append((formal, actual))
+            elif actual:
+                values[formal] = actual
         inner = NodeScope(
             read_opsets(function.opset_import, f"function '{function.name}'"),
             "" if is_wrapper else f"{name}/",
@@ -511,10 +510,10 @@ def check_arity(node: Node) -> None:
     for name, value in node.attributes.items():
         own, demanded = kind_of_value(value), demands.kinds.get(name)
         # An empty list has no kind.
-        if demanded is not None and own != demanded and (own or demanded not in LISTS):
+        if demanded is not None and own != demanded and (own or demanded not in kinds.LISTS):
             raise InvalidNetworkError(
-                f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(own, 'an empty list')}; its operator takes "
-                f"{KIND_NAMES.get(demanded, 'another kind')}. Correct it, or export the model again."
+                f"attribute '{name}' of node {node.label} is {kinds.KIND_NAMES.get(own, 'an empty list')}; its operator takes "
+                f"{kinds.KIND_NAMES.get(demanded, 'another kind')}. Correct it, or export the model again."
             )
     for name in demands.required:
         if name not in node.attributes:

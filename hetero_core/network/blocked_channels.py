@@ -21,8 +21,7 @@ import numpy as np
 
 from hetero_core.network.graph import Graph, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.opsets import BLOCKED_DOMAIN, since_version
-from hetero_core.network.scopes import make_unique
+from hetero_core.network.scopes import BLOCKED_DOMAIN, make_unique, since_version
 
 _POOLING = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 

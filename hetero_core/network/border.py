@@ -1,4 +1,5 @@
-"""Properties of a network's inputs and outputs beyond names and types: states, defaults, bounds, layouts; and how users describe it.
+"""A network's inputs and outputs beyond names and types: states, defaults, bounds, layouts, how users describe them; and declared
+shapes of values that inference does not confirm: hints, which are compared with the computed shapes and which no device gets.
 
 A part that is cut out of a network has a border of its own, which says nothing of this. Imports neither onnx nor an array library.
 """
@@ -6,10 +7,10 @@ A part that is cut out of a network has a border of its own, which says nothing 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from hetero_core.dtypes import DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension, ValueSpec
+from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType, merge_types, type_of_json
 
 FIRST_WITH_OPTIONAL_INPUTS = 4
 """The first IR version in which a constant that is listed as an input is meant to be replaced; before, each constant had to be
@@ -103,10 +104,6 @@ class State:
     initial: Initializer
 
 
-def _empty() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Border:
     """Declarations about inputs and outputs. `defaults` belong to optional inputs; `replaceable` are constants that may become such inputs.
@@ -115,10 +112,10 @@ class Border:
     """
 
     states: tuple[State, ...] = ()
-    defaults: Mapping[str, Initializer] = field(default_factory=_empty)
+    defaults: Mapping[str, Initializer] = field(default_factory=lambda: MappingProxyType({}))
     replaceable: tuple[str, ...] = ()
-    bounds: Mapping[str, tuple[int, int]] = field(default_factory=_empty)
-    layouts: Mapping[str, str] = field(default_factory=_empty)
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    layouts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def shapes_runs(self) -> bool:
@@ -129,20 +126,15 @@ class Border:
 EMPTY_BORDER = Border()
 
 
-def describe_inputs(specs: Sequence[ValueSpec], border: Border) -> Mapping[str, InputInfo]:
-    """Returns input -> name, precision, layout and shape."""
-    return MappingProxyType({spec.name: InputInfo(*_describe_value(spec, border), name=spec.name) for spec in specs})
+Info = TypeVar("Info", InputInfo, OutputInfo)
 
 
-def describe_outputs(specs: Sequence[ValueSpec], border: Border) -> Mapping[str, OutputInfo]:
-    """Returns output -> name, precision, layout and shape."""
-    return MappingProxyType({spec.name: OutputInfo(*_describe_value(spec, border), name=spec.name) for spec in specs})
-
-
-def _describe_value(spec: ValueSpec, border: Border) -> tuple[str | None, str | None, tuple[Dimension, ...] | None]:
-    shape = spec.shape
-    layout = border.layouts.get(spec.name, None if shape is None else LAYOUT_OF_RANK.get(len(shape)))
-    return precision_of_dtype(spec.dtype), layout, shape
+def describe_values(kind: type[Info], specs: Sequence[ValueSpec], border: Border) -> Mapping[str, Info]:
+    """Returns input or output -> name, precision, layout and shape."""
+    layouts = {spec.name: LAYOUT_OF_RANK.get(len(spec.shape)) for spec in specs if spec.shape is not None} | dict(border.layouts)
+    return MappingProxyType(
+        {spec.name: kind(precision_of_dtype(spec.dtype), layouts.get(spec.name), spec.shape, name=spec.name) for spec in specs}
+    )
 
 
 NO_BORDER = "{}"
@@ -241,3 +233,96 @@ def _size(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError(f"expected a size, got {value!r:.40}")
     return value
+
+
+def find_contradiction(border: Border, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec]) -> str | None:
+    """Returns the contradiction between a border and inputs and outputs, or None: other tools may have changed a file."""
+    spec_of_input, spec_of_output = {spec.name: spec for spec in inputs}, {spec.name: spec for spec in outputs}
+    tied = [name for state in border.states for name in (f"output {state.output}", f"input {state.input}")]
+    if len(set(tied)) < len(tied):
+        return "an input or an output is tied twice"
+    for state in border.states:
+        source, target = spec_of_input.get(state.input), spec_of_output.get(state.output)
+        if source is None or target is None:
+            return f"output '{state.output}' is tied to input '{state.input}', and one of them is not there"
+        if merge_types(source.type, target.type) is None or merge_types(source.type, state.initial.type) is None:
+            return f"output {target} and the first value {state.initial.type} are tied to input {source}"
+    for name, constant in border.defaults.items():
+        if name not in spec_of_input or merge_types(spec_of_input[name].type, constant.type) is None:
+            return f"the default of input '{name}' is {constant.type}, which the input does not take"
+    for name, layout in border.layouts.items():
+        spec = spec_of_input.get(name, spec_of_output.get(name))
+        if spec is not None and spec.shape is not None and len(layout) != len(spec.shape):
+            return f"the layout of {spec} is '{layout}'"
+    return None
+
+
+def word_contradiction(value: str, graph: str, declared: ValueType, computed: ValueType, source: str) -> str:
+    """Returns the text of a declaration that inference has proved wrong; `source` gives the computed type."""
+    return (
+        f"value '{value}' of '{graph}' is declared as {declared}, but {source} gives {computed}; "
+        "the computed shape is used. Correct the declaration or remove it."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A declared shape that says more than inference proves; `source` is the node that makes the value."""
+
+    value: str
+    declared: TensorType
+    proved: TensorType
+    source: str
+
+    @property
+    def may_fail(self) -> bool:
+        """Says whether a run may contradict the hint: it states a rank or a size that is not proved, and not only names."""
+        declared, proved = self.declared.shape, self.proved.shape
+        if declared is None or proved is None:
+            return declared is not None
+        return any(isinstance(size, int) and not isinstance(own, int) for size, own in zip(declared, proved, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declarations:
+    """All that a model declares and that is not so: `contradictions` in any graph, and `hints`, by value of the root graph, which inference
+    does not confirm.
+
+    `are_stated` says whether the network's types include the hints, as a caller sees them; a device is given a network without.
+    `reported` are the values that a warning has named; a network and its parts share it, so that each value is named once.
+    """
+
+    contradictions: tuple[str, ...] = ()
+    hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
+    reported: set[str] = field(default_factory=set)
+    are_stated: bool = False
+
+    def of_part(self, values: Collection[str]) -> Declarations:
+        """Returns the hints about these values; the network and the part share the reported values."""
+        hints = {value: hint for value, hint in self.hints.items() if value in values}
+        return Declarations((), MappingProxyType(hints), self.reported, self.are_stated) if hints else NO_DECLARATIONS
+
+
+NO_DECLARATIONS = Declarations()
+
+
+def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
+    """Returns the hints about these values that a run may contradict, as the bytes of a section of a blob; empty if there are none."""
+    hints = [declarations.hints[value] for value in values if value in declarations.hints]
+    rows = [[hint.value, hint.declared.dtype, hint.declared.shape, hint.source] for hint in hints if hint.may_fail]
+    if not rows:
+        return b""
+    return json.dumps(rows).encode()
+
+
+def unpack_hints(content: bytes) -> Declarations:
+    """Returns the hints that `pack_hints` wrote. Raises: InvalidNetworkError."""
+    try:
+        hints = {}
+        for value, dtype, shape, source in json.loads(content):
+            declared = type_of_json(["tensor", dtype, shape])
+            assert isinstance(declared, TensorType)
+            hints[str(value)] = Hint(str(value), declared, TensorType(declared.dtype), str(source))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidNetworkError(f"the declared shapes in a blob cannot be read: {error}. Export the network again.") from error
+    return Declarations((), MappingProxyType(hints))

@@ -14,7 +14,6 @@ from hetero_core.network.graph import Node
 from hetero_core.network.operators import (
     OPERATORS,
     STANDARD_DOMAINS,
-    DTypes,
     Operator,
     Rule,
     Shape,
@@ -81,19 +80,10 @@ def _multiply_transposed(node: SizedNode) -> Sequence[Shape]:
     return [multiply_shapes(*sides)]
 
 
-def _multiply_blocks(node: SizedNode) -> Sequence[Shape]:
-    return [(*node.shape()[:-1], node.get("N" if node.get("transB", 1) else "K"))]
-
-
 def _concatenate(node: SizedNode) -> Sequence[Shape]:
     shapes = [node.shape(index) for index in range(2, len(node.shapes), 3)]
-    axis = node.axis(len(shapes[0]), 0)
+    axis = node.axis(0, len(shapes[0]))
     return [(*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])]
-
-
-def _normalize_skip(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    return [shape, (*shape[:-1], 1), (*shape[:-1], 1), shape]
 
 
 def _embed(node: SizedNode) -> Sequence[Shape]:
@@ -185,10 +175,6 @@ def _attend_groups(node: SizedNode) -> Sequence[Shape]:
     return [(batch, steps, head * heads if is_packed else width), present, present, (batch, heads, steps, open_size())]
 
 
-def _attend_blocks(node: SizedNode) -> Sequence[Shape]:
-    return [_attend_groups(node)[0], node.shape(3), node.shape(4)]
-
-
 # Recurrence and tokens.
 
 
@@ -228,8 +214,7 @@ def _attend_packed(node: SizedNode) -> Sequence[Shape]:
 def _convolve_with_state(node: SizedNode) -> Sequence[Shape]:
     x = node.shape()
     length = (node.shape(1)[-1] - 1) * node.get("dilation", 1)
-    slot = (x[0], length, *x[2:]) if node.get("channels_last", 0) else (*x[:-1], length)
-    return [x, (*_window(node), *slot)]
+    return [x, (*_window(node), *((x[0], length, *x[2:]) if node.get("channels_last", 0) else (*x[:-1], length)))]
 
 
 def _convolve_packed(node: SizedNode) -> Sequence[Shape]:
@@ -246,10 +231,6 @@ def _hash_packed(node: SizedNode) -> Sequence[Shape]:
     batch, orders = node.shape(3)[0] - 1, node.get("max_ngram_size", 0) - 1
     present = (batch, orders)
     return [_hash_grams(node)[0], present, present, (batch, node.get("state_update_capacity", 0), orders)]
-
-
-def _route(node: SizedNode) -> Sequence[Shape]:
-    return [(prod(node.shape()[:-1]), node.shape(1)[0])] * 3
 
 
 def _mix(node: SizedNode) -> Sequence[Shape]:
@@ -277,24 +258,11 @@ def _slide(weight: int | None, *, always_last: bool = False, is_global: bool = F
     return rule
 
 
-def _convolve_transposed(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    return [(shape[0], node.shape(1)[1] * node.get("group", 1), *open_sizes(len(shape) - 2))]
-
-
 def _unfold(node: SizedNode) -> Sequence[Shape]:
     shape, size = node.shape(), node.get("size", 0)
     axis = node.get("dim", -1) % len(shape)
     count = (shape[axis] - size) // max(node.get("step", 1), 1) + 1
     return [(*shape[:axis], count, *shape[axis + 1 :], size)]
-
-
-def _hash_dtype(node: Node, dtypes: DTypes) -> str:
-    return "uint32" if node.attributes.get("positive", 1) else "int32"
-
-
-def _stated_dtype(node: Node, dtypes: DTypes) -> str | None:
-    return dtype_of_onnx(int(node.attributes.get("output_dtype", 16)))
 
 
 # The tables.
@@ -313,11 +281,15 @@ _COMMON: dict[str, Operator] = {
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), define(0, _multiply_transposed, 1)),
     "QGemm": define(0, gemm(0, 3), (8, "float32")),
     "FusedGemm": define(0, gemm(0, 1), 0),
-    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), define(0, _multiply_blocks, 0)),
+    **dict.fromkeys(
+        ("MatMulNBits", "MatMulBnb4"),
+        define(0, lambda node: [(*node.shape()[:-1], node.get("N" if node.get("transB", 1) else "K"))], 0),
+    ),
     "MatMulFpQ4": define(0, lambda node: [(*node.shape()[:-1], open_size())], "float32"),
     "GatherBlockQuantized": define(0, _gather_blocks, 2),
     **dict.fromkeys(
-        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), define(0, _normalize_skip, 0, "float32", "float32", 0)
+        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+        define(0, lambda node: [node.shape(), *[(*node.shape()[:-1], 1)] * 2, node.shape()], 0, "float32", "float32", 0),
     ),
     "EmbedLayerNormalization": define(0, _embed, 2, "int32", 2),
     "QEmbedLayerNormalization": define(0, _embed, "float32", "int32", "float32"),
@@ -336,7 +308,7 @@ _COMMON: dict[str, Operator] = {
     "MultiHeadAttention": define(0, _attend_heads(6), 0, 0, 0, "float32"),
     "DecoderMaskedMultiHeadAttention": define(0, _attend_decoding, 0, (5, 0), (6, 0), "float32"),
     "GroupQueryAttention": define(0, _attend_groups, 0, (3, 0), (3, 0), 0),
-    "SparseAttention": define(0, _attend_blocks, 0, 3, 4),
+    "SparseAttention": define(0, lambda node: [_attend_groups(node)[0], node.shape(3), node.shape(4)], 0, 3, 4),
     "DynamicQuantizeLSTM": define(0, _recur(1), 0),
     "AttnLSTM": define(0, _recur(2), 0),
     "LinearAttention": define(0, _attend_linearly, 0, (3, 0)),
@@ -347,15 +319,21 @@ _COMMON: dict[str, Operator] = {
     "EngramGate": define(0, keep(0, 0), 0),
     "NGramHashMapping": define(0, _hash_grams, 0),
     "VarlenNGramHashMapping": define(0, _hash_packed, 0, 0, "int32", 0),
-    "MoEGroupRouter": define(0, _route, 0, "float32"),
-    "GatherPacked": Operator(0, lambda node: [(*node.shape(1), node.get("K", 0))], _stated_dtype),
+    "MoEGroupRouter": define(0, lambda node: [(prod(node.shape()[:-1]), node.shape(1)[0])] * 3, 0, "float32"),
+    "GatherPacked": Operator(
+        0,
+        lambda node: [(*node.shape(1), node.get("K", 0))],
+        lambda node, dtypes: dtype_of_onnx(int(node.attributes.get("output_dtype", 16))),
+    ),
     "HyperConnectionPreMix": define(0, _mix, 0),
     **dict.fromkeys(("QLinearAveragePool", "MaxpoolWithMask"), define(0, _slide(None), 0)),
     "NhwcMaxPool": define(0, _slide(None, always_last=True), 0),
     "QLinearGlobalAveragePool": define(0, _slide(None, is_global=True), 0),
     "QLinearConv": define(0, _slide(3), 7),
     "FusedConv": define(0, _slide(1), 0),
-    "ConvTransposeWithDynamicPads": define(0, _convolve_transposed, 0),
+    "ConvTransposeWithDynamicPads": define(
+        0, lambda node: [(node.shape()[0], node.shape(1)[1] * node.get("group", 1), *open_sizes(len(node.shape()) - 2))], 0
+    ),
     "CropAndResize": define(0, lambda node: [(node.shape(1)[0], node.shape()[1], *open_sizes(2))], 0),
     "GridSample": define(0, OPERATORS["GridSample"].sizes, 0),
     "Pad": define(0, lambda node: [open_sizes(len(node.shape()))], 0),
@@ -366,7 +344,7 @@ _COMMON: dict[str, Operator] = {
     "Unique": define(0, lambda node: [open_sizes(1), node.shape(), open_sizes(1)], 0, "int64"),
     "DynamicTimeWarping": define(0, lambda node: [(2, open_size())], "int32"),
     "WordConvEmbedding": define(0, lambda node: [(*node.shape()[:-1], node.shape(1)[0])], "float32"),
-    "MurmurHash3": Operator(0, keep(), _hash_dtype),
+    "MurmurHash3": Operator(0, keep(), lambda node, dtypes: "uint32" if node.attributes.get("positive", 1) else "int32"),
     # How many tokens are appended is known at run time.
     "BifurcationDetector": define(0, lambda node: [open_sizes(1), ()], "int64"),
     "NGramRepeatBlock": define(0, keep(1), 1),

@@ -17,16 +17,11 @@ import numpy as np
 from hetero_core.errors import InvalidNetworkError, refuse_pickling, suggest
 from hetero_core.network.affinity import resolve_pins
 from hetero_core.network.arrays import digest_array
-from hetero_core.network.border import EMPTY_BORDER, Border, InputInfo, OutputInfo, describe_inputs, describe_outputs
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
+from hetero_core.network.border import EMPTY_BORDER, NO_DECLARATIONS, Border, Declarations, InputInfo, OutputInfo, describe_values
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, ValueType
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
-
-
-def _empty() -> Mapping[str, Any]:
-    return EMPTY
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -49,7 +44,7 @@ class Node:
     domain: str = ""
     opset: int = 1
     since_version: int = 0
-    attributes: Mapping[str, Any] = field(default_factory=_empty)
+    attributes: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     captures: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     original_name: str | None = None
@@ -100,8 +95,8 @@ class Graph:
     inputs: tuple[ValueSpec, ...]
     outputs: tuple[ValueSpec, ...]
     nodes: tuple[Node, ...]
-    initializers: Mapping[str, Initializer] = field(default_factory=_empty)
-    types: Mapping[str, ValueType] = field(default_factory=_empty)
+    initializers: Mapping[str, Initializer] = field(default_factory=lambda: EMPTY)
+    types: Mapping[str, ValueType] = field(default_factory=lambda: EMPTY)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.name}', {len(self.nodes)} nodes)"
@@ -159,10 +154,10 @@ class Network(Graph):
     and inference does not confirm.
     """
 
-    opsets: Mapping[str, int] = field(default_factory=_empty)
+    opsets: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     ir_version: int = 10
-    metadata: Mapping[str, str] = field(default_factory=_empty)
-    affinity: Mapping[str, str] = field(default_factory=_empty)
+    metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    affinity: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
 
@@ -199,17 +194,28 @@ class Network(Graph):
     @cached_property
     def input_info(self) -> Mapping[str, InputInfo]:
         """Input -> name, precision, layout and shape."""
-        return describe_inputs(self.inputs, self.border)
+        return describe_values(InputInfo, self.inputs, self.border)
 
     @cached_property
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape."""
-        return describe_outputs(self.outputs, self.border)
+        return describe_values(OutputInfo, self.outputs, self.border)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 in hex over everything that shapes the result: graph, attributes, types, weights. Names of nodes count, too."""
-        return fingerprint_network(self)
+        """SHA-256 in hex over everything that shapes the result: nodes in order, values, types, opsets, attributes, the contents of all
+        constants. Names of nodes count, too. Cost: reads every constant once and keeps its digest, so that parts are cheap afterwards.
+        """
+        from hashlib import sha256  # OpenSSL, which most loads do without
+
+        ties, defaults = self.border.states, self.border.defaults.items()
+        border = (
+            [(state.output, state.input, state.initial.digest) for state in ties],
+            [(name, constant.digest) for name, constant in defaults],
+            sorted(self.border.bounds.items()),
+        )
+        described = repr(("hetero network 2", _describe_graph(self), border if self.border.shapes_runs else ()))
+        return sha256(described.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 GraphLike = TypeVar("GraphLike", bound=Graph)
@@ -229,37 +235,24 @@ def iterate_nodes(graph: Graph) -> Iterator[Node]:
         yield from inner.nodes
 
 
-def fingerprint_network(network: Network) -> str:
-    """Returns the SHA-256, in hex, over nodes in order, values, types, opsets, attributes and the contents of all constants.
-
-    Cost: reads every constant once and keeps its digest, so that parts of the network are cheap after the whole.
-    """
-    from hashlib import sha256  # OpenSSL, which most loads do without
-
-    border = _describe_border(network.border) if network.border.shapes_runs else ()
-    described = repr(("hetero network 2", _describe_graph(network), border))
-    return sha256(described.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _describe_border(border: Border) -> tuple[object, ...]:
-    states = [(state.output, state.input, state.initial.digest) for state in border.states]
-    return states, [(name, constant.digest) for name, constant in border.defaults.items()], sorted(border.bounds.items())
-
-
 def _describe_graph(graph: Graph) -> tuple[object, ...]:
     types = {spec.name: spec.type for spec in (*graph.inputs, *graph.outputs)} | dict(graph.types)
     return (
         *([spec.name for spec in specs] for specs in (graph.inputs, graph.outputs)),
         sorted((name, str(value_type)) for name, value_type in types.items()),
         sorted((name, constant.digest) for name, constant in graph.initializers.items()),
-        list(map(_describe_node, graph.nodes)),
+        # The operator names the version that counts: another opset with the same operator is the same.
+        [
+            (
+                node.name,
+                node.operator,
+                node.inputs,
+                node.outputs,
+                [(key, _describe_value(node.attributes[key])) for key in sorted(node.attributes)],
+            )
+            for node in graph.nodes
+        ],
     )
-
-
-def _describe_node(node: Node) -> tuple[object, ...]:
-    # The operator names the version that counts: another opset with the same operator is the same.
-    attributes = [(key, _describe_value(node.attributes[key])) for key in sorted(node.attributes)]
-    return node.name, node.operator, node.inputs, node.outputs, attributes
 
 
 def _describe_value(value: Any) -> object:

@@ -15,9 +15,9 @@ from math import prod
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, Hint, word_contradiction
+from hetero_core.network.border import NO_DECLARATIONS, Declarations, Hint, word_contradiction
 from hetero_core.network.graph import Graph, GraphLike, Network, Node
-from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType, merge_types, shape_of
+from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueType, merge_types, shape_of
 
 
 def rebuild_graph(graph: GraphLike, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> GraphLike:
@@ -38,7 +38,10 @@ def forget_shapes(network: Network) -> Network:
 
     Items of a sequence may have any shape, as in ONNX Runtime, whatever an input declares.
     """
-    known = {spec.name: drop_shape(spec.type) if _holds_sequence(spec.type) else spec.type for spec in network.inputs}
+    known = {spec.name: spec.type for spec in network.inputs}
+    for name, value_type in known.items():
+        if isinstance(value_type.element if isinstance(value_type, OptionalType) else value_type, SequenceType):
+            known[name] = drop_shape(value_type)
     return rebuild_graph(network, tuple(map(_forget_in_bodies, network.nodes)), _forget_types(network, known))
 
 
@@ -73,10 +76,6 @@ def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, Val
         name: known[name] if name in known else constants[name].type if name in constants else drop_shape(value_type)
         for name, value_type in graph.types.items()
     }
-
-
-def _holds_sequence(value_type: ValueType) -> bool:
-    return isinstance(value_type.element if isinstance(value_type, OptionalType) else value_type, SequenceType)
 
 
 def drop_shape(value_type: ValueType) -> ValueType:
@@ -133,17 +132,12 @@ def compare_declarations(declared: Network, inferred: Network) -> Network:
     return state_hints(replace(inferred, nodes=nodes), declarations)
 
 
-def warn_of_contradictions(network: Network) -> None:
-    """Warns of each declaration that inference has proved wrong, and of each constant with two values: NetworkDeclarationWarning."""
+def warn_of_declarations(network: Network) -> None:
+    """Warns of each declaration that inference has proved wrong, of each constant with two values, and of each Reshape to a constant
+    shape that only one value of an input's open size fits, as an exporter writes the size of its example: NetworkDeclarationWarning.
+    """
     for contradiction in network.declarations.contradictions:
         warnings.warn(contradiction, NetworkDeclarationWarning, stacklevel=2)
-
-
-def warn_of_fixed_sizes(network: Network) -> None:
-    """Warns of each Reshape to a constant shape that only one value of an input's open size fits: NetworkDeclarationWarning.
-
-    The exporter has written the size of its example there.
-    """
     open_sizes = {size for spec in network.inputs for size in spec.shape or () if isinstance(size, str)}
     for node in network.nodes if open_sizes else ():
         target = network.initializers.get(node.inputs[1]) if node.op_type == "Reshape" and len(node.inputs) == 2 else None
@@ -211,11 +205,9 @@ class _Comparison:
             return computed
         if not isinstance(stated, TensorType) or not isinstance(computed, TensorType) or not stated.shape or not computed.shape:
             return stated
-        return TensorType(stated.dtype, tuple(map(self._name_size, stated.shape, computed.shape)))
-
-    def _name_size(self, stated: Dimension, computed: Dimension) -> Dimension:
-        """Returns the stated size; the computed size if both are names of sizes of inputs, which differ."""
-        return computed if stated in self.names_of_inputs and computed in self.names_of_inputs else stated
+        # The computed size if both are names of sizes of inputs, which differ.
+        names, sizes = self.names_of_inputs, zip(stated.shape, computed.shape, strict=True)
+        return TensorType(stated.dtype, tuple(own if size in names and own in names else size for size, own in sizes))
 
 
 def word_source(graph: Graph, name: str) -> str:

@@ -30,8 +30,7 @@ from hetero_core.network.hints import (
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
 from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, STANDARD_DOMAINS, OpenSize, Shape, SizedNode, open_size
-from hetero_core.network.opsets import find_schema
-from hetero_core.network.soundness import check_axes
+from hetero_core.network.scopes import find_schema
 from hetero_core.network.types import (
     LARGEST_RANK,
     Dimension,
@@ -52,7 +51,6 @@ LARGEST_READ_CONSTANT = 1024
 _MOST_ROUNDS = 8
 _UNKNOWN = TensorType(None)
 
-# onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
 _INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
 """The inputs with as many elements as the output has axes."""
 
@@ -73,7 +71,10 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
     `infer_custom_types` returns more types than the node has outputs; ReadLimitError.
     """
     if budget is not None:
-        budget.require_memory(_bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
+        graphs = list(iterate_graphs(network))
+        largest = max((_measure(value_type) for graph in graphs for value_type in graph.types.values()), default=0)
+        count = sum(len(node.outputs) for graph in graphs for node in graph.nodes)
+        budget.require_memory(count * largest, "its types, each at most as large as the largest that is declared,")
     # Declarations of bodies, and hints, prove nothing outside: they are put back afterwards.
     start = forget_body_shapes(without_hints(network))
     inferred = _Inference(infer_custom_types, budget).infer(start)
@@ -88,16 +89,8 @@ def find_contradictions(network: Network) -> Mapping[str, str]:
     return inference.objections
 
 
-def _bound_type_bytes(graph: Graph) -> int:
-    """Returns about how many bytes the types of all values may take, if each is as large as the largest known type."""
-    largest = values = 0
-    for each in iterate_graphs(graph):
-        values += sum(len(node.outputs) for node in each.nodes)
-        largest = max(largest, max(map(_measure, each.types.values()), default=0))
-    return values * largest
-
-
 def _measure(value_type: ValueType) -> int:
+    """Returns about how many bytes a type takes."""
     if isinstance(value_type, MapType):
         return _measure(value_type.value)
     if not isinstance(value_type, TensorType):
@@ -119,7 +112,7 @@ class _Inference:
         """Returns the network with its types. A body tells the node that has it of types, and the node tells the body: in rounds."""
         for graph in iterate_graphs(network):
             for node in graph.nodes:
-                check_axes(node)
+                _check_axes(node)
         # A branch of If reads what is known before it; bodies of loops also read what they write.
         has_loops = any(node.bodies and node.op_type != "If" for graph in iterate_graphs(network) for node in graph.nodes)
         for _ in range(_MOST_ROUNDS):
@@ -172,8 +165,11 @@ class _Inference:
                 return node, united
         types = apply_rule(node, input_types, state.read)
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
-            if not node.domain:
-                _require_rank(node, input_types)
+            # onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
+            index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
+            shape = shape_of(input_types[index]) if index < len(input_types) and not node.domain else None
+            if shape and isinstance(shape[0], int):
+                _check_rank(node, shape[0])
             from hetero_core.network.onnx_types import ask_onnx  # imports onnx
 
             node, types = ask_onnx(node, state.types, state.constants, state.elements, self.objections)
@@ -272,6 +268,25 @@ def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[
     return {value: Initializer.of_array(array) for value, array in scope.elements.items() if array.dtype != object}
 
 
+def _check_axes(node: Node) -> None:
+    """Refuses a node that names an axis which no tensor has, or more inputs or outputs than it has: inference counts up to them.
+
+    Raises: InvalidNetworkError.
+    """
+    if not node.attributes or node.domain:
+        return
+    limits = {"axis": (-LARGEST_RANK, LARGEST_RANK), "batch_dims": (0, LARGEST_RANK), "num_scan_inputs": (0, len(node.inputs))}
+    if node.op_type == "Split":
+        limits["num_outputs"] = (len(node.outputs),) * 2
+    for name, (least, most) in limits.items():
+        number = node.attributes.get(name, least)
+        if isinstance(number, int) and not least <= number <= most:
+            raise InvalidNetworkError(
+                f"node {node.label} has {name} {number}; expected one from {least} to {most}. Correct the attribute, or export the model "
+                "again."
+            )
+
+
 def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: ValueType) -> bool:
     """Merges a type into `types`; says whether it added knowledge."""
     known = types.get(name)
@@ -298,20 +313,14 @@ def _unite_branches(node: Node) -> dict[str, ValueType]:
         ]
         for body in node.bodies.values()
     ]
-    if len(branches) != 2:
-        return {}
-    united = (unite_types(first, second) for first, second in zip(*branches, strict=False))
+    united = map(unite_types, *branches) if len(branches) == 2 else ()
     return {name: value_type for name, value_type in zip(node.outputs, united, strict=False) if name}
 
 
 def _is_complete(value_type: ValueType | None) -> bool:
     """Says whether a type leaves nothing to learn."""
-    return (
-        isinstance(value_type, TensorType)
-        and value_type.dtype is not None
-        and value_type.shape is not None
-        and None not in value_type.shape
-    )
+    shape = shape_of(value_type)
+    return isinstance(value_type, TensorType) and value_type.dtype is not None and shape is not None and None not in shape
 
 
 def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType] | None:
@@ -394,14 +403,6 @@ def _check_element_types(node: Node, input_types: Sequence[ValueType | None]) ->
                 f"inputs '{node.inputs[first]}' and '{node.inputs[index]}' of node {node.label} have element types {dtypes[first]} and "
                 f"{dtype}; expected one type. Convert one of them with a Cast, or export the model again."
             )
-
-
-def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:
-    """Refuses a node before onnx makes the dimensions if its input for a shape is longer than any shape."""
-    index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
-    shape = shape_of(input_types[index]) if index < len(input_types) else None
-    if shape and isinstance(shape[0], int):
-        _check_rank(node, shape[0])
 
 
 def _check_rank(node: Node, rank: int) -> None:

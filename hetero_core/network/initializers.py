@@ -22,7 +22,7 @@ class Initializer:
     array again, the same each time, and drops it on `release`.
     """
 
-    __slots__ = ("_array", "_digest", "_drop_pages", "_is_renewable", "_let_go", "_load", "dtype", "shape")
+    __slots__ = ("_array", "_digest", "_drop_pages", "_let_go", "_load", "dtype", "is_renewable", "shape")
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class Initializer:
         self.dtype = dtype
         self.shape = shape
         self._load: Callable[[], np.ndarray[Any, Any]] | None = load
-        self._is_renewable = is_renewable
+        self.is_renewable = is_renewable
+        """Says whether `release` frees memory."""
         self._drop_pages = drop_pages
         self._array = None if array is None else _protect(array)
         self._let_go: ReferenceType[np.ndarray[Any, Any]] | None = None
@@ -70,7 +71,7 @@ class Initializer:
                 assert load is not None
                 array = _protect(load())
             self._array = array
-            if not self._is_renewable:
+            if not self.is_renewable:
                 self._load = None
         return array
 
@@ -84,7 +85,7 @@ class Initializer:
         """Drops the reference to an array that can be made again: holders keep theirs, the next access returns the same array or
         makes it again."""
         array = self._array
-        if self._is_renewable and array is not None:
+        if self.is_renewable and array is not None:
             self._let_go, self._array = ref(array), None
         self.drop_pages()
 
@@ -97,11 +98,6 @@ class Initializer:
     def is_mapped(self) -> bool:
         """Says whether `drop_pages` frees memory."""
         return self._drop_pages is not None
-
-    @property
-    def is_renewable(self) -> bool:
-        """Says whether `release` frees memory."""
-        return self._is_renewable
 
     @property
     def digest(self) -> bytes:

@@ -9,6 +9,7 @@ error in the node; then onnx is asked, or the sizes of an example hold. Imports 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, zip_longest
@@ -54,10 +55,9 @@ class OpenSize:
         return self.names[0] if is_name else None
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, OpenSize):
-            if (self.names, self.factor) == (other.names, other.factor):
-                return True
-        elif isinstance(other, int) and other < 0:
+        if self.is_same(other):
+            return True
+        if isinstance(other, int) and other < 0:
             return False
         raise UnknownError(self.names)
 
@@ -72,23 +72,22 @@ class OpenSize:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        names, (removed, divisor) = (
-            list(self.names),
-            (other.names, other.factor) if isinstance(other, OpenSize) else ((), int(other)),
-        )
-        for name in removed:
-            if name not in names:
-                return open_size()
-            names.remove(name)
-        if self.factor % divisor:
+        removed, divisor = (Counter(other.names), other.factor) if isinstance(other, OpenSize) else (Counter(), int(other))
+        names = Counter(self.names)
+        if not removed <= names or self.factor % divisor:
             return open_size()
-        return OpenSize(*names, factor=self.factor // divisor) if names else self.factor // divisor
+        rest = sorted((names - removed).elements())
+        return OpenSize(*rest, factor=self.factor // divisor) if rest else self.factor // divisor
 
     def __add__(self, other: Any) -> Any:
         return self if not isinstance(other, OpenSize) and other == 0 else open_size()
 
     __radd__ = __add__
     __sub__ = __add__
+
+    def is_same(self, other: Any) -> bool:
+        """Says whether another size is known to be the same."""
+        return isinstance(other, OpenSize) and (self.names, self.factor) == (other.names, other.factor)
 
     def _lose(self, *_: Any) -> OpenSize:
         return open_size()
@@ -112,11 +111,6 @@ def open_size(dimension: str | None = None) -> OpenSize:
 def is_unknown(size: Any) -> bool:
     """Says whether a size is an `OpenSize`."""
     return type(size) is OpenSize
-
-
-def _is_same(size: Any, other: Any) -> bool:
-    """Says whether two open sizes are the same."""
-    return is_unknown(size) and is_unknown(other) and (size.names, size.factor) == (other.names, other.factor)
 
 
 def open_sizes(count: int) -> Shape:
@@ -175,11 +169,11 @@ class SizedNode:
             raise UnknownError(self.node.op_type)
         return elements[0]
 
-    def axis(self, rank: int, default: int | None = None) -> int:
-        """Returns the attribute `axis`, counted from the front. Raises: UnknownError."""
+    def axis(self, default: int | None = None, rank: int | None = None) -> int:
+        """Returns the attribute `axis`, counted from the front of the first input, or of so many axes. Raises: UnknownError."""
         axis = self.get("axis", default)
         require(isinstance(axis, int))
-        return self._place(axis, rank)
+        return self._place(axis, len(self.shape()) if rank is None else rank)
 
     def axes(self, index: int, rank: int) -> list[int] | None:
         """Returns the axes that an input or the attribute `axes` lists, counted from the front; None if it is absent."""
@@ -276,6 +270,11 @@ def _is_number_below(size: Any, limit: int) -> bool:
     return type(size) is int and size < limit
 
 
+def _put(shape: Shape, axis: int, *sizes: Any) -> Shape:
+    """Returns the shape with these sizes in place of that of an axis."""
+    return (*shape[:axis], *sizes, *shape[axis + 1 :])
+
+
 def broadcast_sizes(*shapes: Shape) -> Shape:
     """Returns the shape to which shapes broadcast. Raises: ValueError."""
     first = shapes[0]
@@ -308,7 +307,7 @@ def _meet(size: Any, other: Any) -> Any:
     """Returns the size that joins two descriptions of the same size."""
     if type(size) is not OpenSize or type(other) is not OpenSize:
         return other if type(size) is OpenSize else size
-    return size if _is_same(size, other) else open_size()
+    return size if size.is_same(other) else open_size()
 
 
 # Element by element.
@@ -319,26 +318,22 @@ def keep(*positions: int) -> Rule:
     return lambda node: [node.shape(position) for position in positions or (0,)]
 
 
-def _keep_along(default: int) -> Rule:
-    def rule(node: SizedNode) -> Sequence[Shape]:
-        shape = node.shape()
-        node.axis(len(shape), default if node.node.since_version >= 13 else 1)
-        return [shape]
-
-    return rule
+def _keep_along(node: SizedNode) -> Sequence[Shape]:
+    node.axis(-1 if node.node.since_version >= 13 else 1)
+    return [node.shape()]
 
 
 def normalize_layer(node: SizedNode) -> Sequence[Shape]:
     """LayerNormalization with the mean and the inverse deviation."""
     shape = node.shape()
-    axis = node.axis(len(shape), -1)
+    axis = node.axis(-1)
     statistic = (*shape[:axis], *(1,) * (len(shape) - axis))
     return [shape, statistic, statistic]
 
 
 def _normalize_root(node: SizedNode) -> Sequence[Shape]:
     shape, weight = node.shape(), node.shape(1)
-    rest = shape[node.axis(len(shape), -1) :]
+    rest = shape[node.axis(-1) :]
     require(len(rest) == len(weight) and all(map(may_agree, rest, weight)))
     return [shape]
 
@@ -502,13 +497,12 @@ def _resolve_pads(
     sizes: Shape, extents: Sequence[Any], strides: Sequence[int], auto_pad: str, pads: Sequence[int] | None
 ) -> tuple[tuple[Any, Any], ...]:
     rank = len(sizes)
-    if auto_pad == "NOTSET":
-        flat = pads or (0,) * (2 * rank)
-        if len(flat) != 2 * rank:
-            raise ValueError(f"pads {list(flat)} of a window over {rank} axes: expected {2 * rank} of them")
-        return tuple((flat[axis], flat[axis + rank]) for axis in range(rank))
-    if auto_pad == "VALID":
+    if auto_pad == "VALID" or (auto_pad == "NOTSET" and not pads):
         return ((0, 0),) * rank
+    if auto_pad == "NOTSET" and pads:
+        if len(pads) != 2 * rank:
+            raise ValueError(f"pads {list(pads)} of a window over {rank} axes: expected {2 * rank} of them")
+        return tuple(zip(pads[:rank], pads[rank:], strict=True))
     resolved = []
     for size, extent, stride in zip(sizes, extents, strides, strict=True):
         total = max((-(-size // stride) - 1) * stride + extent - size, 0)
@@ -548,9 +542,8 @@ def _convolve_transposed(node: SizedNode) -> Sequence[Shape]:
 
 
 def _pool_all(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    require(len(shape) >= 3)
-    return [(*shape[:2], *[1] * (len(shape) - 2))]
+    require(len(node.shape()) >= 3)
+    return [(*node.shape()[:2], *[1] * (len(node.shape()) - 2))]
 
 
 def _move_depth(node: SizedNode) -> Sequence[Shape]:
@@ -607,17 +600,17 @@ def _scale(size: Any, scale: float) -> Any:
 def _concatenate(node: SizedNode) -> Sequence[Shape]:
     shapes = [node.shape(index) for index in range(len(node.shapes))]
     first = shapes[0]
-    axis = node.axis(len(first))
+    axis = node.axis()
     for shape in shapes[1:]:
         require(len(shape) == len(first))
         require(all(place == axis or may_agree(*sizes) for place, sizes in enumerate(zip(first, shape, strict=True))))
         first = tuple(map(_prefer_known, first, shape))
-    return [(*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])]
+    return [_put(first, axis, sum(shape[axis] for shape in shapes))]
 
 
 def _split(node: SizedNode) -> Sequence[Shape]:
     shape, count = node.shape(), len(node.node.outputs)
-    axis, parts = node.axis(len(shape), 0), node.numbers(1, "split")
+    axis, parts = node.axis(0), node.numbers(1, "split")
     if parts is not None and len(parts) != count and any(map(is_unknown, parts)):
         parts = list(open_sizes(count))
     if parts is None:
@@ -628,7 +621,7 @@ def _split(node: SizedNode) -> Sequence[Shape]:
     else:
         require("num_outputs" not in node.node.attributes and len(parts) == count)
         require(not any(_is_number_below(part, 0) for part in parts) and may_agree(sum(parts), shape[axis]))
-    return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
+    return [_put(shape, axis, part) for part in parts]
 
 
 def _flatten(node: SizedNode) -> Sequence[Shape]:
@@ -700,21 +693,9 @@ def _reduce(node: SizedNode) -> Sequence[Shape]:
     return [tuple(1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes)]
 
 
-def _find_extreme(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    axis = node.axis(len(shape), 0)
-    return [(*shape[:axis], *((1,) if node.get("keepdims", 1) else ()), *shape[axis + 1 :])]
-
-
-def _gather(node: SizedNode) -> Sequence[Shape]:
-    shape, indices = node.shape(0), node.shape(1)
-    axis = node.axis(len(shape), 0)
-    return [(*shape[:axis], *indices, *shape[axis + 1 :])]
-
-
 def _gather_slices(node: SizedNode) -> Sequence[Shape]:
-    shape, indices = node.shape(0), node.shape(1)
-    return [(*indices[:-1], *shape[int(node.get("batch_dims", 0)) + int(indices[-1]) :])]
+    *places, depth = node.shape(1)
+    return [(*places, *node.shape()[int(node.get("batch_dims", 0)) + int(depth) :])]
 
 
 def _slice(node: SizedNode) -> Sequence[Shape]:
@@ -725,7 +706,7 @@ def _slice(node: SizedNode) -> Sequence[Shape]:
         size = sizes[axis]
         if any(map(is_unknown, (start, end, size))):
             is_whole = (
-                _is(start, 0) and step == 1 and ((type(end) is int and end >= _LONG) or (is_unknown(end) and _is_same(end, size)))
+                _is(start, 0) and step == 1 and ((type(end) is int and end >= _LONG) or (is_unknown(end) and end.is_same(size)))
             )
             sizes[axis] = size if is_whole else open_size()
             continue
@@ -750,11 +731,12 @@ def read_slices(node: SizedNode, rank: int) -> list[tuple[int, Any, Any, int]]:
 def clip_slice(start: Any, end: Any, size: Any, step: int) -> tuple[Any, Any]:
     """Returns the begin and the end of a slice, as Python reads them."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
-    places = []
-    for place in (start, end):
+
+    def clip(place: Any) -> Any:
         place = place + size if place < 0 else place
-        places.append(low if place < low else high if place > high else place)
-    return places[0], places[1]
+        return low if place < low else high if place > high else place
+
+    return clip(start), clip(end)
 
 
 def _expand(node: SizedNode) -> Sequence[Shape]:
@@ -764,9 +746,9 @@ def _expand(node: SizedNode) -> Sequence[Shape]:
 
 
 def _tile(node: SizedNode) -> Sequence[Shape]:
-    shape, repeats = node.shape(), node.require_numbers(1)
+    repeats = node.require_numbers(1)
     require(not any(_is_number_below(times, 0) for times in repeats))
-    return [tuple(size * times for size, times in zip(shape, repeats, strict=True))]
+    return [tuple(size * times for size, times in zip(node.shape(), repeats, strict=True))]
 
 
 def _pad(node: SizedNode) -> Sequence[Shape]:
@@ -775,17 +757,9 @@ def _pad(node: SizedNode) -> Sequence[Shape]:
     return [tuple(pads[axis] + size + pads[axis + len(shape)] for axis, size in enumerate(shape))]
 
 
-def _search(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    axis = node.axis(len(shape), -1)
-    largest = (*shape[:axis], node.number(1), *shape[axis + 1 :])
-    return [largest, largest]
-
-
 def _mark_ones(node: SizedNode) -> Sequence[Shape]:
-    shape = node.shape()
-    axis = node.axis(len(shape) + 1, -1)
-    return [(*shape[:axis], node.number(1), *shape[axis:])]
+    axis = node.axis(-1, len(node.shape()) + 1)
+    return [(*node.shape()[:axis], node.number(1), *node.shape()[axis:])]
 
 
 # Shapes, and values made from shapes.
@@ -856,25 +830,16 @@ def _keep_apart(node: SizedNode) -> Sequence[Sequence[int]]:
     return [()] * len(node.shapes)
 
 
-def _keep_first_apart(node: SizedNode) -> Sequence[Sequence[int]]:
-    """Moves of elements of the first input."""
-    return [()]
-
-
 def _along_all_but_first(node: SizedNode) -> Sequence[Sequence[int]]:
     return [range(1, len(node.shape()))]
 
 
 def _along_axis(default: int) -> Along:
-    return lambda node: [[node.axis(len(node.shape()), default)]]
+    return lambda node: [[node.axis(default)]]
 
 
 def _along_axes_from(default: int) -> Along:
-    def rule(node: SizedNode) -> Sequence[Sequence[int]]:
-        rank = len(node.shape())
-        return [range(node.axis(rank, default), rank)]
-
-    return rule
+    return lambda node: [range(node.axis(default), len(node.shape()))]
 
 
 def _along_softmax(node: SizedNode) -> Sequence[Sequence[int]]:
@@ -884,10 +849,6 @@ def _along_softmax(node: SizedNode) -> Sequence[Sequence[int]]:
 def _along_listed(node: SizedNode) -> Sequence[Sequence[int]]:
     rank = len(node.shape())
     return [node.axes(1, rank) or range(rank)]
-
-
-def _along_cumulated(node: SizedNode) -> Sequence[Sequence[int]]:
-    return [[int(node.number(1)) % len(node.shape())]]
 
 
 def _along_slices(node: SizedNode) -> Sequence[Sequence[int]]:
@@ -900,10 +861,6 @@ def _along_pads(node: SizedNode) -> Sequence[Sequence[int]]:
     return [[axis for axis in range(rank) if not (_is(pads[axis], 0) and _is(pads[axis + rank], 0))]]
 
 
-def _along_gathered(node: SizedNode) -> Sequence[Sequence[int]]:
-    return [[node.axis(len(node.shape()), 0)], ()]
-
-
 def _along_products(node: SizedNode) -> Sequence[Sequence[int]]:
     """MatMul, Gemm, MatMulInteger; a C or a zero point of several rows has numbers of its own for each row."""
     extra = node.shape(2) if node.has(2) else ()
@@ -913,17 +870,7 @@ def _along_products(node: SizedNode) -> Sequence[Sequence[int]]:
 
 def _along_scales(node: SizedNode) -> Sequence[Sequence[int]]:
     shape, scale = node.shape(), node.shape(1)
-    return [() if scale in ((), (1,)) else range(len(shape)) if len(scale) > 1 else [node.axis(len(shape), 1)]]
-
-
-def _along_windows(node: SizedNode) -> Sequence[Sequence[int]]:
-    """The indices of MaxPool count through the whole input."""
-    return [range(len(node.shape()))] if len(node.node.writes) > 1 else _along_all_but_first(node)
-
-
-def _along_steps(node: SizedNode) -> Sequence[Sequence[int]]:
-    """Recurrent operators: the batch of the lengths and states is that of the input."""
-    return [[1 if node.get("layout", 0) else 0], range(3), range(3), range(2), (), (), ()]
+    return [() if scale in ((), (1,)) else range(len(shape)) if len(scale) > 1 else [node.axis(1)]]
 
 
 # Element types.
@@ -947,13 +894,8 @@ def _paired(node: Node, dtypes: DTypes) -> str | None:
 
 
 def _compared(node: Node, dtypes: DTypes) -> str | None:
-    _alike(node, dtypes)
+    _single(dtypes)
     return "bool"
-
-
-def _cast(node: Node, dtypes: DTypes) -> str | None:
-    target = node.attributes.get("to")
-    return dtype_of_onnx(target) if isinstance(target, int | str) else None
 
 
 def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
@@ -962,23 +904,10 @@ def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
     return dtype_of_onnx(number) if isinstance(number, int) and number else default
 
 
-def _quantized(node: Node, dtypes: DTypes) -> str | None:
-    return dtypes[2] if len(dtypes) > 2 and node.inputs[2] else _read_stated(node, "output_dtype", "uint8")
-
-
-def _dequantized(node: Node, dtypes: DTypes) -> str | None:
-    return "float32" if node.since_version < 19 else _read_stated(node, "output_dtype", dtypes[1])
-
-
-def _filled(node: Node, dtypes: DTypes) -> str | None:
-    value = node.attributes.get("value")
-    return "float32" if value is None else dtype_of_numpy(value.dtype)
-
-
 # The table.
 
 _KEPT_SINCE = {
-    1: "Identity Softplus Softsign",
+    1: "BitwiseNot Identity Shrink Softplus Softsign",
     6: "Abs Ceil Clip Elu Exp Floor HardSigmoid LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Sqrt Tanh",
     7: "Acos Asin Atan Cos Sin Tan",
     9: "Acosh Asinh Atanh Cosh Erf Sign Sinh",
@@ -991,8 +920,6 @@ _KEPT_SINCE = {
     24: "Swish",
 }
 """The operators with an output of the type of their first input, from these versions on."""
-_KEPT_TYPES = "MeanVarianceNormalization ReverseSequence ScatterElements ScatterND Trilu"
-"""Those of all versions."""
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
@@ -1004,16 +931,12 @@ STANDARD_DOMAINS = ("", "ai.onnx.ml")
 
 def _score(targets: str) -> Rule:
     """Returns the rule of a model with so many scores for each row, the number in an attribute; a vector is a row."""
-    return lambda node: [(*node.shape()[:-1], node.get(targets, 1)) if len(node.shape()) > 1 else (1, node.get(targets, 1))]
+    return lambda node: [(*(node.shape()[:-1] or (1,)), node.get(targets, 1))]
 
 
 def _classify(node: SizedNode) -> list[Shape]:
     rows = node.shape()[0] if len(node.shape()) > 1 else 1
     return [(rows,), (rows, max(len(node.get(name, ())) for name in _CLASS_LABELS))]
-
-
-def _classify_types(node: Node, dtypes: DTypes) -> tuple[str, str]:
-    return "string" if node.attributes.get("classlabels_strings") else "int64", "float32"
 
 
 def _relabel_types(node: Node, dtypes: DTypes) -> tuple[str | None]:
@@ -1028,47 +951,76 @@ _CLASS_LABELS = ("classlabels_int64s", "classlabels_ints", "classlabels_strings"
 
 OPERATORS: Mapping[str, Operator] = {
     **{name: define(since, keep(), 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
-    **dict.fromkeys(_KEPT_TYPES.split(), define(1, keep(), 0)),
+    **dict.fromkeys(
+        ("Binarizer", "Imputer", "MeanVarianceNormalization", "ReverseSequence", "ScatterElements", "ScatterND", "Trilu"),
+        define(1, keep(), 0),
+    ),
     **dict.fromkeys(("GroupNormalization", "LRN"), define(1, keep(), 0, along=_along_all_but_first)),
-    "BitwiseNot": define(1, keep(), 0, along=_keep_apart),
-    "CumSum": define(1, keep(), 0, along=_along_cumulated),
+    "CumSum": define(1, keep(), 0, along=lambda node: [[int(node.number(1)) % len(node.shape())]]),
     "Hardmax": define(1, keep(), 0, along=_along_softmax),
     "LpNormalization": define(1, keep(), 0, along=_along_axis(-1)),
-    "Shrink": define(1, keep(), 0, along=_keep_apart),
     **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, keep(), "bool", along=_keep_apart)),
     "CastLike": define(15, keep(), 1),
-    "DequantizeLinear": Operator(10, keep(), _dequantized, _along_scales),
+    "DequantizeLinear": Operator(
+        10,
+        keep(),
+        lambda node, dtypes: "float32" if node.since_version < 19 else _read_stated(node, "output_dtype", dtypes[1]),
+        _along_scales,
+    ),
     **dict.fromkeys(
         ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"),
         Operator(1, keep(), lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
     ),
-    "QuantizeLinear": Operator(10, keep(), _quantized, _along_scales),
+    "QuantizeLinear": Operator(
+        10,
+        keep(),
+        lambda node, dtypes: dtypes[2] if node.inputs[2:] and node.inputs[2] else _read_stated(node, "output_dtype", "uint8"),
+        _along_scales,
+    ),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, broadcast(), _alike, _keep_apart)),
     **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, broadcast(), _alike, _keep_apart)),
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, broadcast(), _compared, _keep_apart)),
     **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, broadcast(), _compared, _keep_apart)),
     **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, broadcast(), _alike, _keep_apart)),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along(-1), 0, along=_along_softmax)),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along, 0, along=_along_softmax)),
     **{f"Reduce{name}": define(1, _reduce, 0, along=_along_listed) for name in _REDUCTIONS},
-    **dict.fromkeys(("ArgMax", "ArgMin"), define(1, _find_extreme, "int64", along=_along_axis(0))),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), define(7, _recur, 0, along=_along_steps)),
+    **dict.fromkeys(
+        ("ArgMax", "ArgMin"),
+        define(
+            1,
+            lambda node: [_put(node.shape(), node.axis(0), *((1,) if node.get("keepdims", 1) else ()))],
+            "int64",
+            along=_along_axis(0),
+        ),
+    ),
+    # The batch of the lengths and states is that of the input.
+    **dict.fromkeys(
+        ("GRU", "LSTM", "RNN"),
+        define(7, _recur, 0, along=lambda node: [[1 if node.get("layout", 0) else 0], range(3), range(3), range(2), (), (), ()]),
+    ),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), define(1, _pool_all, 0, along=_along_all_but_first)),
     "Attention": define(23, _attend, 0, 1, 2),
     "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
     "BatchNormalization": define(7, _normalize_channels, 0, along=_along_all_but_first),
-    "Cast": Operator(6, keep(), _cast, _keep_apart),
+    "Cast": Operator(6, keep(), lambda node, dtypes: dtype_of_onnx(node.attributes.get("to", 0)), _keep_apart),
     "Concat": Operator(4, _concatenate, _alike, _keep_apart),
-    "ConstantOfShape": Operator(9, lambda node: [tuple(node.numbers(0) or ())], _filled),
+    "ConstantOfShape": Operator(
+        9,
+        lambda node: [tuple(node.numbers(0) or ())],
+        lambda node, dtypes: dtype_of_numpy(node.attributes["value"].dtype) if "value" in node.attributes else "float32",
+    ),
     "Conv": define(1, _convolve(), 0, along=_along_all_but_first),
     "ConvInteger": define(10, _convolve(), "int32", along=_along_all_but_first),
     "ConvTranspose": define(1, _convolve_transposed, 0, along=_along_all_but_first),
-    "DepthToSpace": define(1, _move_depth, 0, along=_along_all_but_first),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), define(1, _move_depth, 0, along=_along_all_but_first)),
     "Dropout": define(7, _drop_out, 0, "bool", along=_keep_apart),
     "DynamicQuantizeLinear": define(11, lambda node: [node.shape(), (), ()], "uint8", "float32", "uint8"),
     "Einsum": define(12, _contract, 0),
     "Expand": define(8, _expand, 0, along=_keep_apart),
     "Flatten": define(1, _flatten, 0, along=_keep_apart),
-    "Gather": define(1, _gather, 0, along=_along_gathered),
+    "Gather": define(
+        1, lambda node: [_put(node.shape(), node.axis(0), *node.shape(1))], 0, along=lambda node: [[node.axis(0)], ()]
+    ),
     "GatherElements": define(11, lambda node: [node.shape(1)], 0),
     "GatherND": define(11, _gather_slices, 0),
     "Gemm": Operator(7, gemm(), _paired, _along_products),
@@ -1078,34 +1030,37 @@ OPERATORS: Mapping[str, Operator] = {
     "LayerNormalization": define(17, normalize_layer, 0, "float32", along=_along_axes_from(-1)),
     "MatMul": Operator(1, multiply(), _paired, _along_products),
     "MatMulInteger": define(10, multiply(), "int32", along=_along_products),
-    "MaxPool": define(1, _pool, 0, "int64", along=_along_windows),
+    # The indices of MaxPool count through the whole input.
+    "MaxPool": define(1, _pool, 0, "int64", along=lambda node: [range(0 if len(node.node.writes) > 1 else 1, len(node.shape()))]),
     "OneHot": define(9, _mark_ones, 2),
     "MultiplyAdd": define(0, broadcast(), 0),
-    "PRelu": define(7, broadcast(), 0, along=_keep_apart),
+    **dict.fromkeys(("PRelu", "Pow"), define(7, broadcast(), 0, along=_keep_apart)),
     "Pad": define(2, _pad, 0, along=_along_pads),
-    "Pow": define(7, broadcast(), 0, along=_keep_apart),
     "QLinearConv": define(10, _convolve(0, 3), 7, along=_along_all_but_first),
     "QLinearMatMul": define(10, multiply(0, 3), 7),
     "RMSNormalization": define(23, _normalize_root, 0, along=_along_axes_from(-1)),
     "Range": define(11, _range, 0),
     "Reshape": define(5, _reshape, 0, along=_along_all_but_first),
-    "Resize": define(10, _resize, 0, along=_keep_first_apart),
+    "Resize": define(10, _resize, 0, along=lambda node: [()]),
     "SimplifiedLayerNormalization": define(0, normalize_layer, 1, "float32"),
     "Shape": define(1, lambda node: [(len(node.shape()[read_part(node.node)]),)], "int64"),
     "Size": define(1, lambda node: [()], "int64"),
     "Slice": define(1, _slice, 0, along=_along_slices),
-    "SpaceToDepth": define(1, _move_depth, 0, along=_along_all_but_first),
     "Split": define(2, _split, 0, along=_along_axis(0)),
     "Squeeze": define(1, _squeeze, 0, along=_along_listed),
     "Tile": define(6, _tile, 0, along=_keep_apart),
-    "TopK": define(10, _search, 0, "int64", along=_along_axis(-1)),
+    "TopK": define(10, lambda node: [_put(node.shape(), node.axis(-1), node.number(1))] * 2, 0, "int64", along=_along_axis(-1)),
     "Transpose": define(1, _transpose, 0, along=_keep_apart),
     "Unsqueeze": define(1, _unsqueeze, 0, along=_keep_apart),
-    "Upsample": define(7, _resize, 0, along=_keep_first_apart),
+    "Upsample": define(7, _resize, 0, along=lambda node: [()]),
     "Where": Operator(9, broadcast(), lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
-    **dict.fromkeys(("LinearClassifier", "TreeEnsembleClassifier"), Operator(1, _classify, _classify_types)),
+    **dict.fromkeys(
+        ("LinearClassifier", "TreeEnsembleClassifier"),
+        Operator(
+            1, _classify, lambda node, dtypes: ("string" if node.attributes.get("classlabels_strings") else "int64", "float32")
+        ),
+    ),
     **dict.fromkeys(("CategoryMapper", "LabelEncoder"), Operator(1, keep(), _relabel_types)),
-    **dict.fromkeys(("Binarizer", "Imputer"), define(1, keep(), 0)),
     "ArrayFeatureExtractor": define(1, lambda node: [(*(node.shape()[:-1] or (1,)), prod(node.shape(1)))], 0),
     "FeatureVectorizer": define(
         1, lambda node: [(node.shape()[0] if len(node.shape()) > 1 else 1, sum(node.get("inputdimensions")))], "float32"
@@ -1114,8 +1069,7 @@ OPERATORS: Mapping[str, Operator] = {
     "OneHotEncoder": define(
         1, lambda node: [(*node.shape(), len(node.get("cats_int64s", ()) or node.get("cats_strings", ())))], "float32"
     ),
-    "LinearRegressor": define(1, _score("targets"), "float32"),
-    "SVMRegressor": define(1, _score("targets"), "float32"),
+    **dict.fromkeys(("LinearRegressor", "SVMRegressor"), define(1, _score("targets"), "float32")),
     **dict.fromkeys(("Normalizer", "Scaler"), define(1, keep(), "float32")),
     "TreeEnsemble": define(5, _score("n_targets"), 0),
     "TreeEnsembleRegressor": define(1, _score("n_targets"), "float32"),

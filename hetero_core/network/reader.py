@@ -1,4 +1,4 @@
-"""ONNX to Network: files, bytes and protos; docs/reference/network.md lists accepted and refused models.
+"""ONNX to Network: files, bytes, protos, and programs of torch; docs/reference/network.md lists accepted and refused models.
 
 Ignored: documentation strings, training information, quantization annotations, device configurations. Imports onnx only inside
 functions.
@@ -6,30 +6,29 @@ functions.
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import logging
 import os
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
+from hetero_core.files import open_plain
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
-from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_of_json
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
-from hetero_core.network.foreign_models import describe_foreign
+from hetero_core.network.border import BORDER_KEY, NO_BORDER, NO_DECLARATIONS, Declarations, border_of_json, find_contradiction
 from hetero_core.network.graph import EMPTY, Network
-from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions, warn_of_fixed_sizes
+from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_declarations
 from hetero_core.network.inference import CustomTypes, infer_types
-from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
-from hetero_core.network.soundness import check_text, find_contradiction
+from hetero_core.network.scopes import BLOCKED_DOMAIN, check_text, read_opsets
 from hetero_core.network.splitting import NO_RAW_DATA, HeldFile, RawData, split_model
-from hetero_core.network.torch_programs import model_of_program
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
-from hetero_core.plain_files import open_plain
 
 if TYPE_CHECKING:
     import onnx
@@ -65,8 +64,7 @@ def read_network(
     network = assemble_network(model, WeightFiles(folder), title, raw_data, budget=budget)
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
     compared = compare_declarations(network, inferred)
-    warn_of_contradictions(compared)
-    warn_of_fixed_sizes(compared)
+    warn_of_declarations(compared)
     return compared
 
 
@@ -85,10 +83,6 @@ def read_proto(
     if isinstance(source, (bytes, bytearray, memoryview)):
         title = f"{len(source)} bytes"
         return *_parse_split(io.BytesIO(source), title), title
-    return _check_proto(source), NO_RAW_DATA, "the ModelProto"
-
-
-def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
     import onnx  # heavy
 
     model = source if isinstance(source, onnx.ModelProto) else model_of_program(source)
@@ -97,7 +91,7 @@ def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
             f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto. "
             "Pass one of these."
         )
-    return model
+    return model, NO_RAW_DATA, "the ModelProto"
 
 
 def _check_path(path: str | bytes, what: str) -> None:
@@ -142,7 +136,7 @@ def _parse_split(file: IO[bytes], title: str, held: HeldFile | None = None) -> t
 
         # A refused skeleton is parsed again with its weights, so that the error has the same words.
         with suppress(DecodeError):
-            return onnx.ModelProto.FromString(split.skeleton), split.raw_data
+            return onnx.ModelProto.FromString(split[0]), split[1]
     file.seek(0)
     return parse_model(file.read(), title), NO_RAW_DATA
 
@@ -183,7 +177,18 @@ def assemble_network(
 
     Raises: as `read_network`.
     """
-    _check_header(model, title)
+    # Protobuf parses almost anything; these three fields are in every ONNX model.
+    missing = [name for name in ("ir_version", "graph") if not model.HasField(name)]
+    missing += [] if model.opset_import or model.ir_version in (1, 2) else ["opset_import"]
+    if missing:
+        raise NetworkReadError(
+            f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX."
+        )
+    if model.ir_version < 3:
+        raise NetworkReadError(
+            f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
+            "Export the model again."
+        )
     budget = ReadBudget(ReadLimits(), title, model.ByteSize) if budget is None else budget
     opsets = read_opsets(model.opset_import, "the model")
     reader = GraphReader(model, weights, raw_data, budget)
@@ -230,16 +235,93 @@ def assemble_network(
     )
 
 
-def _check_header(model: onnx.ModelProto, title: str) -> None:
-    # Protobuf parses almost anything; these three fields are in every ONNX model.
-    missing = [name for name in ("ir_version", "graph") if not model.HasField(name)]
-    missing += [] if model.opset_import or model.ir_version in (1, 2) else ["opset_import"]
-    if missing:
+# Models of other projects.
+
+_TORCH = "in PyTorch and call torch.onnx.export(model, inputs, 'model.onnx', dynamo=True)"
+_WEIGHTS = "weights without a graph", "Export their folder: optimum-cli export onnx --model FOLDER OUTPUT"
+_KERAS = "a model of Keras", "Load it in Keras and call model.export('model.onnx', format='onnx')"
+_ENGINE = "an engine of TensorRT for one kind of card", "Use the ONNX model that it was built from"
+_TENSORFLOW = "python -m tf2onnx.convert"
+
+FOREIGN_MODELS = {
+    ".pt": ("a model of PyTorch", f"Load it {_TORCH}"),
+    ".pth": ("the weights of a model of PyTorch", f"Load them into their model {_TORCH}"),
+    ".safetensors": _WEIGHTS,
+    ".gguf": _WEIGHTS,
+    ".xml": ("a model of OpenVINO", "Export the model that it was made from to ONNX; an .xml file cannot be turned back"),
+    ".tflite": ("a model of TensorFlow Lite", f"Run {_TENSORFLOW} --tflite MODEL.tflite --output model.onnx"),
+    ".h5": _KERAS,
+    ".keras": _KERAS,
+    ".pb": ("a graph of TensorFlow", f"Run {_TENSORFLOW} --graphdef MODEL.pb --inputs NAMES --outputs NAMES --output model.onnx"),
+    "saved_model.pb": ("a SavedModel of TensorFlow", f"Run {_TENSORFLOW} --saved-model FOLDER --output model.onnx"),
+    ".engine": _ENGINE,
+}
+"""The end of a file's name -> a description of the file, and the way to an ONNX model."""
+
+_FIRST_BYTE_OF_ONNX = b"\x08"
+"""ir_version, the first field of a ModelProto, which every exporter writes."""
+
+
+def describe_foreign(path: str, first: bytes) -> str:
+    """Returns what a file is and how to export it, by its name and its first byte; "" for a file that may be an ONNX model.
+
+    A file with a foreign name that begins as an ONNX model does is read: some files of ONNX end with ".pb".
+    """
+    name = os.path.basename(path).lower()
+    ending = name if name in FOREIGN_MODELS else os.path.splitext(name)[1]
+    if ending not in FOREIGN_MODELS or (first == _FIRST_BYTE_OF_ONNX and ending != name):
+        return ""
+    description, cure = FOREIGN_MODELS[ending]
+    return f"it is {description}, not an ONNX model. {cure}."
+
+
+def model_of_program(source: Any) -> onnx.ModelProto | None:
+    """Returns the model of an ONNXProgram or an ExportedProgram; None for any other object. Raises: NetworkReadError."""
+    name = type(source).__name__ if type(source).__module__.startswith("torch.") else ""
+    return source.model_proto if name == "ONNXProgram" else export_program(source) if name == "ExportedProgram" else None
+
+
+def export_program(program: Any) -> onnx.ModelProto:
+    """Returns the ONNX model of an ExportedProgram, without the exporter's warnings and messages about itself.
+
+    Raises: NetworkReadError without onnxscript, for a program that changes its inputs or buffers, and for an error of the exporter.
+    """
+    if importlib.util.find_spec("onnxscript") is None:
         raise NetworkReadError(
-            f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX."
+            "cannot export an ExportedProgram: torch.onnx needs the package onnxscript. Run: pip install onnxscript"
         )
-    if model.ir_version < 3:
-        raise NetworkReadError(
-            f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
-            "Export the model again."
-        )
+    import torch  # heavy
+
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            changed = _list_changed(program)
+            if not changed:
+                return torch.onnx.export(program, dynamo=True, verbose=False).model_proto
+    except Exception as error:
+        raise NetworkReadError(f"cannot export an ExportedProgram: {describe_cause(error)}") from error
+    finally:
+        logger.setLevel(level)
+    names = ", ".join(f"'{name}'" for name in changed)
+    raise NetworkReadError(f"cannot export an ExportedProgram: it changes {names} in place, and a network changes no input")
+
+
+def _list_changed(program: Any) -> list[str]:
+    """Returns the inputs, parameters and buffers that a program changes; the exporter would leave the changes out."""
+    calls = [node for node in program.graph.nodes if hasattr(node.target, "_schema")]
+    # batch_norm(input, weight, bias, running_mean, running_var, training, ...) does not tell that it changes its statistics.
+    trained = [node for node in calls if "batch_norm" in str(node.target) and node.args[3] is not None and node.args[5] is True]
+    if any(node.target._schema.is_mutable for node in calls):
+        program = program.run_decompositions({})  # the signature lists changes only of a program without calls in place
+    changed = [str(spec.target or spec.arg.name) for spec in program.graph_signature.output_specs if "MUTATION" in spec.kind.name]
+    return changed + [str(node.args[3]) for node in trained]
+
+
+def describe_cause(error: BaseException) -> str:
+    """Returns the class and the first line of the error at the root of an exporter's chain, which wraps it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

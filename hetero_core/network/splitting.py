@@ -86,14 +86,6 @@ RawData = bytes | FileSpan
 """The source of a weight: its bytes, or their place in a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitModel:
-    """A ModelProto whose large initializers have an empty `raw_data`, and the removed bytes by their position in the graph."""
-
-    skeleton: bytes
-    raw_data: Mapping[int, RawData]
-
-
 NO_RAW_DATA: Mapping[int, RawData] = MappingProxyType({})
 """The raw data beside a proto that holds all of its weights: none."""
 
@@ -102,8 +94,9 @@ class _UnusualFrameError(Exception):
     """The message is damaged, or framed in a legal way that no writer uses."""
 
 
-def split_model(file: IO[bytes], held: HeldFile | None = None) -> SplitModel | None:
-    """Returns the two halves of a model; None for a model that is to be parsed as a whole, in particular a damaged model.
+def split_model(file: IO[bytes], held: HeldFile | None = None) -> tuple[bytes, Mapping[int, RawData]] | None:
+    """Returns a model whose large initializers have an empty `raw_data`, the skeleton, and the removed bytes by their position in the
+    graph; None for a model that is to be parsed as a whole, in particular a damaged model.
 
     A skeleton that protobuf parses stands for a model that it parses, with the same fields except for the weights. With `held`, the same
     file, weights are not read but later, each time when they are needed.
@@ -125,7 +118,7 @@ class _Splitter:
         self._window, self._window_begin = b"", 0
         self._raw_data: dict[int, RawData] = {}
 
-    def split(self) -> SplitModel:
+    def split(self) -> tuple[bytes, Mapping[int, RawData]]:
         pieces: list[bytes] = []
         has_graph = False
         for number, wire, begin, content, stop in self._walk(0, self._size):
@@ -137,8 +130,8 @@ class _Splitter:
                 raise _UnusualFrameError
             has_graph = True
             graph = self._split_graph(content, stop)
-            pieces += (encode_varint(_GRAPH << 3 | _LENGTH), encode_varint(len(graph)), graph)
-        return SplitModel(b"".join(pieces), self._raw_data)
+            pieces.append(_encode_field(_GRAPH, graph))
+        return b"".join(pieces), self._raw_data
 
     def _split_graph(self, begin: int, end: int) -> bytes:
         pieces: list[bytes] = []
@@ -150,15 +143,8 @@ class _Splitter:
                 raise _UnusualFrameError
             raw = self._find_raw(content, stop) if stop - content >= _SMALLEST_SPLIT else None
             if raw is not None:
-                tensor = b"".join(
-                    (self._read(content, raw[0]), encode_varint(_RAW << 3 | _LENGTH), encode_varint(0), self._read(raw[2], stop))
-                )
-                pieces += (
-                    self._read(copied, start),
-                    encode_varint(_INITIALIZER << 3 | _LENGTH),
-                    encode_varint(len(tensor)),
-                    tensor,
-                )
+                tensor = self._read(content, raw[0]) + _encode_field(_RAW, b"") + self._read(raw[2], stop)
+                pieces += (self._read(copied, start), _encode_field(_INITIALIZER, tensor))
                 copied = stop
                 self._raw_data[position] = (
                     self._read(raw[1], raw[2]) if self._held is None else FileSpan(self._held, raw[1], raw[2])
@@ -225,6 +211,10 @@ def _decode_varint(window: bytes, offset: int, longest: int) -> tuple[int, int]:
             return number, offset
         shift += 7
     raise _UnusualFrameError
+
+
+def _encode_field(number: int, content: bytes) -> bytes:
+    return encode_varint(number << 3 | _LENGTH) + encode_varint(len(content)) + content
 
 
 def encode_varint(number: int) -> bytes:

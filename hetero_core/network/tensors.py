@@ -1,4 +1,4 @@
-"""Constants as ONNX stores them: TensorProto and SparseTensorProto to Initializer, and arrays back to TensorProto.
+"""Constants, types and attributes as ONNX stores them, and back; graphs in attributes are left to the caller.
 
 Rules: everything is checked when the model is read, arrays are made on first use; small types are stored packed and held with a
 byte per element. Imports onnx inside functions, and NumPy when it is first used.
@@ -7,6 +7,7 @@ byte per element. Imports onnx inside functions, and NumPy when it is first used
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.splitting import FileSpan, RawData
 from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType
-from hetero_core.network.weights import MappedSpan, WeightSource
+from hetero_core.network.weights import WeightSource
 
 if TYPE_CHECKING:
     import onnx
@@ -48,13 +49,12 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
             raise NetworkReadError(
                 f"{owner} holds strings in an external file, which ONNX does not allow; store them in the model."
             )
-        load_bytes = weights.locate(proto.external_data, stored_size(dtype, count), owner)
-        drop_pages = load_bytes.drop_pages if isinstance(load_bytes, MappedSpan) else None
+        load_bytes, drop_pages = weights.locate(proto.external_data, stored_size(dtype, count), owner)
         return Initializer(dtype, shape, lambda: array_of_bytes(load_bytes(), dtype, shape), drop_pages=drop_pages)
     if dtype == "string":
-        strings = tuple(decode_text(text) for text in proto.string_data)
+        strings = [decode_text(text) for text in proto.string_data]
         _check_length(len(strings), count, "strings", owner)
-        return Initializer(dtype, shape, lambda: _array_of_strings(strings, shape))
+        return Initializer(dtype, shape, lambda: np.array(strings, object).reshape(shape))
     if proto.HasField("raw_data"):
         content = proto.raw_data if raw is None else raw
         _check_length(len(content), stored_size(dtype, count), "bytes", owner)
@@ -122,13 +122,6 @@ def decode_text(text: bytes) -> str | bytes:
         return text.decode("utf-8")
     except UnicodeDecodeError:
         return text
-
-
-def _array_of_strings(strings: tuple[str | bytes, ...], shape: tuple[int, ...]) -> Array:
-    # Filled by hand: NumPy's own text types drop trailing zero characters.
-    array = np.empty(len(strings), dtype=object)
-    array[:] = strings
-    return array.reshape(shape)
 
 
 def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> None:
@@ -201,7 +194,13 @@ def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
     if kind is None:
         return None
     if kind == "tensor_type":
-        return _read_tensor_type(proto.tensor_type, owner)
+        dtype, rank = _read_dtype(proto.tensor_type.elem_type, owner), len(proto.tensor_type.shape.dim)
+        if rank > LARGEST_RANK:
+            raise InvalidNetworkError(
+                f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. Correct its shape, or export the model again."
+            )
+        has_shape = proto.tensor_type.HasField("shape")
+        return TensorType(dtype, tuple(map(_read_dimension, proto.tensor_type.shape.dim)) if has_shape else None)
     if kind in ("sequence_type", "optional_type"):
         element = read_type(getattr(proto, kind).elem_type, owner)
         element = TensorType(None) if element is None else element
@@ -212,18 +211,6 @@ def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
     raise InvalidNetworkError(
         f"{owner} has the ONNX type '{kind}'; supported are tensors, sequences, optionals and maps. Make it a dense tensor."
     )
-
-
-def _read_tensor_type(proto: onnx.TypeProto.Tensor, owner: str) -> TensorType:
-    dtype = _read_dtype(proto.elem_type, owner)
-    if not proto.HasField("shape"):
-        return TensorType(dtype)
-    rank = len(proto.shape.dim)
-    if rank > LARGEST_RANK:
-        raise InvalidNetworkError(
-            f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. Correct its shape, or export the model again."
-        )
-    return TensorType(dtype, tuple(_read_dimension(dimension) for dimension in proto.shape.dim))
 
 
 def _read_dtype(number: int, owner: str) -> str | None:
@@ -282,3 +269,94 @@ def write_type(value_type: ValueType, proto: onnx.TypeProto) -> None:
         write_type(value_type.element, proto.sequence_type.elem_type)
     else:
         write_type(value_type.element, proto.optional_type.elem_type)
+
+
+# The numbers of onnx.AttributeProto.AttributeType.
+FLOAT, INT, STRING, TENSOR, GRAPH = 1, 2, 3, 4, 5
+FLOATS, INTS, STRINGS, TENSORS, GRAPHS = 6, 7, 8, 9, 10
+SPARSE_TENSOR, SPARSE_TENSORS, TYPE_PROTO, TYPE_PROTOS = 11, 12, 13, 14
+LISTS = frozenset((FLOATS, INTS, STRINGS, TENSORS, TYPE_PROTOS))
+
+_ELEMENTS = ("floats", "integers", "strings", "tensors", "graphs")
+KIND_NAMES = dict(
+    enumerate(
+        (
+            *("a float", "an integer", "a string", "a tensor", "a graph", *(f"a list of {each}" for each in _ELEMENTS)),
+            *("a sparse tensor", "a list of sparse tensors", "a type", "a list of types"),
+        ),
+        1,
+    )
+)
+_TYPES = (TensorType, SequenceType, OptionalType, MapType)
+
+_PLAIN: dict[int, Callable[[onnx.AttributeProto], Any]] = {
+    FLOAT: lambda proto: proto.f,
+    INT: lambda proto: proto.i,
+    STRING: lambda proto: decode_text(proto.s),
+    FLOATS: lambda proto: tuple(proto.floats),
+    INTS: lambda proto: tuple(proto.ints),
+    STRINGS: lambda proto: tuple(decode_text(text) for text in proto.strings),
+}
+
+
+def read_attribute(proto: onnx.AttributeProto, weights: WeightSource, owner: str) -> Any:
+    """Returns the value of an attribute that is no graph. Raises: InvalidNetworkError."""
+    read = _PLAIN.get(proto.type)
+    if read is not None:
+        return read(proto)
+    where = f"attribute '{proto.name}' of {owner}"
+    if proto.type == TENSOR:
+        return read_tensor(proto.t, weights, where).array
+    if proto.type == TENSORS:
+        return tuple(read_tensor(tensor, weights, where).array for tensor in proto.tensors)
+    if proto.type in (TYPE_PROTO, TYPE_PROTOS):
+        types = [read_type(each, where) for each in (proto.type_protos if proto.type == TYPE_PROTOS else (proto.tp,))]
+        if None in types:
+            raise InvalidNetworkError(
+                f"{where} is a type that says nothing; expected a tensor, sequence, optional or map type. State one."
+            )
+        return tuple(types) if proto.type == TYPE_PROTOS else types[0]
+    raise InvalidNetworkError(
+        f"{where} is {KIND_NAMES.get(proto.type, f'of kind {proto.type}')}; supported are numbers, strings, dense tensors, types, one "
+        "graph, and lists of the first four. Store it as one of these."
+    )
+
+
+_KINDS: dict[type, int] = {float: FLOAT, int: INT, str: STRING, bytes: STRING, **dict.fromkeys(_TYPES, TYPE_PROTO)}
+
+
+def kind_of_value(value: Any) -> int:
+    """Returns the number of the kind that `read_attribute` read, or a reader of graphs; 0 for an empty list."""
+    kind = _KINDS.get(type(value))
+    if kind is not None:
+        return kind
+    if isinstance(value, tuple):
+        # A list's number is that of its elements' kind and 5 more; the number of TYPE_PROTOS is TYPE_PROTO and 1.
+        element = kind_of_value(value[0]) if value else 0
+        return 0 if not element else TYPE_PROTOS if element == TYPE_PROTO else element + 5
+    return TENSOR if hasattr(value, "dtype") else GRAPH
+
+
+def write_attribute(name: str, value: Any) -> onnx.AttributeProto | None:
+    """Returns the attribute of a value that is no graph; None for a value of a kind that ONNX does not have."""
+    from onnx import helper  # heavy
+
+    written = list(map(_write_element, value)) if isinstance(value, tuple) else _write_element(value)
+    try:
+        return helper.make_attribute(name, written)
+    except (TypeError, ValueError):
+        return None
+
+
+def _write_element(value: Any) -> Any:
+    import onnx  # heavy
+
+    if isinstance(value, np.ndarray):
+        tensor = onnx.TensorProto()
+        write_tensor(value, tensor)
+        return tensor
+    if isinstance(value, _TYPES):
+        proto = onnx.TypeProto()
+        write_type(value, proto)
+        return proto
+    return value

@@ -143,7 +143,7 @@ def type_of_json(fields: Any) -> ValueType:
     match fields:
         case ["tensor", dtype, None] if dtype is None or dtype in DTYPES:
             return TensorType(dtype, None)
-        case ["tensor", dtype, [*shape]] if (dtype is None or dtype in DTYPES) and all(_is_dimension(size) for size in shape):
+        case ["tensor", dtype, [*shape]] if (dtype is None or dtype in DTYPES) and all(map(_is_dimension, shape)):
             return TensorType(dtype, tuple(shape))
         case ["map", str() as key, value] if key in DTYPES:
             return MapType(key, type_of_json(value))

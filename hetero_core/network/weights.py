@@ -11,28 +11,22 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hetero_core.errors import NetworkNotFoundError, NetworkReadError
-from hetero_core.plain_files import open_unlinked
+from hetero_core.files import open_unlinked
 
 if TYPE_CHECKING:
     import onnx
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+    Located: TypeAlias = tuple[Callable[[], Bytes], Callable[[], None] | None]
 
 # ONNX Runtime writes such locations for weights that live in its process; the offset is a raw address.
 _MEMORY_ADDRESS = "_ORT_MEM_ADDR_"
-
-
-class WeightSource(Protocol):
-    """A source that returns the bytes of a tensor with external weights."""
-
-    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
-        """Returns a function that gives the `size` bytes which `entries` describe. Raises: NetworkReadError."""
 
 
 class WeightFiles:
@@ -42,15 +36,18 @@ class WeightFiles:
         self._folder = folder
         self._files: dict[str, MappedFile] = {}
 
-    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> MappedSpan:
-        """Returns a function that maps the file and gives a view of it."""
+    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Located:
+        """Returns a function that maps the file and gives a view of it, and one that gives its memory back to the system.
+
+        Raises: NetworkReadError for a place that is not there.
+        """
         fields = {entry.key: entry.value for entry in entries}
         location = fields.get("location", "")
         file = self._files.get(location)
         if file is None:
             file = self._files[location] = MappedFile(self._resolve(location, owner))
         offset = read_span(fields, size, file.size, owner, f"weights file '{location}'")
-        return MappedSpan(file, offset, size)
+        return partial(file.view, offset, size), partial(file.drop_pages, offset, size)
 
     def _resolve(self, location: str, owner: str) -> str:
         if _MEMORY_ADDRESS in location:
@@ -127,34 +124,20 @@ class MappedFile:
             raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
 
 
-@dataclass(frozen=True, slots=True)
-class MappedSpan:
-    """A function that returns a view of `size` bytes at `offset` of a mapped file."""
-
-    file: MappedFile
-    offset: int
-    size: int
-
-    def __call__(self) -> Bytes:
-        """Returns the view; the first call maps the file."""
-        return self.file.view(self.offset, self.size)
-
-    def drop_pages(self) -> None:
-        """Gives the memory of these bytes back to the system; views of them stay valid and read the file again."""
-        self.file.drop_pages(self.offset, self.size)
-
-
 class WeightBuffer:
     """External weights in a buffer; their location is ignored."""
 
     def __init__(self, buffer: Bytes) -> None:
         self._buffer = buffer
 
-    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
-        """Returns a function that gives a view of the buffer."""
+    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Located:
+        """Returns a function that gives a view of the buffer. Raises: NetworkReadError."""
         fields = {entry.key: entry.value for entry in entries}
         offset = read_span(fields, size, self._buffer.size, owner, "the weights section")
-        return lambda: self._buffer[offset : offset + size]
+        return lambda: self._buffer[offset : offset + size], None
+
+
+WeightSource = WeightFiles | WeightBuffer
 
 
 def read_span(fields: dict[str, str], size: int, available: int, owner: str, place: str) -> int:

@@ -13,24 +13,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
 from hetero_core.files import replace_file
-from hetero_core.network import attributes as kinds
+from hetero_core.network import tensors as kinds
 from hetero_core.network.affinity import AFFINITY_KEY
 from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_to_json
 from hetero_core.network.graph import EMPTY, Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.opsets import since_version
-from hetero_core.network.scopes import OPSET_DOMAIN, OPSET_KEY, ORIGINAL_NAME_KEY, ORIGINS_KEY
+from hetero_core.network.scopes import OPSET_DOMAIN, OPSET_KEY, ORIGINAL_NAME_KEY, ORIGINS_KEY, since_version
 from hetero_core.network.tensors import stored_size, write_tensor, write_type
 from hetero_core.network.types import ValueType, has_known_element
-from hetero_core.network.weights import WeightBuffer, WeightSource
+from hetero_core.network.weights import WeightBuffer
 
 if TYPE_CHECKING:
     import onnx
@@ -93,21 +92,16 @@ class GraphWriter:
             self._write_node_or_wrapper(node, proto.node.add(), opsets, affinity.get(node.name))
 
     def _write_node_or_wrapper(self, node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int], pin: str | None) -> None:
-        if self._has_opset(node, opsets):
+        version = opsets[node.domain]
+        # Under another opset the operator may mean the same.
+        if node.opset == version or 0 != node.since_version == since_version(node.op_type, node.domain, version):
             self.write_node(node, proto, opsets)
-            if self._has_history and node.opset != opsets[node.domain]:
+            if self._has_history and node.opset != version:
                 proto.metadata_props.add(key=OPSET_KEY, value=str(node.opset))
         else:
             self._write_wrapper(node, proto)
         if pin is not None:
             proto.metadata_props.add(key=AFFINITY_KEY, value=pin)
-
-    def _has_opset(self, node: Node, opsets: Mapping[str, int]) -> bool:
-        """Says whether the operator means the same under `opsets` as under the node's own opset."""
-        version = opsets[node.domain]
-        if version == node.opset:
-            return True
-        return node.since_version != 0 and since_version(node.op_type, node.domain, version) == node.since_version
 
     def _write_wrapper(self, node: Node, proto: onnx.NodeProto) -> None:
         """Writes a call of a function that holds just this node and imports its opset: a model has a single opset per domain."""
@@ -208,15 +202,12 @@ def network_to_proto(network: Network) -> onnx.ModelProto:
 
 def network_to_bytes(network: Network) -> bytes:
     """Returns the network as the bytes of an ONNX file. Raises: InvalidNetworkError."""
-    _check_size(network, _weights_size(network))
-    return _serialize(network_to_proto(network), network)
-
-
-def _check_size(network: Network, size: int) -> None:
+    size = _weights_size(network)
     if size > _LARGEST_MODEL:
         raise InvalidNetworkError(
             f"network '{network.name}' has {size} bytes of weights; one ONNX model holds {_LARGEST_MODEL}. {_ADVICE}"
         )
+    return _serialize(network_to_proto(network), network)
 
 
 def _weights_size(network: Network) -> int:
@@ -241,10 +232,8 @@ def write_network(network: Network, path: str | os.PathLike[str], *, inline_limi
     Raises: InvalidNetworkError above 2 GiB; OSError that names the file.
     """
     path = os.fspath(path)
-    size = _weights_size(network)
-    if size <= inline_limit:
-        _check_size(network, size)
-        content = _serialize(network_to_proto(network), network)
+    if _weights_size(network) <= inline_limit:
+        content = network_to_bytes(network)
         with replace_file(path) as file:
             file.write(content)
         return
@@ -252,7 +241,9 @@ def write_network(network: Network, path: str | os.PathLike[str], *, inline_limi
     content = _serialize(write_model(network, GraphWriter(outside.write)), network)
     # The weights first: a model is never without them.
     with replace_file(path) as file, replace_file(path + ".data") as weights:
-        outside.copy_to_file(weights)
+        for offset, initializer in outside.initializers:
+            weights.seek(offset)
+            weights.write(bytes_of_array(initializer.array).data)
         file.write(content)
 
 
@@ -297,7 +288,7 @@ class OutsideWeights:
     def write(self, name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
         """Fills `proto` with a reference and reserves the place; small constants and strings are copied into `proto`."""
         if initializer.dtype == "string" or initializer.nbytes < _SMALLEST_EXTERNAL:
-            write_tensor(initializer.array, proto, name=name)
+            write_inline(name, initializer, proto)
             return
         length = stored_size(initializer.dtype, prod(initializer.shape))
         offset = self._offsets.get(id(initializer))
@@ -310,43 +301,25 @@ class OutsideWeights:
         for key, text in (("location", self.location), ("offset", str(offset)), ("length", str(length))):
             proto.external_data.add(key=key, value=text)
 
-    def copy_to_file(self, file: IO[bytes]) -> None:
-        """Writes all constants at their offsets."""
-        for offset, initializer in self.initializers:
-            file.seek(offset)
-            file.write(bytes_of_array(initializer.array).data)
-
-    def copy_to_memory(self) -> memoryview:
-        """Returns a buffer with all constants at their offsets."""
-        buffer = np.zeros(self.size, np.uint8)
-        for offset, initializer in self.initializers:
-            raw = bytes_of_array(initializer.array)
-            buffer[offset : offset + raw.size] = raw
-        return buffer.data
-
 
 def pack_network(network: Network) -> dict[str, bytes | memoryview]:
     """Returns the network as two sections, "model" (an ONNX model without large weights) and "weights" (these, 64-byte aligned).
 
     Raises: InvalidNetworkError when the model without its weights is above 2 GiB.
     """
-    model, outside = pack_model(network)
-    return {"model": model, "weights": outside.copy_to_memory()}
-
-
-def pack_model(network: Network) -> tuple[bytes, OutsideWeights]:
-    """Returns the section "model", and the constants of the section "weights", for a caller that stores these in another way.
-
-    Raises: InvalidNetworkError as `pack_network`.
-    """
     outside = OutsideWeights("weights")
     model = write_model(network, GraphWriter(outside.write, lambda _: True, has_history=True))
     # The writer raises the version to what it writes; the network keeps the one that it was read with.
     model.metadata_props.add(key=_IR_VERSION_KEY, value=str(network.ir_version))
-    return _serialize(model, network), outside
+    weights = np.zeros(outside.size, np.uint8)
+    for offset, initializer in outside.initializers:
+        raw = bytes_of_array(initializer.array)
+        weights[offset : offset + raw.size] = raw
+    return {"model": _serialize(model, network), "weights": weights.data}
 
 
 _IR_VERSION_KEY = "hetero.ir_version"
+_PACKED = "a packed network"
 
 
 def unpack_network(sections: Mapping[str, Any]) -> Network:
@@ -356,24 +329,14 @@ def unpack_network(sections: Mapping[str, Any]) -> Network:
 
     Raises: NetworkReadError when the sections do not fit together.
     """
+    from hetero_core.network.reader import assemble_network, parse_model
+
     if not {"model", "weights"} <= set(sections):
         raise NetworkReadError(
             f"{_PACKED} has the sections {enumerate_choices(sections)}; expected model, weights. Export the network again."
         )
-    return unpack_model(sections["model"], WeightBuffer(np.frombuffer(sections["weights"], np.uint8)))
-
-
-_PACKED = "a packed network"
-
-
-def unpack_model(model: Any, weights: WeightSource) -> Network:
-    """Returns the network of a section "model", its large constants from `weights`, for a caller that stored these in another way.
-
-    Raises: NetworkReadError as `unpack_network`.
-    """
-    from hetero_core.network.reader import assemble_network, parse_model
-
-    network = assemble_network(parse_model(bytes(model), _PACKED), weights, _PACKED)
+    weights = WeightBuffer(np.frombuffer(sections["weights"], np.uint8))
+    network = assemble_network(parse_model(bytes(sections["model"]), _PACKED), weights, _PACKED)
     metadata = dict(network.metadata)
     ir_version = metadata.pop(_IR_VERSION_KEY, "")
     if not ir_version.isdecimal() or len(ir_version) > 9:

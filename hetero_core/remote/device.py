@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from hetero_core.blobs.trust import are_imports_trusted
+from hetero_core.blobs.container import are_imports_trusted
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult
 from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
 from hetero_core.devices.processors import count_processors

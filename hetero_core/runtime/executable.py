@@ -8,36 +8,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from threading import get_ident, main_thread
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
-from hetero_core.contract import (
-    Array,
-    CancelToken,
-    ConfigKey,
-    DeviceName,
-    Done,
-    Executable,
-    OwnOutputs,
-    Payload,
-    RunContext,
-    freeze_mapping,
-)
-from hetero_core.devices.config import (
-    DEADLINE_KEY,
-    LIMIT_KEYS,
-    LOG_KEY,
-    MEMORY_LIMIT_KEY,
-    convert_config,
-    resolve_key,
-    take_back,
-)
-from hetero_core.devices.metrics import find_metric
-from hetero_core.devices.provenance import Provenance, call_named, read_mapping
+from hetero_core.contract import Array, CancelToken, Done, Executable, OwnOutputs, Payload, RunContext, freeze_mapping
+from hetero_core.devices.config import DEADLINE_KEY, LIMIT_KEYS, LOG_KEY, MEMORY_LIMIT_KEY, convert_changes, resolve_key
+from hetero_core.devices.device import find_metric
+from hetero_core.devices.provenance import call_named, read_mapping
+from hetero_core.devices.registry import CallTarget
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
 from hetero_core.errors import (
     BlobError,
@@ -58,25 +40,28 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.border import (
     EMPTY_BORDER,
     FIRST_WITH_OPTIONAL_INPUTS,
+    NO_DECLARATIONS,
     Border,
+    Declarations,
     InputInfo,
     OutputInfo,
-    describe_inputs,
-    describe_outputs,
+    describe_values,
     pack_border,
+    pack_hints,
 )
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints
-from hetero_core.network.graph import Network
-from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.graph import EMPTY, Network
+from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
 from hetero_core.runtime import executors
-from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child, retain
+from hetero_core.runtime.executors import FORK_ADVICE, Executor, Turns, keep_in_child, retain
 from hetero_core.runtime.inputs import DeviceTensor, QuickCheck, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
 from hetero_core.runtime.transfers import bring_in, take_home
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from hetero_core.blobs.container import BlobHeader
     from hetero_core.blobs.samples import Sample
     from hetero_core.runtime.loading import Replacements
@@ -102,24 +87,25 @@ RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """The hooks of a device, bound to a loaded network, and the border, declarations and replaceable constants of that network."""
+class Surroundings:
+    """The core's own part of a loaded network or of a blob; `network` is None unless some of its constants may be replaced."""
 
-    device: DeviceName
-    provenance: Provenance
-    config: Mapping[str, Any]
-    keys: Mapping[str, ConfigKey]
-    run: RunFunction
-    to_host: Callable[[Array], Array]
-    from_host: Callable[..., Array]
-    export: Callable[[], Payload]
-    executor: Submitting
-    find_architecture: Callable[[], str]
-    set_log_level: Callable[[str | None], None]
-    metadata: Mapping[str, str]
-    is_from_cache: bool = False
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
+    network: Network | None = None
+    metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The device of a loaded network, the executable that it has made, how that runs, its threads, and the core's own part."""
+
+    target: CallTarget
+    made: Executable
+    run: RunFunction
+    executor: Executor | Turns
+    around: Surroundings
+    is_from_cache: bool = False
     replacements: Replacements | None = None
 
 
@@ -140,30 +126,36 @@ class ExecutableNetwork:
 
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name
-        self.border = border = binding.border
+        self.border = border = binding.around.border
+        device, entry, config = binding.target.device, binding.target.entry, binding.target.config
         # The part that moves each state which stays with a part of a composed device. Asked before the specs are read: the device may
         # name another memory in them.
         self.homes = executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
         self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
         # The request, not the caller, passes the inputs and outputs of states.
-        self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
-        self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
+        tied = {state.input for state in border.states}, {state.output for state in border.states}
+        self.inputs = tuple(spec for spec in self.all_inputs if spec.name not in tied[0])
+        self.outputs = tuple(spec for spec in self.all_outputs if spec.name not in tied[1])
         self.output_names = tuple(spec.name for spec in self.outputs)
         self._quick_check = QuickCheck(self.inputs, border)
         # Constants that a run may replace.
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
-        self.device = binding.device
+        self.device = device
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
         self.run_device: RunFunction = binding.run
         self.submit = binding.executor.submit
-        self.to_host = binding.to_host
-        self.from_host = binding.from_host
-        self.where = f"network '{name}' on {binding.device}"
+        self.to_host: Callable[[Array], Array] = lambda array: entry.call("to_host", device, array=array)
+        self.from_host: Callable[..., Array] = lambda array, spec, target=None: entry.call(
+            "from_host", device, array=array, spec=spec, target=target
+        )
+        self.where = f"network '{name}' on {device}"
         self._fingerprint = fingerprint
         self._binding = binding
-        self.provenance = binding.provenance
+        self._keys = entry.keys(device)
+        self.metadata = binding.around.metadata
+        self.provenance = entry.provenance
         self._is_closed = False
         self._await_action: Callable[[], None] | None = None
         self.thread_of_run: dict[RunContext, int] = {}
@@ -172,17 +164,20 @@ class ExecutableNetwork:
         keep_in_child(self)
         is_bare = binding.run == executable.run
         # A wrapper sees each run, and a network that waits for its turn is not passed over.
-        self._may_delegate = is_bare and not border.states and not border.replaceable and not binding.config[EXCLUSIVE_KEY]
-        self._use_config(binding.config)
+        self._may_delegate = is_bare and not border.states and not border.replaceable and not config[EXCLUSIVE_KEY]
+        self._use_config(config)
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
-        self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
+        # Inputs and outputs of states that are made and read in the same device memory, so that they never leave it.
+        memory_in, memory_out = ({spec.name: spec.memory for spec in specs} for specs in (self.all_inputs, self.all_outputs))
+        ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
+        self.resident = frozenset(name for state in ties for name in (state.input, state.output))
         self._stays_in_memory = all(spec.memory == HOST or spec.name in self.resident for spec in self.all_outputs)
-        self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
-        self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=binding.provenance).check
+        self.shape_watch = watch_shapes(binding.around.declarations, self.all_outputs, self.where, config)
+        self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=entry.provenance).check
         # Working memory and states belong to a request.
         self._needs_request = bool(border.states) or getattr(type(executable), "create_state", None) is not Executable.create_state
         # A device starts runs by itself only if no wrapper stands around them, and no other network has its turn.
-        self._starts = executable.start is not None and is_bare and not binding.config[EXCLUSIVE_KEY]
+        self._starts = executable.start is not None and is_bare and not config[EXCLUSIVE_KEY]
 
     def surround(self, executable: Executable) -> ExecutableNetwork:
         """Returns this network with another executable, which runs on the same device and may run this network within its own runs."""
@@ -201,19 +196,14 @@ class ExecutableNetwork:
         return self._fingerprint()
 
     @property
-    def metadata(self) -> Mapping[str, str]:
-        """The metadata of the model that was loaded, as `Network.metadata`."""
-        return self._binding.metadata
-
-    @property
     def input_info(self) -> Mapping[str, InputInfo]:
         """Input -> name, precision, layout and shape."""
-        return describe_inputs(self.inputs, self.border)
+        return describe_values(InputInfo, self.inputs, self.border)
 
     @property
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
-        return describe_outputs(self.outputs, self.border)
+        return describe_values(OutputInfo, self.outputs, self.border)
 
     def run(self, inputs: Any, context: Any = None) -> Any:
         """Runs the device on inputs by position, for devices made of networks; users call `infer`.
@@ -288,16 +278,15 @@ class ExecutableNetwork:
                 return self.executable.create_state()
             return self.executable.create_spare(beside)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a device may raise anything; the caller gets one kind
-            blamed = self.blame_device(error)
-            raise blamed from blamed.__cause__
+            raise self.blame_device(error)  # noqa: B904  # it has its cause
 
     def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
         """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
         if not self.measures and not self._has_limits and token is None:  # as most runs
             return RunContext(state)
         profile = Profile(str(self.device)) if self.measures else None
-        limits = self.create_limits() if self._has_limits else None
-        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=limits)
+        token = CancelToken() if token is None else token
+        return RunContext(state, profile=profile, token=token, limits=self.create_limits())
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of a run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
@@ -349,8 +338,7 @@ class ExecutableNetwork:
             placed = bring_in(self, inputs, profile)
             return take_home(self, self.run_device(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
-            blamed = self.blame_device(error)
-            raise blamed from blamed.__cause__
+            raise self.blame_device(error)  # noqa: B904  # it has its cause
         finally:
             self.thread_of_run.pop(context, None)
             if profile is not None:
@@ -373,20 +361,16 @@ class ExecutableNetwork:
                 return
             # On a thread of the core: `to_host` may wait for the device's own thread, which is the one that calls here.
             try:
-                future = self.submit(lambda: bring_home(outputs))
+                future = self.submit(lambda: take_home(self, outputs, profile, context.tensors))
             except ClosedError as closed:
                 finish(None, closed)
                 return
-            dropped = RequestCancelledError(f"the Core was closed before the outputs of a run on {self.device} were copied")
-            future.add_done_callback(lambda ended: finish(None, dropped) if ended.cancelled() else None)
+            future.add_done_callback(bring_home)
 
-        def bring_home(outputs: Any) -> None:
-            try:
-                outputs = take_home(self, outputs, profile, context.tensors)
-            except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
-                finish(None, failure)
-            else:
-                finish(outputs, None)
+        def bring_home(ended: Future[Any]) -> None:
+            dropped = RequestCancelledError(f"the Core was closed before the outputs of a run on {self.device} were copied")
+            error = dropped if ended.cancelled() else ended.exception()
+            finish(ended.result() if error is None else None, error)
 
         def finish(outputs: Any, error: BaseException | None) -> None:
             # The device has finished: the callback may close the network.
@@ -402,8 +386,7 @@ class ExecutableNetwork:
             start(inputs if self._is_host else bring_in(self, inputs, profile), context, end)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as in create_state
             self._leave(context)
-            blamed = self.blame_device(error)
-            raise blamed from blamed.__cause__
+            raise self.blame_device(error)  # noqa: B904  # it has its cause
 
     def _refuse(self, context: RunContext) -> None:
         """Raises ClosedError for a run that was noted as under way.
@@ -496,7 +479,8 @@ class ExecutableNetwork:
         from hetero_core.devices.provenance import find_core_version
 
         self._require_open()
-        payload = self._binding.export()
+        entry = self._binding.target.entry
+        payload = entry.call("export_network", self.device, executable=self._binding.made)
         if not isinstance(payload, Payload):
             raise PluginError(f"{self.provenance} returned {type(payload).__name__} from export_network; expected a Payload")
         payload = self._add_border(payload)
@@ -512,7 +496,7 @@ class ExecutableNetwork:
             outputs=tuple(spec.name for spec in self.all_outputs),
             config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
             device_id=self.device.id,
-            architecture=self._binding.find_architecture(),
+            architecture=entry.find_architecture(self.device),
         )
         return header, payload
 
@@ -522,7 +506,7 @@ class ExecutableNetwork:
         These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
         """
         border, replacements = self.border, self._replacements
-        hints = pack_hints(self._binding.declarations, [spec.name for spec in self.all_outputs])
+        hints = pack_hints(self._binding.around.declarations, [spec.name for spec in self.all_outputs])
         sections = {BORDER_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
         sections.update({HINTS_SECTION: hints} if hints else {})
         sections.update({METADATA_SECTION: json.dumps(dict(self.metadata)).encode()} if self.metadata else {})
@@ -584,7 +568,7 @@ class ExecutableNetwork:
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
-        return read_value(name, resolve_key(name, self._binding.keys, device=str(self.device), where=self.where), self.config)
+        return read_value(name, resolve_key(name, self._keys, device=str(self.device), where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device allows to change, for all
@@ -595,23 +579,7 @@ class ExecutableNetwork:
         Raises: ConfigKeyError, ConfigValueError, ClosedError; errors of the device.
         """
         self._require_open()
-        settings = self._convert_settings(config)
-        changed = freeze_mapping({**self.config, **settings})
-        own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
-        if own:
-            call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
-        if isinstance(self._binding.executor, Turns):
-            self._binding.executor.set_priority(changed[PRIORITY_KEY])
-        if LOG_KEY in settings:
-            self._binding.set_log_level(settings[LOG_KEY])
-        self._changes = {**self._changes, **config}
-        self._use_config(changed)
-
-    def _convert_settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns all values under their declared names and in their types; for None no limit, or the value at load."""
-        device, keys = str(self.device), self._binding.keys
-        values, unset = take_back(config, keys, device=device, where=self.where)
-        converted = convert_config(values, keys, device=device, where=self.where)
+        converted, unset = convert_changes(config, self._keys, device=str(self.device), where=self.where)
         allowed = {*self.executable.settable_keys, *_OWN_KEYS}
         for name, value in {**dict.fromkeys(unset), **converted}.items():
             if name not in allowed:
@@ -619,7 +587,18 @@ class ExecutableNetwork:
                     f"{self.where}: {name} cannot change to {value!r} on a loaded network; the keys that can change are "
                     f"{enumerate_choices(allowed)}. Load the network again with it"
                 )
-        return {name: None if name in LIMIT_KEYS else self._binding.config[name] for name in unset} | converted
+        loaded = self._binding.target.config
+        settings = {name: None if name in LIMIT_KEYS else loaded[name] for name in unset} | converted
+        changed = freeze_mapping({**self.config, **settings})
+        own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
+        if own:
+            call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
+        if isinstance(self._binding.executor, Turns):
+            self._binding.executor.set_priority(changed[PRIORITY_KEY])
+        if LOG_KEY in settings:
+            self._binding.target.entry.set_log_level(settings[LOG_KEY])
+        self._changes = {**self._changes, **config}
+        self._use_config(changed)
 
     def _use_config(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -692,16 +671,3 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
-
-
-def _drop_specs(specs: tuple[ValueSpec, ...], names: Collection[str]) -> tuple[ValueSpec, ...]:
-    """Returns the specs except those with these names."""
-    return tuple(spec for spec in specs if spec.name not in names) if names else specs
-
-
-def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> frozenset[str]:
-    """Returns the inputs and outputs of states that are made and read in the same device memory, so that they never leave it."""
-    memory_in = {spec.name: spec.memory for spec in inputs}
-    memory_out = {spec.name: spec.memory for spec in outputs}
-    ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
-    return frozenset(name for state in ties for name in (state.input, state.output))

@@ -18,7 +18,7 @@ from contextlib import suppress
 from importlib import _bootstrap
 from itertools import count
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
@@ -103,16 +103,6 @@ call_in_child(_begin_child)
 
 RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
 """MODEL_PRIORITY -> rank; the lowest goes first."""
-
-
-class Submitting(Protocol):
-    """The methods of an executor that a loaded network calls."""
-
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task."""
-
-    def retire(self) -> None:
-        """Lets the threads end after the tasks that run; no task follows."""
 
 
 class Turns:
@@ -296,14 +286,13 @@ def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Sema
 
 
 def _run_task(future: Future[Any], task: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = task()
-    except BaseException as error:  # noqa: BLE001  # raised by the future
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+    if future.set_running_or_notify_cancel():
+        try:
+            result = task()
+        except BaseException as error:  # noqa: BLE001  # raised by the future
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
 
 _open: weakref.WeakSet[ExecutorManager] = weakref.WeakSet()

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.dtypes import FLOAT_DTYPES, INTEGER_DTYPES, dtype_of_numpy, numpy_dtype
-from hetero_core.errors import (
-    InputNameError,
-    InputShapeError,
-    InputTypeError,
-    enumerate_choices,
-    suggest,
-    word_missing,
-)
+from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
 from hetero_core.network.types import HOST, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
 
@@ -57,8 +50,10 @@ def order_inputs(
             ordered.append(border.defaults[name].array if name in border.defaults else None)
     if len(inputs) > len(ordered):
         _require_names(inputs, specs, border, network)
-    if border.bounds:
-        _check_bounds(sizes, border.bounds)
+    for name, (lowest, highest) in border.bounds.items():
+        size, where = sizes.get(name, (lowest, ""))
+        if not lowest <= size <= highest:
+            raise InputShapeError(f"{where}: '{name}' is {size}, and its bounds are {lowest} to {highest}")
     return tuple(ordered)
 
 
@@ -130,20 +125,8 @@ def _require_names(inputs: Mapping[str, Any], specs: Sequence[ValueSpec], border
         raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
 
 
-def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tuple[int, int]]) -> None:
-    for name, (size, where) in sizes.items():
-        lowest, highest = bounds.get(name, (size, size))
-        if not lowest <= size <= highest:
-            raise InputShapeError(f"{where}: '{name}' is {size}, and its bounds are {lowest} to {highest}")
-
-
 def convert_value(
-    value: Any,
-    spec: ValueSpec,
-    *,
-    network: str,
-    sizes: dict[str, tuple[int, str]] | None = None,
-    takes_tensors: bool = False,
+    value: Any, spec: ValueSpec, *, network: str, sizes: dict[str, tuple[int, str]] | None = None, takes_tensors: bool = False
 ) -> Any:
     """Returns a value, checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
 
@@ -159,14 +142,19 @@ def convert_value(
                 check_shape(value.shape, value_type, f"input '{spec.name}' of network '{network}'", {} if sizes is None else sizes)
             return value
     where = f"input '{spec.name}' of network '{network}'"
+    sizes = {} if sizes is None else sizes
     if isinstance(value, DeviceTensor):
         if not (takes_tensors and isinstance(value_type, TensorType)):
             value.require_memory(spec, where)
         assert isinstance(value_type, TensorType), "only tensors lie in the memory of a device"
-        return _check_in_place(value, value_type, where, {} if sizes is None else sizes)
-    if spec.memory != HOST and isinstance(spec.type, TensorType) and _find_memory(value) == spec.memory:
-        return _check_in_place(value, spec.type, where, {} if sizes is None else sizes)
-    return _convert(value, spec.type, where, {} if sizes is None else sizes)
+    elif spec.memory == HOST or not isinstance(value_type, TensorType) or _find_memory(value) != spec.memory:
+        return _convert(value, value_type, where, sizes)
+    # An array of any library is checked by its own attributes: PyTorch writes "torch.float32", NumPy "float32".
+    dtype_name = str(value.dtype).rpartition(".")[2]
+    if value_type.dtype is not None and dtype_name != numpy_dtype(value_type.dtype).name:
+        raise InputTypeError(f"{where}: expected {value_type.dtype}, got {dtype_name}; convert it where it lies")
+    check_shape(tuple(value.shape), value_type, where, sizes)
+    return value
 
 
 def _find_memory(value: Any) -> str | None:
@@ -177,23 +165,10 @@ def _find_memory(value: Any) -> str | None:
     return f"{_MEMORIES[int(kind)]}:{index}" if int(kind) in _MEMORIES else None
 
 
-def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
-    """Returns an array of any library, checked by its own attributes: PyTorch writes "torch.float32", NumPy "float32"."""
-    dtype_name = str(value.dtype).rpartition(".")[2]
-    if value_type.dtype is not None and dtype_name != _spell(value_type.dtype):
-        raise InputTypeError(f"{where}: expected {value_type.dtype}, got {dtype_name}; convert it where it lies")
-    check_shape(tuple(value.shape), value_type, where, sizes)
-    return value
-
-
 def count_copied_bytes(inputs: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:
     """Returns the bytes of tensors that `order_inputs` had to copy, including lists and other values without memory of their own."""
-    copied = 0
-    for spec, value in zip(specs, ordered, strict=True):
-        source = inputs.get(spec.name)
-        if isinstance(value, np.ndarray) and source is not None and not _is_same_memory(source, value):
-            copied += value.nbytes
-    return copied
+    pairs = [(inputs.get(spec.name), value) for spec, value in zip(specs, ordered, strict=True) if isinstance(value, np.ndarray)]
+    return sum(value.nbytes for source, value in pairs if source is not None and not _is_same_memory(source, value))
 
 
 def _is_same_memory(source: Any, array: np.ndarray[Any, Any]) -> bool:
@@ -245,7 +220,8 @@ def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[
     if value_type.dtype is not None and array_dtype != value_type.dtype:
         raise InputTypeError(
             f"{where}: expected {value_type.dtype}, got {array_dtype or array.dtype}; "
-            f"convert it with array.astype('{_spell(value_type.dtype)}')" + _suggest_precision(where, array_dtype, value_type.dtype)
+            f"convert it with array.astype('{numpy_dtype(value_type.dtype).name}')"
+            + _suggest_precision(where, array_dtype, value_type.dtype)
         )
     check_shape(array.shape, value_type, where, sizes)
     if array_dtype == "string" and array.dtype != object:
@@ -259,10 +235,6 @@ def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[
 def _holds_texts(array: np.ndarray[Any, Any]) -> bool:
     """Says whether all objects of an array are texts."""
     return all(issubclass(kind, str) for kind in set(map(type, array.ravel().tolist())))
-
-
-def _spell(dtype: str) -> str:
-    return numpy_dtype(dtype).name
 
 
 def _suggest_precision(where: str, dtype: str | None, expected: str) -> str:
@@ -367,12 +339,9 @@ def name_inputs(inputs: Any, specs: Sequence[ValueSpec], *, network: str) -> Map
 
     Raises: InputNameError for a number of values that the network does not take, a position that it does not have, and a name given twice.
     """
-    is_mapping = type(inputs) is dict or isinstance(inputs, Mapping)
-    if is_mapping and int not in map(type, inputs):
-        return inputs  # type: ignore[no-any-return]  # a mapping
     names = [spec.name for spec in specs]
-    if is_mapping:
-        return _name_keys(inputs, names, network)
+    if type(inputs) is dict or isinstance(inputs, Mapping):
+        return _name_keys(inputs, names, network) if int in map(type, inputs) else inputs
     values = inputs if isinstance(inputs, list | tuple) else (inputs,)
     if len(values) != len(names):
         advice = "; a single input that is a list goes by its name, or as an array" if len(names) == 1 else ""
@@ -448,25 +417,24 @@ def _convert_numbers(value: Any, value_type: TensorType, where: str) -> np.ndarr
         numbers = np.asarray(value)
     except ValueError as error:
         raise InputShapeError(f"{where}: the lists are of different lengths: {error}") from error
-    if value_type.dtype is None or value_type.dtype == "string" or numbers.size == 0:
-        return numbers if value_type.dtype in (None, "string") else numbers.astype(numpy_dtype(value_type.dtype))
-    dtype = numpy_dtype(value_type.dtype)
-    if numbers.dtype == dtype:
+    if value_type.dtype is None or value_type.dtype == "string":
         return numbers
+    dtype = numpy_dtype(value_type.dtype)
+    if numbers.dtype == dtype or numbers.size == 0:
+        return numbers.astype(dtype, copy=False)
+    advice = f"say what is meant with np.array(values).astype('{dtype.name}')"
     kinds = "b" if value_type.dtype == "bool" else "biu" if value_type.dtype in INTEGER_DTYPES else "biuf"
     if numbers.dtype.kind not in kinds or value_type.dtype not in FLOAT_DTYPES | INTEGER_DTYPES:
-        raise InputTypeError(
-            f"{where}: expected {value_type.dtype}, got numbers of type {_name_numbers(numbers)}; {_advise(value_type.dtype)}"
-        )
+        names = {"f": "float", "i": "int", "u": "int", "b": "bool", "O": "object", "U": "str", "S": "bytes"}
+        named = names.get(numbers.dtype.kind, str(numbers.dtype))
+        raise InputTypeError(f"{where}: expected {value_type.dtype}, got numbers of type {named}; {advice}")
     # An overflow is found in the result, without a warning.
     with np.errstate(all="ignore"):
         converted = numbers.astype(dtype)
         lost = _find_lost(numbers, converted, is_float=value_type.dtype in FLOAT_DTYPES)
     if lost.any():
         first = numbers.reshape(-1)[int(np.argmax(lost))]
-        raise InputTypeError(
-            f"{where}: expected {value_type.dtype}, got the number {first}, which it does not have; {_advise(value_type.dtype)}"
-        )
+        raise InputTypeError(f"{where}: expected {value_type.dtype}, got the number {first}, which it does not have; {advice}")
     return converted
 
 
@@ -479,15 +447,6 @@ def _find_lost(numbers: np.ndarray[Any, Any], converted: np.ndarray[Any, Any], *
         return np.isfinite(flat) & ~np.isfinite(results)  # type: ignore[no-any-return]  # an array
     # As objects of Python, which compare integers of any size exactly.
     return results.astype(object) != flat.astype(object)  # type: ignore[no-any-return]  # an array
-
-
-def _name_numbers(numbers: np.ndarray[Any, Any]) -> str:
-    names = {"f": "float", "i": "int", "u": "int", "b": "bool", "O": "object", "U": "str", "S": "bytes"}
-    return names.get(numbers.dtype.kind, str(numbers.dtype))
-
-
-def _advise(dtype: str) -> str:
-    return f"say what is meant with np.array(values).astype('{numpy_dtype(dtype).name}')"
 
 
 class DeviceTensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,12 +34,10 @@ from hetero_core.errors import (
     UnsupportedNodesError,
 )
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.border import EMPTY_BORDER, Border, unpack_border
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, unpack_hints
+from hetero_core.network.border import EMPTY_BORDER, NO_DECLARATIONS, Border, find_contradiction, unpack_border, unpack_hints
 from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.hints import without_hints
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executable import (
     BORDER_SECTION,
@@ -48,7 +46,7 @@ from hetero_core.runtime.executable import (
     NETWORK_SECTIONS,
     Binding,
     ExecutableNetwork,
-    RunFunction,
+    Surroundings,
 )
 from hetero_core.runtime.executors import ExecutorManager
 from hetero_core.runtime.inputs import order_inputs
@@ -61,11 +59,7 @@ Result = TypeVar("Result")
 
 
 def call_in_time(
-    call: Callable[[], Result],
-    target: CallTarget,
-    *,
-    what: str,
-    discard: Callable[[Result], None] | None = None,
+    call: Callable[[], Result], target: CallTarget, *, what: str, discard: Callable[[Result], None] | None = None
 ) -> Result:
     """Returns the result of a query, a load or an import; with DEADLINE, within that time.
 
@@ -79,13 +73,7 @@ def call_in_time(
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
         return call()
     try:
-        return call_within(
-            seconds,
-            call,
-            thread=f"hetero-{target.device} {what}",
-            is_budget=True,
-            on_late_result=discard,
-        )
+        return call_within(seconds, call, thread=f"hetero-{target.device} {what}", is_budget=True, on_late_result=discard)
     except OutOfTimeError as error:
         place = f"it is in {error.place}" if error.place else "it is in the core itself"
         raise DeadlineExceededError(
@@ -128,25 +116,6 @@ def describe_model(model: object) -> str:
     return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"
 
 
-def bare_network(network: Network) -> Network:
-    """Returns the network that a device gets: without states and defaults, which the core handles for every device.
-
-    Shapes that are only declared are left out: a value at a border has the computed type.
-    """
-    network, border = without_hints(network), network.border
-    return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The core's own part of a blob; `network` is None unless some of its constants may be replaced."""
-
-    border: Border = EMPTY_BORDER
-    declarations: Declarations = NO_DECLARATIONS
-    network: Network | None = None
-    metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-
-
 def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
     """Returns the plugin's payload and the core's own part; samples are left out.
 
@@ -185,16 +154,6 @@ def _read_metadata(content: bytes) -> Mapping[str, str]:
     return freeze_mapping(metadata)
 
 
-def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
-    """Returns the device's own run, or the chain of the wrappers that stand around `infer`."""
-    if not entry.manager.hook.infer.get_hookimpls():
-        return executable.run
-    if not entry.implements("infer"):
-        entry.manager.register(_InnermostRun())
-    infer = entry.manager.hook.infer
-    return lambda inputs, context: infer(device=device, executable=executable, inputs=inputs, context=context)
-
-
 class _InnermostRun:
     """The innermost call that wrappers of `infer` surround: the device's own run."""
 
@@ -224,38 +183,22 @@ class Replacements:
         """Returns the network that computes a run and its inputs; None if no constant is given. Raises: as a load does."""
         if self._names.isdisjoint(inputs):
             return None
-        names = tuple(spec.name for spec in self.specs if spec.name in inputs)
-        network = self._find_open(names)
-        if network is not None:
-            return network, inputs
-        fixed = self._find_fixed({name: inputs[name] for name in names})
-        return fixed, {name: value for name, value in inputs.items() if name not in names}
+        from hetero_core.transforms.optional_inputs import fix_constants, free_constants  # import onnx, for inference
 
-    def _find_open(self, names: tuple[str, ...]) -> ExecutableNetwork | None:
-        """Returns the network with these constants as inputs; None if the device refuses it."""
-        from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
-
-        if names in self._fixed_names:
-            return None
-        try:
-            return self._find(names, lambda: free_constants(self.network, names))
-        except UnsupportedNodesError:
-            self._fixed_names.add(names)
-            return None
-
-    def _find_fixed(self, values: Mapping[str, Any]) -> ExecutableNetwork:
-        """Returns the network with these values as its constants. Raises: as `order_inputs`, for values."""
-        from hetero_core.transforms.optional_inputs import fix_constants  # imports onnx, for inference
-
-        specs = [spec for spec in self.specs if spec.name in values]
-        arrays = {
-            spec.name: array.copy()
-            for spec, array in zip(specs, order_inputs(values, specs, network=self.network.name), strict=True)
-        }
+        specs = [spec for spec in self.specs if spec.name in inputs]
+        names = tuple(spec.name for spec in specs)
+        if names not in self._fixed_names:
+            try:
+                return self._find(names, lambda: free_constants(self.network, names)), inputs
+            except UnsupportedNodesError:  # the device takes some node for its constants alone
+                self._fixed_names.add(names)
+        values = order_inputs({name: inputs[name] for name in names}, specs, network=self.network.name)
+        arrays = {name: value.copy() for name, value in zip(names, values, strict=True)}
         key = tuple(
             (name, array.shape, tuple(array.flat) if array.dtype == object else array.tobytes()) for name, array in arrays.items()
         )
-        return self._find(key, lambda: fix_constants(self.network, arrays))
+        fixed = self._find(key, lambda: fix_constants(self.network, arrays))
+        return fixed, {name: value for name, value in inputs.items() if name not in names}
 
     def _find(self, key: Hashable, change: Callable[[], Network]) -> ExecutableNetwork:
         with self._lock:
@@ -307,15 +250,18 @@ class Loader:
         check_constants(network, target.device, target.config)
         around = Surroundings(network.border, network.declarations, network, network.metadata)
 
+        device, entry, config = target.device, target.entry, target.config
+
         def bind(executable: Executable, *, is_from_cache: bool = False) -> ExecutableNetwork:
-            return self._bind(
-                target, executable, network.name, lambda: network.fingerprint, around=around, is_from_cache=is_from_cache
-            )
+            return self._bind(target, executable, network.name, lambda: network.fingerprint, around, is_from_cache=is_from_cache)
 
         def make() -> ExecutableNetwork:
-            return bind(target.entry.load_network(target.device, bare_network(network), target.config, query))
+            # Without shapes that are only declared, and without states and defaults, which the core handles for every device.
+            bare, border = without_hints(network), network.border
+            if border is not EMPTY_BORDER:
+                bare = replace(bare, border=Border(bounds=border.bounds, layouts=border.layouts))
+            return bind(entry.load_network(device, bare, config, query))
 
-        device, entry, config = target.device, target.entry, target.config
         folder = config.get("CACHE_DIR")
         if not folder:
             return make()
@@ -340,7 +286,7 @@ class Loader:
         contradiction = find_contradiction(around.border, executable.inputs, executable.outputs)
         if contradiction is not None:
             raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")
-        return self._bind(target, executable, header.network, lambda: header.fingerprint, around=around)
+        return self._bind(target, executable, header.network, lambda: header.fingerprint, around)
 
     def _bind(
         self,
@@ -348,32 +294,24 @@ class Loader:
         executable: Executable,
         name: str,
         fingerprint: Callable[[], str],
-        *,
         around: Surroundings,
+        *,
         is_from_cache: bool = False,
     ) -> ExecutableNetwork:
         device, entry, config = target.device, target.entry, target.config
         replacements = None
         if around.network is not None and around.network.border.replaceable:
             replacements = Replacements(around.network, lambda changed: self.load(changed, target))
-        binding = Binding(
-            device=device,
-            provenance=entry.provenance,
-            config=config,
-            keys=entry.keys(device),
-            run=bind_run(entry, device, executable),
-            to_host=lambda array: entry.call("to_host", device, array=array),
-            from_host=lambda array, spec, target=None: entry.call("from_host", device, array=array, spec=spec, target=target),
-            export=lambda: entry.call("export_network", device, executable=executable),
-            executor=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth),
-            find_architecture=lambda: entry.find_architecture(device),
-            set_log_level=entry.set_log_level,
-            is_from_cache=is_from_cache,
-            border=around.border,
-            declarations=around.declarations,
-            replacements=replacements,
-            metadata=around.metadata,
-        )
+        run, infer = executable.run, entry.manager.hook.infer
+        if infer.get_hookimpls():  # wrappers stand around it
+            if not entry.implements("infer"):
+                entry.manager.register(_InnermostRun())
+
+            def run(inputs: tuple[Any, ...], context: RunContext) -> Any:
+                return infer(device=device, executable=executable, inputs=inputs, context=context)
+
+        executor = self._executors.open_executor(str(device), config, depth=executable.pipeline_depth)
+        binding = Binding(target, executable, run, executor, around, is_from_cache, replacements)
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
         return loaded

@@ -13,7 +13,7 @@ from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.provenance import Provenance
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InferenceError, NetworkDeclarationWarning, PluginError
-from hetero_core.network.declarations import Declarations
+from hetero_core.network.border import Declarations
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.inputs import fits_shape
 

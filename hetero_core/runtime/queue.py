@@ -113,34 +113,20 @@ class AsyncInferQueue:
         self._requests[0].require_process()
         with self._changed:
             while True:
-                index = self._find_idle()
+                index, own = (self._unfinished.index(0) if 0 in self._unfinished else None), self._here.index
+                if index is None and own is not None and own not in self._starting and not self._requests[own].is_running:
+                    index = own
                 if index is not None:
                     if takes_it:
                         self._unfinished[index] += 1
                         self._starting.add(index)
                     return index
-                if self._here.index is not None:
+                if own is not None:
                     raise RequestBusyError(
                         f"no request of the queue on network '{self._network.name}' is idle, and its callback, which runs on the "
                         "thread that would wait, has restarted its own; give the queue more jobs or start one run per callback"
                     )
                 self._changed.wait()
-
-    def _find_idle(self) -> int | None:
-        if 0 in self._unfinished:
-            return self._unfinished.index(0)
-        own = self._here.index
-        is_free = own is not None and own not in self._starting and not self._requests[own].is_running
-        return own if is_free else None
-
-    def _enter(self, index: int) -> None:
-        with self._changed:
-            self._unfinished[index] += 1
-
-    def _began(self, index: int) -> None:
-        """Ends the reservation of a start: from now on the request itself reports that it is running."""
-        with self._changed:
-            self._starting.discard(index)
 
     def _leave(self, index: int, error: BaseException | None) -> None:
         with self._changed:
@@ -199,14 +185,18 @@ class _QueuedRequest(InferRequest):
         self._callback = lambda request, error: queue._call_back(index, request, error)
 
     def _begin(self, inputs: Any) -> Run:
-        self._queue._enter(self._index)
+        queue = self._queue
+        with queue._changed:
+            queue._unfinished[self._index] += 1
         try:
             return super()._begin(inputs)
         except BaseException:
-            self._queue._leave(self._index, None)
+            queue._leave(self._index, None)
             raise
         finally:
-            self._queue._began(self._index)
+            # From now on the request itself reports that it is running.
+            with queue._changed:
+                queue._starting.discard(self._index)
 
     def _finish(self, run: Run) -> None:
         self._queue._leave(self._index, run.error if run.is_detached else None)

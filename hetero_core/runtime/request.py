@@ -224,7 +224,9 @@ class InferRequest:
             self.require_process()
         if self._running is not None:
             self.require_idle("start a run")
-        merged = self._merge(inputs) if self._input_of_name or inputs is None else inputs
+        merged = self._input_of_name if inputs is None else inputs
+        if self._input_of_name and inputs is not None:  # values of this run override those that were set
+            merged = {**self._input_of_name, **name_inputs(inputs, network.inputs, network=network.name)}
         # If constants are replaced, a second network computes, in working memory of its own.
         computing, ordered = network.route_inputs(merged)
         state, delegate = self._state, None
@@ -257,12 +259,6 @@ class InferRequest:
         finally:
             self._lock.release()
         return run
-
-    def _merge(self, inputs: Any) -> Any:
-        """Returns the inputs of a run: the passed values override the values that were set."""
-        if inputs is None:
-            return self._input_of_name
-        return {**self._input_of_name, **name_inputs(inputs, self._network.inputs, network=self._network.name)}
 
     # Compute
 
@@ -318,8 +314,7 @@ class InferRequest:
             else:
                 self._end(run, (), error)
             return
-        outputs, failure = self._collect(run, outputs)
-        self._end(run, outputs, failure)
+        self._end(run, *self._collect(run, outputs))
 
     def _take_back(self, run: Run, error: BaseException) -> bool:
         """Says whether the network itself computes a run that has failed on its delegate."""
@@ -355,11 +350,16 @@ class InferRequest:
         """Ends a run that the device started by itself."""
         if error is None:
             self._end(run, *self._collect(run, outputs))
-        elif self._take_back(run, error):
+        elif not self._launch_again(run, error):
+            self._end(run, (), run.network.blame_device(error))
+
+    def _launch_again(self, run: Run, error: BaseException) -> bool:
+        """Launches a run that has failed on its delegate on the network itself; says whether it did."""
+        is_taken_back = self._take_back(run, error)
+        if is_taken_back:
             with suppress(BaseException):  # the run has ended with it
                 self._launch(run)
-        else:
-            self._end(run, (), run.network.blame_device(error))
+        return is_taken_back
 
     # End
 
@@ -431,10 +431,7 @@ class InferRequest:
     def _end_dropped(self, run: Run) -> None:
         """A task that never began, because the Core closed, ends its run as cancelled."""
         reason = f"the Core was closed before a request on network '{self._network.name}' began"
-        if self._take_back(run, ClosedError(reason)):
-            with suppress(BaseException):  # the run has ended with it
-                self._launch(run)
-        else:
+        if not self._launch_again(run, ClosedError(reason)):
             self._end(run, (), RequestCancelledError(reason))
 
     def _name_outputs(self, run: Run) -> dict[str, Any]:
@@ -468,8 +465,8 @@ class InferRequest:
         self.require_idle("get a tensor")
         network = self._network
         _, is_input = self._find_spec(name)
-        output_of_name = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
-        values = self._input_of_name if is_input else {**self._preset_of_name, **output_of_name}
+        outputs = zip(network.output_names, self._outputs or (), strict=False)
+        values = self._input_of_name if is_input else {**self._preset_of_name, **dict(outputs)}
         if name not in values:
             raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
         return values[name]

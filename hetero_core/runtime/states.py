@@ -29,8 +29,9 @@ class RequestState:
     """A state of a request, by the name of the input that reads it."""
 
     def __init__(
-        self, network: ExecutableNetwork, tie: State, *, position_in: int, position_out: int, require_idle: Callable[[str], None]
+        self, network: ExecutableNetwork, tie: State, places: tuple[int, int], require_idle: Callable[[str], None]
     ) -> None:
+        """`places`: the positions of the input and the output."""
         self._network = network
         # Moves the value: the network, or the part of its device that keeps the value.
         self._home = network.homes.get(tie.input, network)
@@ -38,10 +39,9 @@ class RequestState:
         self.name, self.output = tie.input, tie.output
         """The input that reads the state, and the output that makes it."""
         self._initial = tie.initial
-        self.position_in = position_in
-        self.position_out = position_out
-        self.spec: ValueSpec = network.all_inputs[position_in]
-        self.is_resident = self.spec.memory != HOST and network.all_outputs[position_out].memory == self.spec.memory
+        self.position_in, self.position_out = places
+        self.spec: ValueSpec = network.all_inputs[self.position_in]
+        self.is_resident = tie.input in network.resident
         self._array: Any = None
 
     @property
@@ -69,10 +69,6 @@ class RequestState:
         if self._array is None:
             self._array = self._place(self._initial.array)
         return self._array
-
-    @array.setter
-    def array(self, array: Any) -> None:
-        self._array = array
 
     def _place(self, array: np.ndarray[Any, Any]) -> Any:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
@@ -109,13 +105,8 @@ class RequestStates(dict[str, RequestState]):
         position_in = {spec.name: index for index, spec in enumerate(network.all_inputs)}
         position_out = {spec.name: index for index, spec in enumerate(network.all_outputs)}
         for tie in network.border.states:
-            self[tie.input] = RequestState(
-                network,
-                tie,
-                position_in=position_in[tie.input],
-                position_out=position_out[tie.output],
-                require_idle=self._require_idle,
-            )
+            places = position_in[tie.input], position_out[tie.output]
+            self[tie.input] = RequestState(network, tie, places, self._require_idle)
         self.copied_bytes = 0
         """Bytes of state that the last run copied."""
 
@@ -161,7 +152,7 @@ class RequestStates(dict[str, RequestState]):
     def keep(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Takes the new states out of checked outputs; returns the caller's outputs."""
         for state in self.values():
-            state.array = outputs[state.position_out]
+            state._array = outputs[state.position_out]
         tied = {state.position_out for state in self.values()}
         return tuple(value for index, value in enumerate(outputs) if index not in tied)
 

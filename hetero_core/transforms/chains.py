@@ -19,8 +19,8 @@ from hetero_core.network.border import LAYOUT_OF_RANK, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.opsets import since_version
 from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.scopes import since_version
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType
 
 # The first version with the meaning that is needed: Cast by number, broadcasting by NumPy's rules, Resize with half-pixel centers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.opsets import since_version
+from hetero_core.network.scopes import since_version
 from hetero_core.transforms.rewrite import Replacement, eliminate_nodes, replace_nodes
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_core.plain_files import may_others_write
+from hetero_core.files import may_others_write
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no owners and modes")
 

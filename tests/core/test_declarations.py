@@ -12,8 +12,7 @@ import pytest
 
 from hetero_core import Core
 from hetero_core.errors import InferenceError, InvalidNetworkError, NetworkDeclarationWarning
-from hetero_core.network.border import OutputInfo
-from hetero_core.network.declarations import unpack_hints
+from hetero_core.network.border import OutputInfo, unpack_hints
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes

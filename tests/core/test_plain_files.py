@@ -15,8 +15,8 @@ import pytest
 
 from hetero_core import Core
 from hetero_core.errors import BlobDamagedError, NetworkReadError
+from hetero_core.files import open_plain
 from hetero_core.network.weights import MappedFile
-from hetero_core.plain_files import open_plain
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are neither pipes nor devices in folders")
 

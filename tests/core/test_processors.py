@@ -51,7 +51,7 @@ def test_quota_is_the_smallest_of_the_groups_around_the_process(
 def test_quota_is_rounded_up_and_limited_by_the_affinity_mask(
     quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hetero_core.devices.processors._read_quota", lambda: quota)
+    monkeypatch.setattr("hetero_core.devices.processors.find_quota", lambda: quota)
     monkeypatch.setattr("hetero_core.devices.processors.count_affinity", lambda: 4)
     assert count_processors() == expected
 

@@ -78,11 +78,12 @@ def describe_whole(content: bytes) -> tuple[str, Any]:
 def test_large_weights_are_split_off() -> None:
     split = split_model(io.BytesIO(CONTENT))
     assert split is not None
-    assert split.raw_data == {0: RAW_DATA[0], 3: RAW_DATA[1]}
+    skeleton, raw_data = split
+    assert raw_data == {0: RAW_DATA[0], 3: RAW_DATA[1]}
     expected = make_model()
-    for position in split.raw_data:
+    for position in raw_data:
         expected.graph.initializer[position].raw_data = b""
-    assert onnx.ModelProto.FromString(split.skeleton) == expected
+    assert onnx.ModelProto.FromString(skeleton) == expected
 
 
 @pytest.mark.parametrize("make", [make_model, residual_model])

@@ -41,8 +41,7 @@ class Looking:
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Core, Looking]]:
     """A simulated machine of four processors with four BLAS threads: a Core with the operator `Looking`."""
-    counts = ("hetero_core.devices.device.count_processors", "hetero_core.devices.metrics.count_processors")
-    for count in (*counts, "hetero_cpu.run.blas.count_affinity"):
+    for count in ("hetero_core.devices.device.count_processors", "hetero_cpu.run.blas.count_affinity"):
         monkeypatch.setattr(count, lambda: 4)
     operator = Looking()
     with threadpool_limits(4, user_api="blas"), Core() as core:

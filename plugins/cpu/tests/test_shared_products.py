@@ -153,8 +153,7 @@ def test_shared_blocks_of_a_long_formula_are_exact() -> None:
 @pytest.mark.parametrize("kind", ["float", "double"])
 def test_large_products_of_a_network_are_shared(monkeypatch: pytest.MonkeyPatch, node: str, size: str, kind: str) -> None:
     """By steps of NumPy and of the toolkit; an `Einsum` is not shared if NumPy computes it as a whole."""
-    counts = ("hetero_core.devices.device.count_processors", "hetero_core.devices.metrics.count_processors")
-    for count in (*counts, "hetero_cpu.run.blas.count_affinity"):
+    for count in ("hetero_core.devices.device.count_processors", "hetero_cpu.run.blas.count_affinity"):
         monkeypatch.setattr(count, lambda: 2)
     shared: list[int] = []
     share = ProductTeam._share

@@ -67,8 +67,7 @@ class MeetingExecutable(PlainExecutable):
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates four processors, as with a single processor no two stages may run at the same time."""
-    for module in ("device", "metrics"):
-        monkeypatch.setattr(f"hetero_core.devices.{module}.count_processors", lambda: 4)
+    monkeypatch.setattr("hetero_core.devices.device.count_processors", lambda: 4)
 
 
 def load_branches(core: Core, first: Meeting, second: Meeting, **config: Any) -> Any:
@@ -274,8 +273,7 @@ def test_threads_of_running_stages_never_exceed_the_budget(seed: int, budget: in
 
 @pytest.fixture
 def noting(core: Core, monkeypatch: pytest.MonkeyPatch) -> tuple[Meeting, Meeting]:
-    for module in ("device", "metrics"):
-        monkeypatch.setattr(f"hetero_core.devices.{module}.count_processors", lambda: 8)
+    monkeypatch.setattr("hetero_core.devices.device.count_processors", lambda: 8)
     devices = Meeting(), Meeting()
     core.register_plugin("ONE", devices[0])
     core.register_plugin("TWO", devices[1])
