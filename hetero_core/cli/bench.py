@@ -66,74 +66,37 @@ if TYPE_CHECKING:
 
 ONLY_INPUT = "<the only input>"
 """The name of an input in a task, if the call gives none."""
+_KEYS = {"-hint": HINT_KEY, "-nstreams": STREAMS_KEY, "-nthreads": THREADS_KEY, "-infer_precision": "INFERENCE_PRECISION_HINT"}
 _HINTS = {"NONE": "UNDEFINED", "TPUT": "THROUGHPUT"}
 _SECONDS = 1.0
-_ROUNDS = 3
-_WARMUP = 5
 
 
 def add_options(parser: Parser) -> None:
-    """Adds the options of the command."""
+    """Adds the options of the command; several have the name of OpenVINO's benchmark_app as a second name."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
-    parser.add_argument(
-        "-d",
-        "--device",
-        required=not read_switches().device,
-        action="append",
-        metavar="DEVICE",
-        help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's",
-    )
-    add_repeated(
-        parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key, for those devices that have it; may be repeated"
-    )
+    text = "for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's"
+    parser.add_argument("-d", "--device", required=not read_switches().device, action="append", metavar="DEVICE", help=text)
+    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a key, for those devices that have it; may be repeated")
     add_pin_options(parser)
-    _add_timing_options(parser)
-    add_input_options(parser)
-    _add_other_names(parser)
-
-
-def _add_timing_options(parser: Parser) -> None:
-    timing = parser.add_argument_group("timing")
+    count, timing = whole_number(1), parser.add_argument_group("timing")
     length = timing.add_mutually_exclusive_group()
-    length.add_argument(
-        "--seconds", type=read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
-    )
-    length.add_argument("--iterations", type=whole_number(1), metavar="N", help="how often each device runs in each round")
-    length.add_argument("-t", dest="seconds", type=read_seconds, metavar="S", help="--seconds")
-    length.add_argument("-niter", dest="iterations", type=whole_number(1), metavar="N", help="--iterations")
-    timing.add_argument(
-        "--rounds", type=whole_number(1), default=_ROUNDS, metavar="N", help=f"how often the devices take turns ({_ROUNDS})"
-    )
-    timing.add_argument(
-        "--warmup", type=whole_number(0), default=_WARMUP, metavar="N", help=f"runs of each request that are not timed ({_WARMUP})"
-    )
-    timing.add_argument(
-        "--api", choices=("sync", "async"), help="one request that runs again and again, or a queue of requests (sync)"
-    )
-    timing.add_argument(
-        "--requests",
-        type=whole_number(1),
-        metavar="N",
-        help="the number of requests in the queue, for --api async (what the device recommends)",
-    )
-    timing.add_argument(
-        "--trace", metavar="FILE", help="write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
-    )
-
-
-def _add_other_names(parser: Parser) -> None:
+    text = f"how long each device is timed in each round ({_SECONDS:g})"
+    length.add_argument("--seconds", "-t", type=read_seconds, metavar="S", help=text)
+    length.add_argument("--iterations", "-niter", type=count, metavar="N", help="how often each device runs in each round")
+    timing.add_argument("--rounds", type=count, default=3, metavar="N", help="how often the devices take turns (3)")
+    timing.add_argument("--warmup", type=whole_number(0), default=5, metavar="N", help="untimed runs of each request (5)")
+    text = "one request that runs again and again, or a queue of requests (sync)"
+    timing.add_argument("--api", "-api", choices=("sync", "async"), help=text)
+    text = "the number of requests in the queue, for --api async (what the device recommends)"
+    timing.add_argument("--requests", "-nireq", type=count, metavar="N", help=text)
+    text = "write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
+    timing.add_argument("--trace", metavar="FILE", help=text)
+    add_input_options(parser)
     names = parser.add_argument_group("by the names of OpenVINO's benchmark_app")
-    for name, key in (
-        ("-hint", HINT_KEY),
-        ("-nstreams", STREAMS_KEY),
-        ("-nthreads", THREADS_KEY),
-        ("-infer_precision", "INFERENCE_PRECISION_HINT"),
-    ):
+    for name, key in _KEYS.items():
         read = partial(_name_key, key)
         names.add_argument(name, dest="config", action="append", type=read, metavar="VALUE", help=f"-c {key}=VALUE")
-    names.add_argument("-api", dest="api", choices=("sync", "async"), help="--api")
-    names.add_argument("-nireq", dest="requests", type=whole_number(1), metavar="N", help="--requests")
-    names.add_argument("-b", dest="batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
+    names.add_argument("-b", dest="batch", type=count, metavar="N", help="run the model for this batch size")
     reshaped: dict[str, Any] = {"type": read_bracketed_shapes, "action": "append", "metavar": "NAME[SIZE,...],..."}
     names.add_argument("-shape", dest="model_shape", default=[], help="run the model for these shapes of its inputs", **reshaped)
     names.add_argument("-data_shape", dest="shape", help="--shape", **reshaped)

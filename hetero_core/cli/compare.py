@@ -38,19 +38,13 @@ _MOST_SECONDS = 60.0
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
-    parser.add_argument(
-        "-d", "--device", required=True, action="append", metavar="DEVICE", help="given twice; the first one is the reference"
-    )
+    text = "given twice; the first one is the reference"
+    parser.add_argument("-d", "--device", required=True, action="append", metavar="DEVICE", help=text)
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
     add_input_options(parser)
     add_rtol(parser)
-    parser.add_argument(
-        "--runs",
-        type=whole_number(1),
-        default=3,
-        metavar="N",
-        help="runs of the model as it is on the second device, the first included (3)",
-    )
+    text = "runs of the model as it is on the second device, the first included (3)"
+    parser.add_argument("--runs", type=whole_number(1), default=3, metavar="N", help=text)
     parser.add_argument("--outputs", action="store_true", help="compare the outputs of the model as it is, and no inner values")
     parser.add_argument("--all", action="store_true", help="print every value, not only those that differ most or too much")
 

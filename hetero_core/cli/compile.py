@@ -36,18 +36,11 @@ def add_options(parser: Parser) -> None:
     add_device_options(parser, required=False)
     add_shape_option(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE' runs it")
-    add_repeated(
-        parser,
-        "--samples",
-        metavar="FILE.npz",
-        help="add inputs and outputs, by which 'hetero verify FILE' checks the file on another machine; missing outputs are computed; "
-        "may be repeated: each file is a run, and states are carried from run to run",
-    )
-    parser.add_argument(
-        "--inspect",
-        metavar="FILE",
-        help="check an exported file, print its header, and say whether it works here; loads no network",
-    )
+    text = """add inputs and outputs, by which 'hetero verify FILE' checks the file on another machine; missing outputs are computed; may
+    be repeated: each file is a run, and states are carried from run to run"""
+    add_repeated(parser, "--samples", metavar="FILE.npz", help=text)
+    text = "check an exported file, print its header, and say whether it works here; loads no network"
+    parser.add_argument("--inspect", metavar="FILE", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 SHOWN_FAILURES = 40
 SHOWN_REASONS = 10
 SHOWN_OPERATORS = 8
-TIMEOUT_SECONDS = 60.0
 
 
 def add_options(parser: Parser) -> None:
@@ -29,12 +28,8 @@ def add_options(parser: Parser) -> None:
     add_repeated(parser, "--level", metavar="LEVEL", help="only checks of this level; may be repeated (default: all)")
     add_repeated(parser, "--check", metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random inputs and cuts (default 0)")
-    parser.add_argument(
-        "--cases",
-        type=whole_number(1),
-        metavar="N",
-        help="how many graphs the level graphs draws, from --seed on (default 30)",
-    )
+    text = "how many graphs the level graphs draws, from --seed on (default 30)"
+    parser.add_argument("--cases", type=whole_number(1), metavar="N", help=text)
     parser.add_argument("--reference", metavar="DEVICE", help="the other device in the level hetero (default TEMPLATE, or CPU)")
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
@@ -43,19 +38,10 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--badge", metavar="FILE", help="write the JSON of a badge, as shields.io reads it from an endpoint")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")
     parser.add_argument("-x", "--exitfirst", action="store_true", help="end the run after the first failure")
-    parser.add_argument(
-        "--timeout",
-        type=read_seconds,
-        default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
-        help=f"the time limit of a check (default {TIMEOUT_SECONDS:g}); a device that hangs fails it, with the stacks of all threads",
-    )
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help=f"show every failure, not only the first {SHOWN_FAILURES}, every skipped check and refused operator",
-    )
+    text = "the time limit of a check (default 60); a device that hangs fails it, with the stacks of all threads"
+    parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=text)
+    text = f"show every failure, not only the first {SHOWN_FAILURES}, every skipped check and refused operator"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:

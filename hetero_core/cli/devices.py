@@ -27,9 +27,8 @@ def add_options(parser: Parser) -> None:
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
     shown.add_argument("--known", action="store_true", help="print the directory of devices beside this machine; loads no device")
     shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
-    parser.add_argument(
-        "--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
-    )
+    text = "how long each device may take to answer (60)"
+    parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=text)
     shown.add_argument("-v", "--verbose", action="store_true", help="print all metrics and configuration keys as well")
 
 

@@ -25,9 +25,8 @@ _FREE = "DEVICE_FREE_MEM_SIZE"
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
-    parser.add_argument(
-        "-d", "--device", required=True, metavar="DEVICES", help="the devices in the order of the parts, as GPU,CPU"
-    )
+    text = "the devices in the order of the parts, as GPU,CPU"
+    parser.add_argument("-d", "--device", required=True, metavar="DEVICES", help=text)
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of HETERO; may be repeated")
     add_shape_option(parser, "the largest input")
 

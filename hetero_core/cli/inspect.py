@@ -31,13 +31,8 @@ _MOST_NAMES = 8
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
-    add_repeated(
-        parser,
-        "-d",
-        "--device",
-        metavar="DEVICE",
-        help="ask only this device, about every operator; may be repeated (default: ask every installed device)",
-    )
+    text = "ask only this device, about every operator; may be repeated (default: ask every installed device)"
+    add_repeated(parser, "-d", "--device", metavar="DEVICE", help=text)
     add_shape_option(parser)
 
 

@@ -102,12 +102,8 @@ def add_device_options(parser: Parser, *, required: bool = True) -> None:
 
 def add_pin_options(parser: Parser) -> None:
     """Adds --pin and --affinity."""
-    add_repeated(
-        parser,
-        "--pin",
-        metavar="PATTERN=DEVICE",
-        help="run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated",
-    )
+    text = "run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated"
+    add_repeated(parser, "--pin", metavar="PATTERN=DEVICE", help=text)
     parser.add_argument("--affinity", metavar="FILE", help="pins from the table [affinity] of a TOML file; --pin overrides them")
 
 

@@ -70,25 +70,15 @@ def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
-    add_repeated(
-        parser,
-        "-i",
-        "--input",
-        metavar="[NAME=]FOLDER",
-        help="the folder, with its subfolders: each file is a sample, as for 'hetero run'; NAME=VALUE and NAME=FILE for another input "
-        "are the same in every run",
-    )
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help=f"where to write the results: {', '.join(sorted(WRITERS))}"
-    )
+    text = """the folder, with its subfolders: each file is a sample, as for 'hetero run'; NAME=VALUE and NAME=FILE for another input are
+    the same in every run"""
+    add_repeated(parser, "-i", "--input", metavar="[NAME=]FOLDER", help=text)
+    text = f"where to write the results: {', '.join(sorted(WRITERS))}"
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help=text)
     group = add_preparation_options(parser)
     add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
-    group.add_argument(
-        "--batch",
-        type=whole_number(1),
-        metavar="N",
-        help=f"how many files run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1",
-    )
+    text = f"files that run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1"
+    group.add_argument("--batch", type=whole_number(1), metavar="N", help=text)
     group.add_argument("--requests", type=whole_number(1), metavar="N", help="the number of requests (what the device recommends)")
 
 

@@ -34,13 +34,9 @@ _DESCRIPTIONS = {
 def add_preparation_options(parser: Parser) -> argparse._ArgumentGroup:
     """Returns a new group with the options that bring inputs into the model's form."""
     group = parser.add_argument_group("preparation of the model")
-    add_repeated(
-        group,
-        "--shape",
-        metavar="NAME=SIZE,...",
-        help="run the model for this shape of an input, or this value of a named size; for an exported network the shape "
-        "of a random input with open dimensions",
-    )
+    text = """run the model for this shape of an input, or this value of a named size; for an exported network the shape of a random
+    input with open dimensions"""
+    add_repeated(group, "--shape", metavar="NAME=SIZE,...", help=text)
     for name, summary in _DESCRIPTIONS.items():
         group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
     return group

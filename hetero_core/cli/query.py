@@ -31,13 +31,11 @@ def add_options(parser: Parser) -> None:
     add_shape_option(parser)
     views = parser.add_mutually_exclusive_group()
     add_repeated(views, "--explain", metavar="NODE", help="explain why this node is on its device; may be repeated")
-    views.add_argument(
-        "--cost", action="store_true", help="list who could run each node, and the times that `hetero tune` has measured"
-    )
+    text = "list who could run each node, and the times that `hetero tune` has measured"
+    views.add_argument("--cost", action="store_true", help=text)
     views.add_argument("--trace-selection", action="store_true", help="print how HETERO selects its subgraphs, step by step")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}"
-    )
+    text = f"list every node and refusal, not only the first {NODE_LIMIT}"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:

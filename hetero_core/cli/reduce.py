@@ -32,24 +32,15 @@ _END_SECONDS = 5.0
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file that fails the check, or a name as resnet50")
-    parser.add_argument(
-        "--check",
-        metavar="COMMAND",
-        help="a command that exits with another code than 0 if the model fails; {} stands for the model's path, without {} it is appended",
-    )
-    add_repeated(
-        parser,
-        "-d",
-        "--device",
-        metavar="DEVICE",
-        help="given twice in place of --check: the check fails if the outputs of the second device differ from those of the first",
-    )
+    text = "a command that exits with another code than 0 if the model fails; {} stands for the model's path, without {} it is appended"
+    parser.add_argument("--check", metavar="COMMAND", help=text)
+    text = "given twice in place of --check: the check fails if the outputs of the second device differ from those of the first"
+    add_repeated(parser, "-d", "--device", metavar="DEVICE", help=text)
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="with -d: a configuration key of the devices that have it")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the reduced model")
     add_repeated(parser, "--value", metavar="NAME", help="only what this output, or this inner value, needs; may be repeated")
-    parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds after which a check counts as passed (600)"
-    )
+    text = "seconds after which a check counts as passed (600)"
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help=text)
     add_input_options(parser, "inputs of -d")
 
 

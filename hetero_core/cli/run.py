@@ -51,34 +51,24 @@ def add_options(parser: Parser) -> None:
     add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")
-    add_repeated(
-        inputs,
-        "-i",
-        "--input",
-        metavar="NAME=FILE",
-        help="a .npy, .npz, .pb (TensorProto), .png or .jpg file; a bare FILE.npz gives each array to the input of its name, "
-        "another bare FILE the only input; an image becomes uint8, or float divided by 255. NAME=VALUE gives the value itself: "
-        "sr=16000 a number, ids=1,2,3 several; may be repeated",
-    )
+    text = """a .npy, .npz, .pb (TensorProto), .png or .jpg file; a bare FILE.npz gives each array to the input of its name, another bare
+    FILE the only input; an image becomes uint8, or float divided by 255. NAME=VALUE gives the value itself: sr=16000 a number, ids=1,2,3
+    several; may be repeated"""
+    add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help=text)
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
     inputs.add_argument("--seed", type=whole_number(0), metavar="N", help="the seed of --random (0)")
     group = add_preparation_options(parser)
     group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
     add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
     outputs = parser.add_argument_group("outputs")
-    outputs.add_argument(
-        "--save-outputs", metavar="TARGET", help="write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
-    )
-    outputs.add_argument(
-        "--executed",
-        metavar="FILE.onnx",
-        help="write the executed graph as a model; with PERF_COUNT it has times",
-    )
+    text = "write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
+    outputs.add_argument("--save-outputs", metavar="TARGET", help=text)
+    text = "write the executed graph as a model; with PERF_COUNT it has times"
+    outputs.add_argument("--executed", metavar="FILE.onnx", help=text)
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model on this device, too; exit code 1 if the outputs differ")
     add_rtol(outputs)
-    outputs.add_argument(
-        "--atol", type=read_tolerance, metavar="A", help="largest absolute difference; --rtol or --atol has to hold"
-    )
+    text = "largest absolute difference; --rtol or --atol has to hold"
+    outputs.add_argument("--atol", type=read_tolerance, metavar="A", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -38,15 +38,11 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     add_shape_option(parser)
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help=f"the file to write; its ending says what: {', '.join(_SUFFIXES)}"
-    )
+    text = f"the file to write; its ending says what: {', '.join(_SUFFIXES)}"
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help=text)
     parser.add_argument("--trace", metavar="FILE", help="a trace of 'hetero bench --trace', to which the page then has a link")
-    parser.add_argument(
-        "--timings",
-        metavar="FILE",
-        help="times per subgraph for the drawing: what 'hetero run --json -c PERF_COUNT=YES' printed for the same split",
-    )
+    text = "times per subgraph for the drawing: what 'hetero run --json -c PERF_COUNT=YES' printed for the same split"
+    parser.add_argument("--timings", metavar="FILE", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
