@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_undigested
 from hetero_core.cli.answer import Answer, UsageError, follow
-from hetero_core.cli.options import (
-    Parser,
-    add_device_options,
-    add_repeated,
-    add_shape_option,
-    find_target,
-    read_pinned,
-)
+from hetero_core.cli.options import Parser, add_device_options, add_repeated, add_shape_option, find_target, read_pinned
 from hetero_core.contract import BlobCheck, DeviceName
 from hetero_core.core import Core
 from hetero_core.devices.switches import read_switches

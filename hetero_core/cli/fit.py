@@ -101,12 +101,7 @@ def _explain_idle(plan: Plan, by_priority: Plan | None, device: str) -> str:
 
 
 def _describe(
-    plan: Plan,
-    free: dict[str, int | None],
-    idle: dict[str, str],
-    options: argparse.Namespace,
-    device: str,
-    config: dict[str, Any],
+    plan: Plan, free: dict[str, int | None], idle: dict[str, str], options: argparse.Namespace, device: str, config: dict[str, Any]
 ) -> str:
     spare = (f"{name} {'not stated' if nbytes is None else f'{nbytes:,} bytes'}" for name, nbytes in free.items())
     keys = [

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, to_json
-from hetero_core.cli.options import (
-    Parser,
-    add_device_options,
-    add_shape_option,
-    find_target,
-    list_parts,
-    read_pinned,
-    write_target,
-)
+from hetero_core.cli.options import Parser, add_device_options, add_shape_option, find_target, list_parts, read_pinned, write_target
 from hetero_core.core import Core
 from hetero_core.errors import enumerate_choices
 from hetero_core.plan import Plan

@@ -50,12 +50,7 @@ class HeteroBackend(Backend):  # type: ignore[misc]  # onnx is untyped
 
     @classmethod
     def run_node(
-        cls,
-        node: onnx.NodeProto,
-        inputs: Any,
-        device: str = "CPU",
-        outputs_info: Any = None,
-        **config: Any,
+        cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **config: Any
     ) -> tuple[Any, ...]:
         """Returns the outputs of a node for arrays by position or by name. `outputs_info`, which is not needed, is ignored as ONNX allows.
 
