@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -126,13 +127,15 @@ def answer(options: argparse.Namespace) -> Answer:
 
     options.device = options.device or [read_switches().device]
     target = None if options.trace is None else find_target(options.trace)
-    options.api = _find_api(options)
+    if options.requests is not None and options.api == "sync":
+        raise UsageError("--requests has a meaning only with --api async; leave one of them out")
+    options.api = "async" if options.requests is not None else options.api or "sync"
     options.seconds = _SECONDS if options.seconds is None and options.iterations is None else options.seconds
-    shares = _share_options(options.device, read_config(options), read_pins(options))
+    config = read_config(options)
+    shares = _share_options(options.device, config, read_pins(options))
     bench = Bench([BenchTask(options, *share) for share in shares], follow(options))
     bench.run_rounds(options.rounds)
     events = None if target is None or bench.is_interrupted else bench.trace()
-    config = read_config(options)
     rows = [summarize(bench, position, config) for position in range(len(options.device))]
     errors = [error for error in bench.errors.values() if isinstance(error, HeteroError)]
     if len(errors) == len(rows) and len({(type(error), str(error)) for error in errors}) == 1:
@@ -157,13 +160,6 @@ def answer(options: argparse.Namespace) -> Answer:
     remarks = _list_remarks(rows, fields["cleared_environment"], is_interrupted=bench.is_interrupted)
     code = max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
     return Answer(text, fields, INTERRUPTED if bench.is_interrupted else code, remarks)
-
-
-def _find_api(options: argparse.Namespace) -> str:
-    """Raises: UsageError for requests without a queue."""
-    if options.requests is not None and options.api == "sync":
-        raise UsageError("--requests has a meaning only with --api async; leave one of them out")
-    return "async" if options.requests is not None else options.api or "sync"
 
 
 def _share_options(
@@ -192,16 +188,13 @@ def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
 
 
 def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, is_interrupted: bool) -> tuple[str, ...]:
-    remarks = []
-    if cleared:
-        remarks.append(f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}")
-    remarks += [
-        f"{row['device']} has no configuration key {name} and ran without" for row in rows for name in row.get("left_out", ())
-    ]
-    remarks += [f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")]
-    if is_interrupted:
-        remarks.append("interrupted; the table has what was measured until then")
-    return tuple(remarks)
+    names = [(row["device"], name) for row in rows for name in row.get("left_out", ())]
+    return (
+        *([f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}"] if cleared else []),
+        *(f"{device} has no configuration key {name} and ran without" for device, name in names),
+        *(f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")),
+        *(["interrupted; the table has what was measured until then"] if is_interrupted else []),
+    )
 
 
 _TRACE_PROCESSES = 1000
@@ -265,6 +258,7 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
     latencies = sorted(latency for timing in rounds for latency in timing["latencies"])
     seconds = sum(timing["seconds"] for timing in rounds)
     peaks = [timing["peak_bytes"] for timing in rounds if timing["peak_bytes"] is not None]
+    columns = ("read_seconds", "load_seconds", "first_seconds")
     return {
         **row,
         "config": task.config,
@@ -273,9 +267,7 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
         "requests": rounds[0]["requests"],
         "runs": len(latencies),
         "seconds": seconds,
-        "read_seconds": median(timing["read_seconds"] for timing in rounds),
-        "load_seconds": median(timing["load_seconds"] for timing in rounds),
-        "first_seconds": median(timing["first_seconds"] for timing in rounds),
+        **{name: median(timing[name] for timing in rounds) for name in columns},
         "min_seconds": latencies[0],
         "median_seconds": median(latencies),
         "p90_seconds": _find_percentile(latencies, 90),
@@ -284,14 +276,16 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
         "per_second": len(latencies) / seconds,
         "peak_bytes": max(peaks) if peaks else None,
         "difference": _compare(bench, position),
-        "rounds": [_describe_round(timing) for timing in rounds],
+        "rounds": [
+            {
+                "runs": len(timing["latencies"]),
+                "median_seconds": median(timing["latencies"]),
+                "per_second": len(timing["latencies"]) / timing["seconds"],
+                **{name: timing[name] for name in (*columns, "peak_bytes")},
+            }
+            for timing in rounds
+        ],
     }
-
-
-def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
-    runs = len(answer["latencies"])
-    measured = {"runs": runs, "median_seconds": median(answer["latencies"]), "per_second": runs / answer["seconds"]}
-    return {**measured, **{name: answer[name] for name in ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")}}
 
 
 def _find_percentile(ordered: Sequence[float], percent: int) -> float:
@@ -327,11 +321,10 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         table.append([row["device"], *_format_cells(row), *difference, *reason])
     lines = [format_table(header, table)]
     for row in rows:
-        comparison = row.get("difference")
-        if comparison is not None and comparison["mismatches"]:
-            lines.append(
-                f"{row['device']} differs from {rows[comparison['position']]['device']} by more than its element types explain:"
-            )
+        comparison = row.get("difference") or {"mismatches": []}
+        if comparison["mismatches"]:
+            first = rows[comparison["position"]]["device"]
+            lines.append(f"{row['device']} differs from {first} by more than its element types explain:")
             lines += [f"  {mismatch}" for mismatch in comparison["mismatches"]]
     return "\n".join(lines)
 
@@ -354,27 +347,18 @@ def _format_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 # These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
-_KERNEL_VARIABLES = frozenset(
-    {
-        "ATEN_CPU_CAPABILITY",
-        "BLIS_ARCH_TYPE",
-        "DNNL_MAX_CPU_ISA",
-        "NPY_DISABLE_CPU_FEATURES",
-        "NPY_ENABLE_CPU_FEATURES",
-        "ONEDNN_MAX_CPU_ISA",
-        "OPENBLAS_CORETYPE",
-        "OPENBLAS_L2_SIZE",
-    }
-)
+_KERNEL_VARIABLES = """
+ATEN_CPU_CAPABILITY BLIS_ARCH_TYPE DNNL_MAX_CPU_ISA NPY_DISABLE_CPU_FEATURES NPY_ENABLE_CPU_FEATURES ONEDNN_MAX_CPU_ISA
+OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
+"""
 # How many threads to use is the caller's choice, as everywhere.
-_THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
+_THREAD_VARIABLES = ("MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS")
 
 
 def list_kernel_variables() -> list[str]:
     """Returns the names of the environment's variables that choose kernels."""
-    return sorted(
-        name for name in os.environ if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
-    )
+    names = _KERNEL_VARIABLES.split()
+    return sorted(name for name in os.environ if name in names or (name.startswith("MKL_") and name not in _THREAD_VARIABLES))
 
 
 class ProcessError(Exception):
@@ -460,7 +444,7 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
 
     settings, options = dict(task.config), task.options
     if task.first_process is not None:
-        settings = {name: value for name, value in settings.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
+        settings = {**{name: value for name, value in settings.items() if name.upper() != "PERF_COUNT"}, "PERF_COUNT": "YES"}
 
     def name_shapes(texts: Sequence[str], inputs: Sequence[ValueSpec]) -> list[str]:
         return [text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text for text in texts]
@@ -470,11 +454,10 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         return collect_inputs(options.input, inputs, network=network, shapes=shapes, seed=options.seed, replaceable=replaceable)
 
     if is_blob(options.model):
-        if options.batch is not None or options.model_shape:
-            raise UsageError(f"-b and -shape need the ONNX model; '{options.model}' is an exported network with shapes of its own")
-        if task.pins:
+        if options.batch is not None or options.model_shape or task.pins:
+            names = "--pin needs" if task.pins else "-b and -shape need"
             raise UsageError(
-                f"--pin needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
+                f"{names} the ONNX model; '{options.model}' is an exported network, whose shapes and devices are chosen"
             )
         began = perf_counter()
         executable = core.import_network(options.model, task.device, settings)
@@ -497,14 +480,12 @@ def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], 
     request = executable.create_infer_request()
     for _ in range(options.warmup):
         request.infer(inputs)
-    latencies: list[float] = []
-    began = before = perf_counter()
-    while not _is_enough(options, len(latencies), before - began):
+    moments = [perf_counter()]
+    while not _is_enough(options, len(moments) - 1, moments[-1] - moments[0]):
         request.infer(inputs)
-        after = perf_counter()
-        latencies.append(after - before)
-        before = after
-    return {"requests": 1, "latencies": latencies, "seconds": before - began}
+        moments.append(perf_counter())
+    latencies = [after - before for before, after in pairwise(moments)]
+    return {"requests": 1, "latencies": latencies, "seconds": moments[-1] - moments[0]}
 
 
 def _is_enough(options: argparse.Namespace, runs: int, seconds: float) -> bool:
@@ -557,9 +538,6 @@ def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Bench
 
 def find_peak_memory() -> int | None:
     """Returns the largest number of resident bytes of this process so far; None if the system does not say."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    peaks = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
-    return peaks[0] if peaks else None
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="ascii", errors="replace").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
