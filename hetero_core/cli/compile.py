@@ -45,10 +45,6 @@ def answer(options: argparse.Namespace) -> Answer:
     missing = [name for name, value in required if value is None]
     if missing:
         raise UsageError(f"the following arguments are required: {', '.join(missing)}; see 'hetero compile --help'")
-    return _compile(options)
-
-
-def _compile(options: argparse.Namespace) -> Answer:
     target, step = find_target(options.output), follow(options)
     with Core() as core:
         with step(f"compiling '{options.model}' for {options.device}"):
@@ -56,16 +52,15 @@ def _compile(options: argparse.Namespace) -> Answer:
             executable = core.load_network(network, options.device, config)
         samples = [_read_sample(executable, path) for path in options.samples]
         fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device)}
-        lines = []
         if samples:
             with step(f"running the samples of network '{executable.name}'"):
                 _add_outputs(executable, samples)
             fields["samples"] = {"runs": len(samples)}
-            lines = [f"samples: {len(samples)}; 'hetero verify {target}' runs them"]
         executable.export_network(target, samples=samples)
         fields |= {"file": str(target), "bytes": target.stat().st_size}
     text = f"wrote '{target}': network '{fields['network']}' compiled for {fields['device']}, {fields['bytes']} bytes"
-    return Answer("\n".join([text, *lines]), fields)
+    text += f"\nsamples: {len(samples)}; 'hetero verify {target}' runs them" if samples else ""
+    return Answer(text, fields)
 
 
 def _read_sample(executable: ExecutableNetwork, path: str) -> Sample:
@@ -109,15 +104,12 @@ def _format_check(check: BlobCheck, indent: str) -> list[str]:
 
 def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:
     """Returns header and sections; a section that is a container itself is described in turn."""
-    sections = [_describe_section(name, view, is_code=name in payload.code) for name, view in payload.sections.items()]
+    sections: list[dict[str, Any]] = []
+    for name, view in payload.sections.items():
+        sections.append({"name": name, "bytes": view.nbytes, "code": name in payload.code})
+        if bytes(view[: len(MAGIC)]) == MAGIC:
+            sections[-1]["blob"] = _describe_blob(*read_undigested(view))
     return {**{field.name: getattr(header, field.name) for field in dataclasses.fields(header)}, "sections": sections}
-
-
-def _describe_section(name: str, view: Any, *, is_code: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": name, "bytes": view.nbytes, "code": is_code}
-    if bytes(view[: len(MAGIC)]) == MAGIC:
-        fields["blob"] = _describe_blob(*read_undigested(view))
-    return fields
 
 
 def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
