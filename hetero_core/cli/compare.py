@@ -63,21 +63,15 @@ def answer(options: argparse.Namespace) -> Answer:
         configs = list(zip(options.device, share_config(core, options.device, read_config(options)), strict=True))
         for device, config in configs:
             core.resolve_config(device, config)  # a wrong value is reported before the model is read
-        network, inputs = collect_with_constants(
-            read_model(core, options.model), options.input, shapes=read_shapes(options.shape), seed=options.seed
-        )
+        model, shapes = read_model(core, options.model), read_shapes(options.shape)
+        network, inputs = collect_with_constants(model, options.input, shapes=shapes, seed=options.seed)
         with ExitStack() as stack:
             step = follow(options)
             reference, other = (stack.enter_context(Runner(core, device, config, step)) for device, config in configs)
             compare = compare_unmodified if options.outputs else find_divergence
             divergence = compare(network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs)
-    fields = {
-        "network": network.name,
-        "devices": options.device,
-        "agrees": divergence.agrees,
-        "is_of_plan": divergence.is_of_plan,
-        **record_to_json(divergence),
-    }
+    verdict = {"agrees": divergence.agrees, "is_of_plan": divergence.is_of_plan}
+    fields = {"network": network.name, "devices": options.device, **verdict, **record_to_json(divergence)}
     text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
     if divergence.is_of_plan and not options.outputs:
         text += f"\n{advise_on_plan(options)}"
@@ -88,10 +82,7 @@ class Runner:
     """Runs networks on a device with its configuration. The last network stays loaded, so that running it again does not load it."""
 
     def __init__(self, core: Core, device: str, config: Mapping[str, str], step: Announcer) -> None:
-        self._step = step
-        self._core = core
-        self._device = device
-        self._config = config
+        self._core, self._device, self._config, self._step = core, device, config, step
         self._network: Network | None = None
         self._loaded: ExecutableNetwork | None = None
 
@@ -141,17 +132,10 @@ def advise_on_plan(options: argparse.Namespace) -> str:
 
 
 def _format_rows(differences: Sequence[ValueDifference]) -> str:
-    rows = [
-        (
-            each.value,
-            each.node,
-            each.operator,
-            format_number(each.max_absolute_difference),
-            format_number(each.max_relative_difference),
-            "DIFFERS" if each.mismatch else "same",
-        )
-        for each in differences
-    ]
+    rows = []
+    for each in differences:
+        numbers = map(format_number, (each.max_absolute_difference, each.max_relative_difference))
+        rows.append((each.value, each.node, each.operator, *numbers, "DIFFERS" if each.mismatch else "same"))
     return format_table(("VALUE", "NODE", "OPERATOR", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), rows, indent="  ")
 
 
@@ -164,25 +148,17 @@ def _choose_rows(divergence: Divergence) -> list[ValueDifference]:
 
 
 def _conclude(divergence: Divergence, devices: Sequence[str]) -> list[str]:
-    wrong = divergence.wrong_outputs
-    if divergence.first is None and not wrong:
+    wrong, first = divergence.wrong_outputs, divergence.first
+    if first is None and not wrong:
         return ["no value differs by more than its element type allows"]
-    if divergence.first is None:
-        lines = [f"wrong output: {wrong[0].mismatch}"]
-        if not divergence.values:
-            return lines
-        return [
-            *lines,
-            "  it is right when inner values are outputs, too: the fault is no node's, "
-            f"but that of the plan by which {devices[1]} runs them together",
-        ]
-    lines = [
-        f"first divergence: {divergence.first.mismatch}",
-        f"  made by node '{divergence.first.node}' ({divergence.first.operator})",
-    ]
-    if not divergence.alone:
-        return lines
-    apart = [each for each in divergence.alone if each.mismatch is not None]
+    if first is None:
+        cause = "  it is right when inner values are outputs, too: the fault is no node's, but that of the plan by which "
+        lines = [f"{cause}{devices[1]} runs them together"] if divergence.values else []
+        return [f"wrong output: {wrong[0].mismatch}", *lines]
+    lines = [f"first divergence: {first.mismatch}", f"  made by node '{first.node}' ({first.operator})"]
+    apart = [each.mismatch for each in divergence.alone if each.mismatch is not None]
     if apart:
-        return [*lines, f"  given the same inputs, the node alone differs, too: {apart[0].mismatch}"]
-    return [*lines, f"  given the inputs of {devices[0]}, the node alone agrees: it passes on smaller differences of its inputs"]
+        lines.append(f"  given the same inputs, the node alone differs, too: {apart[0]}")
+    elif divergence.alone:
+        lines.append(f"  given the inputs of {devices[0]}, the node alone agrees: it passes on smaller differences of its inputs")
+    return lines
