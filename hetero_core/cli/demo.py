@@ -110,17 +110,13 @@ def _format(fields: Mapping[str, Any], plan: Plan) -> str:
     rows = [*refusals, *((device, format_seconds(time), right) for device, time in fields["seconds"].items())]
     subgraphs = [(str(index), each["device"], ", ".join(each["nodes"])) for index, each in enumerate(fields["subgraphs"])]
     verdict = "ok" if _passes(fields) else "WRONG"
-    return "\n".join(
-        [
-            f"{fields['images']} dim, noisy pictures of digits, by a network that begins with an operator of its own",
-            "",
-            format_table(("DEVICE", "TIME", "ANSWERS"), rows),
-            "",
-            f"How {SPLIT_DEVICE} runs the network:",
-            format_table(("SUBGRAPH", "DEVICE", "NODES"), subgraphs),
-            "",
-            f"  accuracy {fields['accuracy']:.4f}, largest difference from {SLOW_DEVICE} alone: {fields['agreement'][SLOW_DEVICE]:.3g}",
-            "",
-            f"{verdict} (expected: accuracy of at least {LOWEST_ACCURACY}, differences of at most {LARGEST_DIFFERENCE:g})",
-        ]
-    )
+    return f"""{fields["images"]} dim, noisy pictures of digits, by a network that begins with an operator of its own
+
+{format_table(("DEVICE", "TIME", "ANSWERS"), rows)}
+
+How {SPLIT_DEVICE} runs the network:
+{format_table(("SUBGRAPH", "DEVICE", "NODES"), subgraphs)}
+
+  accuracy {fields["accuracy"]:.4f}, largest difference from {SLOW_DEVICE} alone: {fields["agreement"][SLOW_DEVICE]:.3g}
+
+{verdict} (expected: accuracy of at least {LOWEST_ACCURACY}, differences of at most {LARGEST_DIFFERENCE:g})"""

@@ -61,9 +61,8 @@ def answer(options: argparse.Namespace) -> Answer:
         _write_pins(target, plan)
         text += f"\n\nwrote '{target}': the placement as pins, for --affinity"
     remarks = () if placement.is_complete else ("the search was cut short; --budget gives it more seconds",)
-    return Answer(
-        text, {"network": plan.network, "device": options.device, "placement": record_to_json(placement)}, remarks=remarks
-    )
+    fields = {"network": plan.network, "device": options.device, "placement": record_to_json(placement)}
+    return Answer(text, fields, remarks=remarks)
 
 
 def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan | None:
@@ -93,10 +92,8 @@ def _list_segments(plan: Plan, segments: Sequence[PlacedSegment]) -> str:
     for index, segment in enumerate(segments):
         last = "" if len(segment.nodes) == 1 else f" ... {segment.nodes[-1]}"
         cells = [_describe_cell(segment, device) for device in plan.priorities]
-        twin = "" if segment.twin == index else f"as {segment.twin}"
-        rows.append(
-            (str(index), str(len(segment.nodes)), f"{segment.nodes[0]}{last}", *cells, segment.device or "by priority", twin)
-        )
+        cells += [segment.device or "by priority", "" if segment.twin == index else f"as {segment.twin}"]
+        rows.append((str(index), str(len(segment.nodes)), f"{segment.nodes[0]}{last}", *cells))
     return format_table(("SEGMENT", "NODES", "FROM ... TO", *plan.priorities, "CHOSEN", ""), rows)
 
 
@@ -113,15 +110,12 @@ def _list_candidates(plan: Plan, placement: Placement) -> str:
         estimate = "-" if candidate.estimate is None else format_seconds(candidate.estimate)
         measured = candidate.error or "-" if candidate.seconds is None else format_seconds(candidate.seconds)
         cost = "" if best is None or candidate.seconds is None else f"{candidate.seconds / best:.2f} x"
-        rows.append(
-            (candidate.title, str(candidate.parts or "-"), estimate, measured, cost, "chosen" if index == placement.chosen else "")
-        )
+        chosen = "chosen" if index == placement.chosen else ""
+        rows.append((candidate.title, str(candidate.parts or "-"), estimate, measured, cost, chosen))
     return format_table(("CANDIDATE", "PARTS", "ESTIMATED", "MEASURED", "OF THE CHOSEN", ""), rows)
 
 
 def _write_pins(target: Path, plan: Plan) -> None:
     """Writes the device of each node as a table that --affinity reads."""
-    pairs = [
-        [json.dumps(text, ensure_ascii=False) for text in pair] for pair in plan.device_of_node.items()
-    ]  # as TOML writes texts
+    pairs = ([json.dumps(text, ensure_ascii=False) for text in pair] for pair in plan.device_of_node.items())  # as TOML's texts
     write_target(target, "\n".join(["[affinity]", *(" = ".join(pair) for pair in pairs), ""]).encode())
