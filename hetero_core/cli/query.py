@@ -43,7 +43,10 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         network, config = read_pinned(core, options)
         if options.trace_selection:
-            config = {**config, **_ask_for_trace(core, options.device)}
+            if _TRACE_KEY not in core.config_keys(options.device):
+                reason = f"--trace-selection shows how subgraphs are selected; {options.device} selects none"
+                raise UsageError(f"{reason}. Use a device as HETERO:GPU,CPU")
+            config = {**config, _TRACE_KEY: "YES"}
         if options.cost:
             return _list_costs(core, network, options, config)
         result = core.query_network(network, options.device, config)
@@ -55,13 +58,11 @@ def answer(options: argparse.Namespace) -> Answer:
         "refused": result.refused,
         "plan": None if result.plan is None else plan_to_json(result.plan),
     }
-    exit_code = WRONG_RESULT if result.refused else OK
-    if options.trace_selection:
-        return Answer(_show_trace(result), fields, exit_code)
     if explained is not None:
         text, fields["explanations"] = explained
-        return Answer(text, fields, exit_code)
-    return Answer(_describe(network, result, options), fields, exit_code)
+    else:
+        text = _show_trace(result) if options.trace_selection else _describe(network, result, options)
+    return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
 def _explain(
@@ -75,10 +76,7 @@ def _explain(
         explain_node(plan, name)  # an unknown name is an error before any device is asked again
     plan = _ask_every_device(core, network, plan, config)
     explanations = [explain_node(plan, name) for name in options.explain]
-    return (
-        "\n\n".join(describe_explanation(plan, explanation) for explanation in explanations),
-        [record_to_json(explanation) for explanation in explanations],
-    )
+    return "\n\n".join(describe_explanation(plan, each) for each in explanations), list(map(record_to_json, explanations))
 
 
 def _list_costs(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> Answer:
@@ -99,15 +97,12 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
     segment_of_node = {name: index for index, segment in enumerate(segments) for name in segment.nodes}
     rows, records = [], []
     for node in network.nodes:
-        own, index = plan.device_of_node.get(node.name), segment_of_node.get(node.name)
-        able = [device for device in devices if device == own or device in plan.candidates.get(node.name, ())]
+        name, operator, own, index = node.name, node.operator, plan.device_of_node.get(node.name), segment_of_node.get(node.name)
+        able = [device for device in devices if device == own or device in plan.candidates.get(name, ())]
         seconds = {} if index is None else dict(segments[index].seconds)
         times = [format_seconds(seconds[device]) if device in seconds else "-" for device in devices]
-        cells = (node.name, node.operator, own or "none", ", ".join(able) or "none", "-" if index is None else str(index))
-        rows.append((*cells, *times))
-        records.append(
-            {"node": node.name, "operator": node.operator, "device": own, "able": able, "segment": index, "seconds": seconds}
-        )
+        rows.append((name, operator, own or "none", ", ".join(able) or "none", "-" if index is None else str(index), *times))
+        records.append({"node": name, "operator": operator, "device": own, "able": able, "segment": index, "seconds": seconds})
     limit = len(rows) if options.verbose else NODE_LIMIT
     header = ("NODE", "OPERATOR", "DEVICE", "COULD RUN ON", "SEGMENT", *devices)
     text = format_table(header, rows[:limit]) + _count_rest(len(rows), limit)
@@ -118,15 +113,6 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
         text += f"\n\nA time is that of the whole segment, {origin}; segments that differ in names alone were measured once."
     fields = {"network": network.name, "device": options.device, "nodes": records}
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
-
-
-def _ask_for_trace(core: Core, device: str) -> Mapping[str, str]:
-    """Returns the key that makes a device write its selection into the plan. Raises: UsageError if the device has no such key."""
-    if _TRACE_KEY not in core.config_keys(device):
-        raise UsageError(
-            f"--trace-selection shows how subgraphs are selected; {device} selects none. Use a device as HETERO:GPU,CPU"
-        )
-    return {_TRACE_KEY: "YES"}
 
 
 def _show_trace(result: QueryResult) -> str:
@@ -142,10 +128,8 @@ def _describe(network: Network, result: QueryResult, options: argparse.Namespace
     parts = [_list_nodes(network, result.supported, limit)] if result.supported else []
     if result.plan is not None:
         return "\n\n".join([*parts, describe_plan(result.plan, refusal_limit=limit)])
-    headline = (
-        f"network '{network.name}' on {options.device}: "
-        f"{len(result.supported)} of {len(network.nodes)} nodes taken, {len(result.refused)} refused"
-    )
+    taken = f"{len(result.supported)} of {len(network.nodes)} nodes taken"
+    headline = f"network '{network.name}' on {options.device}: {taken}, {len(result.refused)} refused"
     lines = [f"  {network.node(name).label}: {reason}" for name, reason in result.refused.items()]
     return "\n\n".join([*parts, "\n".join([headline, *lines[:limit]]) + _count_rest(len(lines), limit)])
 
