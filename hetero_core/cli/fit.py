@@ -54,10 +54,8 @@ def answer(options: argparse.Namespace) -> Answer:
         listed = plan.priorities if own else used
         device = f"{device.partition(':')[0]}:{','.join(listed)}" if len(listed) > 1 else listed[0]
         config = {**config, _MEMORY: _fix_limits(core, network, device, config, plan)} if len(listed) > 1 else {}
-        free = {
-            name: core.get_metric(name, _FREE) if _FREE in core.get_metric(name, "SUPPORTED_METRICS") else None
-            for name in plan.priorities
-        }
+        known = {name: _FREE in core.get_metric(name, "SUPPORTED_METRICS") for name in plan.priorities}
+        free = {name: core.get_metric(name, _FREE) if known[name] else None for name in plan.priorities}
     fields = {
         "network": network.name,
         "device": device,
@@ -113,15 +111,8 @@ def _describe(
     shapes = [f"--shape {shlex.quote(shape)}" for shape in options.shape]
     model = options.model
     arguments = ", ".join([json.dumps(model), json.dumps(device), *([json.dumps(config)] if config else [])])
-    return "\n".join(
-        [
-            f"network '{plan.network}' fits; estimated:",
-            *(f"  {line}" for line in describe_memory(plan)),
-            f"free: {', '.join(spare)}",
-            *(f"{name} has no part: {reason}" for name, reason in idle.items()),
-            "",
-            "To load these parts" + (f"; {_MEMORY}=AUTO cuts anew by the memory that is free then:" if config else ":"),
-            f"  hetero run {shlex.quote(model)} --random {' '.join(['-d', device, *keys, *shapes])}",
-            f"  loaded = core.load_network({arguments})",
-        ]
-    )
+    lines = [f"network '{plan.network}' fits; estimated:", *(f"  {line}" for line in describe_memory(plan))]
+    lines += [f"free: {', '.join(spare)}", *(f"{name} has no part: {reason}" for name, reason in idle.items()), ""]
+    lines.append("To load these parts" + (f"; {_MEMORY}=AUTO cuts anew by the memory that is free then:" if config else ":"))
+    lines.append(f"  hetero run {shlex.quote(model)} --random {' '.join(['-d', device, *keys, *shapes])}")
+    return "\n".join([*lines, f"  loaded = core.load_network({arguments})"])

@@ -121,14 +121,9 @@ def answer(options: argparse.Namespace) -> Answer:
     except OSError as error:
         raise UsageError(f"cannot write the plugin to '{folder}': {error.strerror or error}") from error
     place = folder if folder.is_absolute() else f"./{folder}"
-    lines = [
-        *(str(folder / path) for path in texts),
-        "",
-        "Next:",
-        f"  pip install -e {shlex.quote(f'{place}[test]')}",
-        f"  hetero conformance {name.device} --level contract",
-    ]
-    return Answer("\n".join(lines), {"device": name.device, "kind": options.kind, "folder": str(folder), "files": list(texts)}, OK)
+    steps = [f"  pip install -e {shlex.quote(f'{place}[test]')}", f"  hetero conformance {name.device} --level contract"]
+    text = "\n".join([*(str(folder / path) for path in texts), "", "Next:", *steps])
+    return Answer(text, {"device": name.device, "kind": options.kind, "folder": str(folder), "files": list(texts)}, OK)
 
 
 def _require_free(name: SimpleNamespace) -> None:

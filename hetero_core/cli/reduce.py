@@ -86,13 +86,10 @@ def answer(options: argparse.Namespace) -> Answer:
             text = f"interrupted after {checks} checks; '{target}' has {count(smallest.nodes, 'node')} of {len(network.nodes)} and fails"
             return Answer(text, {"interrupted": True, "nodes_after": len(smallest.nodes), "checks": checks}, INTERRUPTED)
         except ValueError as error:
-            raise UsageError(
-                f"the check fails on '{options.model}', but not on the model as hetero writes it again: {error}"
-            ) from error
-    fields = {
-        "network": network.name,
-        "nodes_before": len(network.nodes),
-        "nodes_after": len(reduced.nodes),
+            reason = f"but not on the model as hetero writes it again: {error}"
+            raise UsageError(f"the check fails on '{options.model}', {reason}") from error
+    fields = {"network": network.name, "nodes_before": len(network.nodes), "nodes_after": len(reduced.nodes)}
+    fields |= {
         "nodes": [node.name for node in reduced.nodes],
         "checks": checks,
         "exit_code_of_check": check,
@@ -149,9 +146,8 @@ class Checker:
 
         Raises: UsageError if the check cannot be started.
         """
-        words = [piece.replace(PLACE, path) for piece in self._command]
-        if words == list(self._command):
-            words.append(path)
+        command = self._command if any(PLACE in piece for piece in self._command) else [*self._command, PLACE]
+        words = [piece.replace(PLACE, path) for piece in command]
         if words[0] == "hetero":
             return self._ask(words[1:])
         try:
