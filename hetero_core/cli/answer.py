@@ -23,15 +23,8 @@ from hetero_core.errors import (
     UnsupportedNodesError,
 )
 
-OK = 0
-WRONG_RESULT = 1
-BAD_USAGE = 2
-NO_DEVICE = 3
-BAD_FILES = 4
-BUG = 70
-OUTPUT_LOST = 74
-INTERRUPTED = 130
-BROKEN_PIPE = 141
+OK, WRONG_RESULT, BAD_USAGE, NO_DEVICE, BAD_FILES = range(5)
+BUG, OUTPUT_LOST, INTERRUPTED, BROKEN_PIPE = 70, 74, 130, 141
 
 
 class UsageError(HeteroError, ValueError):
@@ -56,10 +49,8 @@ def exit_code_of_error(error: HeteroError) -> int:
 def error_to_json(error: Exception, exit_code: int) -> dict[str, Any]:
     """Returns an error as the fields that --json prints."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": word_options(str(error)), "exit_code": exit_code}
-    fields["notes"] = list(getattr(error, "__notes__", ()))
-    if isinstance(error, UnsupportedNodesError):
-        fields["refusals"] = error.refusals
-    return {"error": fields}
+    refusals = {"refusals": error.refusals} if isinstance(error, UnsupportedNodesError) else {}
+    return {"error": {**fields, "notes": list(getattr(error, "__notes__", ())), **refusals}}
 
 
 def to_json(value: Any) -> Any:

@@ -61,9 +61,7 @@ def open_named_model(model: str) -> Iterator[str]:
 class _StoreOnce(argparse.Action):
     """Keeps the value of an option, and refuses a second value, which would hide the first."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         seen: dict[str, Any] = namespace.__dict__.setdefault("_seen", {})
         if option is not None and self.dest in seen:
             advice = f"HETERO:{seen[self.dest]},{values} is a device over both" if self.dest == "device" else "leave one out"
@@ -187,11 +185,9 @@ def share_config(core: Core, devices: Sequence[str], config: Mapping[str, str]) 
     shares = [{name: value for name, value in config.items() if _has_key(core, device, name)} for device in devices]
     for name in config:
         if not any(name in share for share in shares):
-            known = {key for device in devices for key in core.config_keys(device)}
-            raise UsageError(
-                f"-c {name}: none of the devices {', '.join(devices)} has such a configuration key{suggest(name.upper(), known) or ';'} "
-                "'hetero devices --verbose' lists them"
-            )
+            hint = suggest(name.upper(), {key for device in devices for key in core.config_keys(device)}) or ";"
+            text = f"-c {name}: none of the devices {', '.join(devices)} has such a configuration key{hint}"
+            raise UsageError(f"{text} 'hetero devices --verbose' lists them")
     return shares
 
 
@@ -200,10 +196,8 @@ def _has_key(core: Core, device: str, name: str) -> bool:
 
     try:
         resolve_key(name, core.config_keys(device), device=device)
-    except ConfigKeyError:
-        return False
-    except HeteroError:
-        return True
+    except HeteroError as error:
+        return not isinstance(error, ConfigKeyError)
     return True
 
 
@@ -306,9 +300,8 @@ def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, st
     if not pins:
         return network
     if not find_list_key(core, device):
-        raise UsageError(
-            f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself"
-        )
+        need = "--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does"
+        raise UsageError(f"{need}; {device} runs every node itself")
     return network.with_affinity(pins)
 
 
