@@ -44,7 +44,7 @@ def add_preparation_options(parser: Parser) -> argparse._ArgumentGroup:
 
 def find_given(options: argparse.Namespace, *more: str) -> list[str]:
     """Returns the options of the call that need a model; `more` are names of further such options."""
-    return [f"--{name}" for name in (*_DESCRIPTIONS, *more) if getattr(options, name) not in (None, [])]
+    return [f"--{name}" for name in (*_DESCRIPTIONS, *more) if getattr(options, name)]
 
 
 def choose_values(network: EditableNetwork, values: Sequence[str]) -> EditableNetwork:
@@ -127,10 +127,8 @@ def _complete(info: InputInfo, image: MeasuredImage | None, network: Network, na
     """Returns the description completed for an image: 8 bits, channels last, and its size."""
     if image is None:
         return info
-    spec = next((spec for spec in network.inputs if spec.name == name), None)
-    rank = None if spec is None or spec.shape is None else len(spec.shape)
-    usual = {2: "HW", 3: "HWC", 4: "NHWC"}
-    layout = info.layout if info.layout is not None else usual.get(rank or 0)
+    rank = next((len(spec.shape or ()) for spec in network.inputs if spec.name == name), 0)
+    layout = info.layout if info.layout is not None else {2: "HW", 3: "HWC", 4: "NHWC"}.get(rank)
     info = replace(info, layout=layout, precision="U8" if info.precision is None else info.precision)
     if info.resize is None or layout is None:
         return info

@@ -84,9 +84,8 @@ def answer(options: argparse.Namespace) -> Answer:
             return _run_blob(core, options)
         options.device = options.device or core.switches.device
         if not options.device:
-            raise UsageError(
-                "the following arguments are required: -d/--device; only an exported network knows its own; see 'hetero run --help'"
-            )
+            reason = "only an exported network knows its own; see 'hetero run --help'"
+            raise UsageError(f"the following arguments are required: -d/--device; {reason}")
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
         config, step = read_config(options), follow(options)
@@ -105,8 +104,7 @@ def answer(options: argparse.Namespace) -> Answer:
 def _check_options(options: argparse.Namespace) -> None:
     """An option that would have no effect is an error."""
     for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
-        is_given = getattr(options, name) not in (None, [])
-        if is_given and not getattr(options, needed):
+        if getattr(options, name) is not None and not getattr(options, needed):
             raise UsageError(f"--{name} has a meaning only with --{needed}")
     if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
         raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
@@ -115,16 +113,9 @@ def _check_options(options: argparse.Namespace) -> None:
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     if options.shape and not options.random:
         raise UsageError("--shape has a meaning for an exported network only with --random; its shapes are compiled in")
-    for option, is_given in (
-        *((option, True) for option in find_given(options, "batch", "output")),
-        ("--pin", bool(options.pin)),
-        ("--affinity", options.affinity is not None),
-        ("--compare", options.compare is not None),
-    ):
-        if is_given:
-            raise UsageError(
-                f"{option} needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
-            )
+    if names := find_given(options, "batch", "output", "pin", "affinity", "compare"):
+        reason = f"'{options.model}' is an exported network, whose devices are chosen already"
+        raise UsageError(f"{names[0]} needs the ONNX model; {reason}")
     step = follow(options)
     with step(f"importing '{options.model}'"):
         executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
@@ -158,14 +149,11 @@ def _infer(
     described = [describe_output(name, value) for name, value in iterate_tensors(outputs)]
     fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device), "seconds": seconds}
     fields |= {"later_seconds": median(later) if later else None, "later_runs": len(later), "outputs": described}
-    parts = [
-        f"network '{executable.name}' on {executable.device}: {_describe_times(fields, executable)}",
-        format_outputs(described),
-    ]
+    times = _describe_times(fields, executable)
+    parts = [f"network '{executable.name}' on {executable.device}: {times}", format_outputs(described)]
     if request.profile is not None:
-        sums = sum_times(request.profile)
-        fields["subgraphs"] = sums
-        parts.append(format_times(sums))
+        fields["subgraphs"] = sum_times(request.profile)
+        parts.append(format_times(fields["subgraphs"]))
     if options.executed is not None:
         from hetero_core.network.writer import network_to_bytes  # imports onnx
 
@@ -220,19 +208,10 @@ def sum_times(profile: Profile) -> list[dict[str, Any]]:
     device_of_stage = {stage.path: stage.device for stage in profile.stages}
     sums: dict[tuple[tuple[int, ...], str], dict[str, Any]] = {}
     for entry in profile.entries:
-        fields = sums.setdefault(
-            (entry.path, entry.device),
-            {
-                "subgraph": entry.subgraph,
-                "path": "/".join(map(str, entry.path)),
-                "device": entry.device,
-                "stage_device": device_of_stage.get(entry.path[:1], entry.device),
-                "steps": 0,
-                "seconds": 0.0,
-                "transfer_seconds": 0.0,
-                "transfer_bytes": 0,
-            },
-        )
+        place = {"subgraph": entry.subgraph, "path": "/".join(map(str, entry.path)), "device": entry.device}
+        place["stage_device"] = device_of_stage.get(entry.path[:1], entry.device)
+        zeros = {"steps": 0, "seconds": 0.0, "transfer_seconds": 0.0, "transfer_bytes": 0}
+        fields = sums.setdefault((entry.path, entry.device), place | zeros)
         if entry.operator == "transfer":
             fields["transfer_seconds"] += entry.seconds
             fields["transfer_bytes"] += entry.nbytes
@@ -244,14 +223,9 @@ def sum_times(profile: Profile) -> list[dict[str, Any]]:
 
 def format_times(sums: list[dict[str, Any]]) -> str:
     """Returns the sums as a table."""
-    rows = [
-        (
-            fields["path"] or ("0" if fields["steps"] else "-"),
-            fields["device"],
-            str(fields["steps"]),
-            format_seconds(fields["seconds"]),
-            f"{format_seconds(fields['transfer_seconds'])}, {fields['transfer_bytes']} bytes" if fields["transfer_bytes"] else "-",
-        )
-        for fields in sums
-    ]
+    rows = []
+    for fields in sums:
+        place, seconds, nbytes = fields["path"] or ("0" if fields["steps"] else "-"), fields["seconds"], fields["transfer_bytes"]
+        copied = f"{format_seconds(fields['transfer_seconds'])}, {nbytes} bytes" if nbytes else "-"
+        rows.append((place, fields["device"], str(fields["steps"]), format_seconds(seconds), copied))
     return format_table(("SUBGRAPH", "DEVICE", "STEPS", "TIME", "COPIED"), rows)
