@@ -54,8 +54,10 @@ def answer(options: argparse.Namespace) -> Answer:
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
-    from hetero_core.cli.inputs import collect_with_constants
+    from hetero_core.cli.inputs import collect_inputs
     from hetero_core.debugging.divergence import compare_unmodified, find_divergence
+    from hetero_core.runtime.loading import list_replaceable
+    from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
 
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
@@ -64,7 +66,11 @@ def answer(options: argparse.Namespace) -> Answer:
         for device, config in configs:
             core.resolve_config(device, config)  # a wrong value is reported before the model is read
         model, shapes = read_model(core, options.model), read_shapes(options.shape)
-        network, inputs = collect_with_constants(model, options.input, shapes=shapes, seed=options.seed)
+        inputs = collect_inputs(
+            options.input, model.inputs, network=model.name, shapes=shapes, seed=options.seed, replaceable=list_replaceable(model)
+        )
+        names = tuple(name for name in model.border.replaceable if name in inputs)
+        network = free_constants(model, names) if names else model
         with ExitStack() as stack:
             step = follow(options)
             reference, other = (stack.enter_context(Runner(core, device, config, step)) for device, config in configs)
