@@ -70,10 +70,6 @@ class Tensor(Listed):
         sizes = tuple(Shape(shape))
         self.data = self.data.reshape(sizes) if np.prod(sizes) == self.data.size else np.zeros(sizes, self.data.dtype)
 
-    def set_shape(self, shape: Any) -> None:
-        """Sets `shape`."""
-        self.shape = shape
-
     @property
     def element_type(self) -> Type:
         """The element type."""
