@@ -88,13 +88,12 @@ def _list_links(stage: PlanStage, network: Network | None) -> list[tuple[int, in
 def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float], network: Network | None) -> dict[str, Any]:
     """Returns the fields that the program of the page shows on demand."""
     crossing = {entry.value for entry in plan.boundaries}
-    inner = [entry for entry in plan.boundaries if entry.producer is not None and entry.nbytes is not None]
+    nbytes = [entry.nbytes for entry in plan.boundaries if entry.producer is not None and entry.nbytes is not None]
     notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
     notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
     if plan.unexplained:
-        notes.append(
-            f"the network is large: {plan.unexplained} nodes next to a subgraph of their device were not looked at for conflicts"
-        )
+        what = f"{plan.unexplained} nodes next to a subgraph of their device"
+        notes.append(f"the network is large: {what} were not looked at for conflicts")
     return {
         "network": plan.network,
         "priorities": list(plan.priorities),
@@ -109,9 +108,7 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float], network: 
             for stage in plan.stages
         ],
         "boundaries": [[describe_boundary(entry), entry.producer, entry.consumers] for entry in plan.boundaries],
-        "bytes": [f"{sum(entry.nbytes or 0 for entry in inner)} bytes from subgraph to subgraph, in {count(inner, 'value')}"]
-        if inner
-        else [],
+        "bytes": [f"{sum(nbytes)} bytes from subgraph to subgraph, in {count(nbytes, 'value')}"] if nbytes else [],
         "memory": describe_memory(plan),
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
         "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
