@@ -123,9 +123,8 @@ class ServerApp:
 
     async def _control(self, action: str, name: str) -> None:
         if self._settings.workers > 1:
-            raise Refusal(
-                501, f"one of several workers cannot {action} a model for all; change the files and send SIGHUP to the server"
-            )
+            reason = f"one of several workers cannot {action} a model for all"
+            raise Refusal(501, f"{reason}; change the files and send SIGHUP to the server")
         assert self._repository is not None
         actions = {"load": self._repository.load, "unload": self._repository.unload}
         if action not in actions:
