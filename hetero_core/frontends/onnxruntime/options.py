@@ -118,9 +118,8 @@ class SessionOptions:
     def add_initializer(self, name: str, value: Any) -> None:
         """Replaces the model's constant of this name by an OrtValue. Raises: RuntimeError for anything else, as ONNX Runtime."""
         if not hasattr(value, "tensor"):
-            raise RuntimeError(
-                f"constant '{name}' is given as {type(value).__name__}; expected an OrtValue, as of ortvalue_from_numpy"
-            )
+            expected = "expected an OrtValue, as of ortvalue_from_numpy"
+            raise RuntimeError(f"constant '{name}' is given as {type(value).__name__}; {expected}")
         self.weights[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
