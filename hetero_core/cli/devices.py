@@ -140,10 +140,7 @@ def _describe_values(key: dict[str, Any]) -> str:
 
 
 def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:
-    """Returns a metric of every device; a device with several ids has a row for each id.
-
-    Raises: UsageError if no device has it.
-    """
+    """Returns a metric of every device; a device with several ids has a row for each id. Raises: UsageError if no device has it."""
     rows: list[dict[str, Any]] = []
     missing: list[MetricNotFoundError] = []
     for status in statuses:
