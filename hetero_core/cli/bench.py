@@ -119,10 +119,7 @@ def read_bracketed_shapes(text: str) -> str:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns a row for each device; the exit code is that of the worst error, 130 after an interrupt.
-
-    Raises: UsageError; the error of the devices if all of them fail with the same message.
-    """
+    """Returns a row for each device, and the worst exit code. Raises: UsageError; the error that all devices have in common."""
     from hetero_core.reports.trace import format_events
 
     options.device = options.device or [read_switches().device]

@@ -50,10 +50,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the values side by side; exit code 1 if a value differs by too much.
-
-    Raises: UsageError, errors of reading, devices, configuration and inputs.
-    """
+    """Returns the values; exit code 1 if one differs by too much. Raises: UsageError, errors of devices, configuration and inputs."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.debugging.divergence import compare_unmodified, find_divergence
     from hetero_core.runtime.loading import list_replaceable

@@ -129,10 +129,7 @@ def check_libraries(paths: Iterable[str]) -> list[Finding]:
 
 
 def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], environment: Mapping[str, str]) -> list[Finding]:
-    """Returns the kernels that each BLAS library has chosen, with a cure if a setting keeps it below the processor.
-
-    `blas` holds the entries of threadpoolctl, `flags` those of /proc/cpuinfo.
-    """
+    """Returns the kernels of each BLAS in `blas` of threadpoolctl, with a cure if a setting keeps it below the processor's `flags`."""
     findings = []
     forced = environment.get("OPENBLAS_CORETYPE")
     for library in blas:

@@ -303,10 +303,7 @@ def find_tensor_shape(spec: ValueSpec) -> tuple[Dimension, ...] | None:
 
 
 def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> Sizes:
-    """Returns the sizes that the --shape options choose.
-
-    Raises: UsageError for a name that is neither an input nor a size, another number of axes, and two sizes for one name.
-    """
+    """Returns the sizes of --shape. Raises: UsageError for an unknown name, another number of axes, two sizes for one name."""
     spec_of_name = {spec.name: spec for spec in specs}
     names = list(dict.fromkeys(size for spec in specs for size in find_tensor_shape(spec) or () if isinstance(size, str)))
     shapes: dict[str, tuple[int, ...]] = {}
@@ -362,10 +359,7 @@ class Literal:
     values: tuple[Any, ...]
 
     def make_array(self, spec: ValueSpec, shape: Sequence[Dimension] | None) -> np.ndarray[Any, Any]:
-        """Returns the array; `shape` may have one open size if there are several values.
-
-        Raises: UsageError if the values do not fit into the shape.
-        """
+        """Returns the array; `shape` may have one open size for several values. Raises: UsageError if they do not fit into it."""
         import numpy as np
 
         values = np.array(self.values, dtype=object if self.dtype == "string" else numpy_dtype(self.dtype))
@@ -460,10 +454,7 @@ def import_pillow(path: Path) -> Any:
 
 
 def _find_channel_axis(path: Path, spec: ValueSpec) -> Any:
-    """Returns the axis of the channels, None for (height, width).
-
-    Raises: UsageError unless exactly one of the two places for it has a size of 1, 3 or 4.
-    """
+    """Returns the axis of the channels, None for (height, width). Raises: UsageError unless exactly one place has 1, 3 or 4 of them."""
     shape: tuple[Dimension, ...] = spec.shape or ()
     if len(shape) == 2:
         return None

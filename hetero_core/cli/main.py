@@ -57,10 +57,7 @@ _EPILOG = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; `arguments` default to those of the process.
-
-    Raises: SystemExit after --help and --version.
-    """
+    """Returns the exit code of a command, by default of the words of the process. Raises: SystemExit after --help and --version."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         try:

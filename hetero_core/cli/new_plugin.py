@@ -102,10 +102,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the files that were written.
-
-    Raises: UsageError for a name that no device can have or that is taken, and for a folder that holds something.
-    """
+    """Returns the files that were written. Raises: UsageError for a wrong or taken name, and for a folder that holds something."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
     name = _name_plugin(options.name.upper().replace("-", "_"))

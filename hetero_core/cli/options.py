@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def is_model_name(model: str) -> bool:
-    """Says whether a text is the name of a light model, and no file is called so.
-
-    Raises: UsageError for a plain word that is neither a file nor such a name.
-    """
+    """Says whether a text names a light model and no file. Raises: UsageError for a plain word that is neither."""
     if os.path.exists(model) or os.path.dirname(model) or os.path.splitext(model)[1]:
         return False
     from hetero_core.testing.models import LIGHT_MODELS  # with onnx
@@ -41,10 +38,7 @@ def is_model_name(model: str) -> bool:
 
 @contextlib.contextmanager
 def open_named_model(model: str) -> Iterator[str]:
-    """Gives the path of a model for other processes: a light model is written to a file that lasts as long as the block.
-
-    Raises: as `is_model_name`; OSError if there is no room for the file.
-    """
+    """Gives the path of a model; that of a light model lasts as long as the block. Raises: as `is_model_name`; OSError."""
     if not is_model_name(model):
         yield model
         return
@@ -178,10 +172,7 @@ def read_config(options: argparse.Namespace) -> dict[str, str]:
 
 
 def share_config(core: Core, devices: Sequence[str], config: Mapping[str, str]) -> list[dict[str, str]]:
-    """Returns each device's own keys of -c; a device that cannot be used gets all keys, and its load raises the reason.
-
-    Raises: UsageError for a key that no device has.
-    """
+    """Returns each device's own keys of -c, all for a device that cannot be used. Raises: UsageError for a key of no device."""
     shares = [{name: value for name, value in config.items() if _has_key(core, device, name)} for device in devices]
     for name in config:
         if not any(name in share for share in shares):
@@ -265,10 +256,7 @@ def read_model(core: Core, path: str) -> EditableNetwork:
 
 
 def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
-    """Returns the network for the shapes and named sizes of the --shape options.
-
-    Raises: UsageError for texts that cannot be read; InvalidNetworkError for shapes that the network cannot take.
-    """
+    """Returns the network for the shapes of --shape. Raises: UsageError; InvalidNetworkError for shapes that it cannot take."""
     if not shapes:
         return network
     from hetero_core.cli.inputs import choose_sizes
@@ -293,10 +281,7 @@ def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str,
 
 
 def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, str]) -> Network:
-    """Returns the network with the pins of the command line.
-
-    Raises: UsageError if the device does not split networks, since a pin would have no effect; AffinityError.
-    """
+    """Returns the network with its pins. Raises: UsageError if the device does not split networks; AffinityError."""
     if not pins:
         return network
     if not find_list_key(core, device):
@@ -306,10 +291,7 @@ def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, st
 
 
 def read_pinned(core: Core, options: argparse.Namespace) -> tuple[Network, dict[str, str]]:
-    """Returns the model of a command with its shapes and pins, and the configuration of the device.
-
-    Raises: errors of the configuration before errors of the model.
-    """
+    """Returns the model with its shapes and pins, and the configuration. Raises: errors of the configuration first."""
     config = read_config(options)
     core.resolve_config(options.device, config)
     network = reshape(read_model(core, options.model), options.shape)

@@ -37,10 +37,7 @@ def iterate_tensors(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def describe_output(name: str, value: Any) -> dict[str, Any]:
-    """Returns name, element type, shape, smallest, largest and mean value, and the first values of one array.
-
-    The three numbers are None for texts, complex numbers and empty arrays.
-    """
+    """Returns the facts about an array; smallest, largest and mean are None for texts, complex numbers and empty arrays."""
     import numpy as np
 
     if value is None:

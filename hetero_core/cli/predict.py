@@ -247,10 +247,7 @@ def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict
 
 
 def _choose_batches(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> tuple[str, int]:
-    """Returns the device that runs the network, with BATCH around it for more than one file at once, and the size of the batch.
-
-    Raises: UsageError if --batch cannot be followed.
-    """
+    """Returns the device, in BATCH for several files at once, and the batch. Raises: UsageError if --batch cannot be followed."""
     is_open = all(spec.shape and not isinstance(spec.shape[0], int) for spec in network.inputs)
     is_possible = is_open and "BATCH" in core.device_names
     size = options.batch if options.batch is not None else _BATCH if is_possible else 1
@@ -280,10 +277,7 @@ class _Prediction:
         self._specs = executable.inputs
 
     def run(self, files: Sequence[str], requests: int | None, record: Record) -> None:
-        """Runs the files, so many at once, by default as the device recommends, and records each result in order.
-
-        Raises: the error of a device that is lost.
-        """
+        """Runs the files on so many requests, by default as recommended; records the results in order. Raises: the loss of a device."""
         count = requests or max(int(self.executable.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
         slots, waiting = Semaphore(count), deque[tuple[str, Future[_Result]]]()
         pool = ThreadPoolExecutor(count + _READERS)

@@ -48,10 +48,7 @@ def find_given(options: argparse.Namespace, *more: str) -> list[str]:
 
 
 def choose_values(network: EditableNetwork, values: Sequence[str]) -> EditableNetwork:
-    """Returns the network with these outputs and inner values as its outputs; without values, the network itself.
-
-    Raises: InvalidNetworkError for a name that the network does not have.
-    """
+    """Returns the network with these values as its outputs, itself without any. Raises: InvalidNetworkError for an unknown name."""
     if not values:
         return network
     known = [spec.name for spec in network.outputs]
@@ -72,10 +69,7 @@ def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> Ed
 
 
 def describe_inputs(network: EditableNetwork, options: argparse.Namespace, images: Mapping[str, MeasuredImage]) -> EditableNetwork:
-    """Returns the network for inputs in the form that the options describe; `images` tells which inputs come from images.
-
-    Raises: as `prepare_network`.
-    """
+    """Returns the network for inputs as the options describe them; `images` has those from images. Raises: as `prepare_network`."""
     names = [spec.name for spec in network.inputs]
     described: dict[str, dict[str, Any]] = {}
     for option in _DESCRIPTIONS:

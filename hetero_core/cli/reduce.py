@@ -142,10 +142,7 @@ class Checker:
             self._link = None
 
     def __call__(self, path: str) -> int:
-        """Returns the code that the check ends with on a model; that of the process if it crashed, 0 after the timeout.
-
-        Raises: UsageError if the check cannot be started.
-        """
+        """Returns the exit code of the check, or of its crash; 0 after the timeout. Raises: UsageError if it cannot be started."""
         command = self._command if any(PLACE in piece for piece in self._command) else [*self._command, PLACE]
         words = [piece.replace(PLACE, path) for piece in command]
         if words[0] == "hetero":

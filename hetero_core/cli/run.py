@@ -72,10 +72,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the outputs; exit code 1 if --compare finds a difference.
-
-    Raises: UsageError, errors of reading, devices, configuration and inputs.
-    """
+    """Returns the outputs; exit code 1 if --compare finds a difference. Raises: UsageError, errors of devices, keys and inputs."""
     from hetero_core.runtime.loading import list_replaceable
 
     _check_options(options)

@@ -22,10 +22,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns each output beside that of the samples; exit code 1 if one differs by too much.
-
-    Raises: UsageError for a blob without samples; errors of an import and of inputs.
-    """
+    """Returns the outputs beside the samples'; exit code 1 if one differs. Raises: UsageError without samples; errors of an import."""
     from hetero_core.blobs.samples import PREFIX, unpack_samples
     from hetero_core.cli.outputs import compare_samples, format_comparison
 

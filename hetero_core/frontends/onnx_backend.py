@@ -25,10 +25,7 @@ class HeteroBackendRep(BackendRep):  # type: ignore[misc]  # onnx is untyped
         self.network = network
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """Returns the outputs in the order of the model. `inputs`: values by position or by name, or the value of the only input.
-
-        Raises: as `ExecutableNetwork.infer`.
-        """
+        """Returns the outputs in order, for values by position or name, or the only value. Raises: as `ExecutableNetwork.infer`."""
         return tuple(self.network.infer(inputs).values())
 
 

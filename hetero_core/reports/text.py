@@ -175,10 +175,7 @@ class Explanation:
 
 
 def explain_node(plan: Plan, name: str) -> Explanation:
-    """Returns the place of a node in the plan, with the reasons. Cost: linear in the plan.
-
-    Raises: InvalidNetworkError with the near misses when there is no such node.
-    """
+    """Returns the place of a node, with the reasons. Cost: linear in the plan. Raises: InvalidNetworkError with the near misses."""
     if name not in plan.operator_of_node:
         raise InvalidNetworkError(f"network '{plan.network}' has no node '{name}'{suggest(name, plan.operator_of_node)}")
     device = plan.device_of_node.get(name)

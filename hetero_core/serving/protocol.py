@@ -81,10 +81,7 @@ def describe_spec(spec: ValueSpec) -> dict[str, Any]:
 
 
 def read_tensor(name: str, datatype: str, shape: Iterable[int], *, content: memoryview | None = None, values: Any = None) -> Any:
-    """Returns the array of an input from its bytes, as a view if they are aligned, or from values: a list, flat or nested as the shape.
-
-    Raises: Refusal if type, shape and content do not agree.
-    """
+    """Returns the array of an input from bytes, a view if aligned, or from a list of values. Raises: Refusal if they do not agree."""
     what = f"input '{name[:100]}' of type {datatype} and shape {str(list(shape))[:100]}"
     if datatype not in _NUMPY:
         raise Refusal(400, f"{what}: the types are {enumerate_choices(_NUMPY)}")

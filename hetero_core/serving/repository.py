@@ -91,10 +91,7 @@ class ModelVersion:
         self._retired: asyncio.Event | None = None
 
     async def infer(self, inputs: Mapping[str, Any], outputs: Sequence[str], encode: Callable[[dict[str, Any]], Answer]) -> Answer:
-        """Returns the encoded outputs: those of these names, else all. A cancelled task ends its run, or its wait for one.
-
-        Raises: Refusal for an unknown output; errors of the run.
-        """
+        """Returns these outputs, else all, encoded; a cancelled task ends its run or its wait. Raises: Refusal; errors of the run."""
         require_known(outputs, self.network.output_names, f"output of model '{self.name}'")
         is_quick = self.is_quick(inputs)
         async with contextlib.nullcontext() if is_quick else self._slots:
@@ -119,10 +116,7 @@ class ModelVersion:
 
     @contextlib.contextmanager
     def admit(self, limit: int, protocol: str) -> Iterator[ModelVersion]:
-        """Gives the version, and counts and times a request while the block lasts.
-
-        Raises: Refusal if `limit` requests are admitted already.
-        """
+        """Gives the version, and counts and times a request. Raises: Refusal if `limit` requests are admitted already."""
         labels, start, status = (self.name, self.version, protocol), perf_counter(), 499
         active = _find_series(_ACTIVE, *labels)
         self._active += 1

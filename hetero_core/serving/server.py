@@ -132,10 +132,7 @@ class ServerApp:
         await actions[action](name)
 
     def _make_loader(self, core: Core) -> Callable[[Path], Any]:
-        """Returns the function that loads a file; each of several workers has its share of the processors.
-
-        A compiled model runs on the device that it was compiled for, with its configuration.
-        """
+        """Returns the loader of files; a compiled model keeps its device and keys, several workers share the processors."""
         device, config = self._settings.device, dict(self._settings.config or {})
         if self._settings.workers > 1 and THREADS_KEY in core.config_keys(device):
             config.setdefault(THREADS_KEY, str(max(len(os.sched_getaffinity(0)) // self._settings.workers, 1)))

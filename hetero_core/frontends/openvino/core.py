@@ -98,10 +98,7 @@ class Core(Listed):
 
     @translated
     def set_property(self, *device_and_properties: Any) -> None:
-        """Sets properties of all devices, `set_property(properties)`, or of a device, `set_property(device, properties)`.
-
-        Raises: RuntimeError for names and values that the device does not have.
-        """
+        """Sets properties: `set_property(properties)` or `set_property(device, properties)`. Raises: RuntimeError for unknown ones."""
         *names, properties = device_and_properties
         if names:
             device, settings, ineffective = self._settle(names[0], properties)
@@ -161,10 +158,7 @@ def compile_model(model: Any, device_name: str | None = "AUTO", config: Any = No
 
 
 def convert_model(input_model: Any, input: Any = None) -> Model:  # noqa: A002  # OpenVINO's name
-    """Returns the model of an ONNX file, its bytes or a ModelProto, with the shapes of `input` as `Model.reshape` takes them.
-
-    Raises: RuntimeError for anything else.
-    """
+    """Returns the model of ONNX, with the shapes of `input` as `Model.reshape` takes them. Raises: RuntimeError for anything else."""
     model = Core().read_model(input_model)
     if input is not None:
         model.reshape(input)

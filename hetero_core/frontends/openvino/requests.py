@@ -121,10 +121,7 @@ class CompiledModel(Listed):
     def __call__(
         self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *, decode_strings: bool = True
     ) -> OVDict:
-        """Returns the outputs, which belong to the caller. States are kept from call to call.
-
-        Raises: RuntimeError for wrong inputs, and if the device fails.
-        """
+        """Returns the caller's own outputs; states stay for the next call. Raises: RuntimeError for wrong inputs and failed devices."""
         if self.loaded.border.states:
             return self._open_stateful().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
         outputs = self.loaded.infer(name_inputs(inputs, self.inputs, shared=True))
@@ -386,10 +383,7 @@ class AsyncInferQueue:
 
     @translated
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts a run on an idle request, waiting until a request is idle; inputs that were set at this request stay.
-
-        Raises: RuntimeError for wrong inputs.
-        """
+        """Starts a run on an idle request, once there is one; its earlier inputs stay. Raises: RuntimeError for wrong inputs."""
         named = name_inputs(inputs, self._inputs, shared=share_inputs)
         self._queue.start_async(lambda index: self._requests[index].begin_queued(named, userdata), userdata)
 
