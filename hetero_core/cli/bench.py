@@ -453,9 +453,7 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
     if is_blob(options.model):
         if options.batch is not None or options.model_shape or task.pins:
             names = "--pin needs" if task.pins else "-b and -shape need"
-            raise UsageError(
-                f"{names} the ONNX model; '{options.model}' is an exported network, whose shapes and devices are chosen"
-            )
+            raise UsageError(f"{names} the ONNX model; '{options.model}' is an exported network with shapes and devices of its own")
         began = perf_counter()
         executable = core.import_network(options.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}

@@ -116,9 +116,8 @@ def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
 
 def check_libraries(paths: Iterable[str]) -> list[Finding]:
     """Returns the loaded libraries of each kind, with a cure if two different runtimes of OpenMP are in one process."""
-    paths_of_kind = {
-        kind: [path for path in sorted(paths) if re.match(pattern, os.path.basename(path))] for kind, pattern in KINDS.items()
-    }
+    names = {path: os.path.basename(path) for path in sorted(paths)}
+    paths_of_kind = {kind: [path for path in names if re.match(pattern, names[path])] for kind, pattern in KINDS.items()}
     findings = [Finding("libraries", f"{kind}: {', '.join(loaded)}") for kind, loaded in paths_of_kind.items() if loaded]
     runtimes = [kind for kind, loaded in paths_of_kind.items() if loaded and kind.startswith("OpenMP")]
     if len(runtimes) > 1:

@@ -117,9 +117,8 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
 
 def _show_trace(result: QueryResult) -> str:
     if result.plan is None:
-        raise UsageError(
-            f"no subgraphs were selected: {len(result.refused)} nodes have no device; leave --trace-selection out to see why"
-        )
+        count = len(result.refused)
+        raise UsageError(f"no subgraphs were selected: {count} nodes have no device; leave --trace-selection out to see why")
     return result.plan.selection.rstrip("\n")
 
 

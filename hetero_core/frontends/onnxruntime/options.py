@@ -150,9 +150,7 @@ class SessionOptions:
         os.environ[_LIBRARY_VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
 
 
-_KIND_OF_OPTION: dict[str, type] = {
-    each.name: type(each.default) for each in fields(SessionOptions) if type(each.default) in (int, bool)
-}
+_KIND_OF_OPTION = {each.name: kind for each in fields(SessionOptions) if (kind := type(each.default)) in (int, bool)}
 
 
 def _read_size(name: str, size: Any) -> int:
