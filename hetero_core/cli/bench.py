@@ -139,16 +139,10 @@ def answer(options: argparse.Namespace) -> Answer:
         raise errors[0]  # a mistake in the call
     if bench.is_interrupted and not any(row["runs"] for row in rows):
         raise KeyboardInterrupt
-    fields: dict[str, Any] = {
-        "model": options.model,
-        "network": next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None),
-        "api": options.api,
-        "warmup": options.warmup,
-        "processors": count_affinity(),
-        "interrupted": bench.is_interrupted,
-        "cleared_environment": list_kernel_variables(),
-        "devices": rows,
-    }
+    name = next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None)
+    fields: dict[str, Any] = {"model": options.model, "network": name, "api": options.api, "warmup": options.warmup}
+    fields |= {"processors": count_affinity(), "interrupted": bench.is_interrupted}
+    fields |= {"cleared_environment": list_kernel_variables(), "devices": rows}
     text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
     if target is not None and events is not None:
         write_target(target, format_events(events).encode())
@@ -329,15 +323,10 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
 def _format_cells(row: Mapping[str, Any]) -> list[str]:
     if not row["runs"]:
         return ["-"] * (len(_HEADER) - 1)
-    peak = row["peak_bytes"]
-    return [
-        f"{row['load_seconds']:.3f} s",
-        format_seconds(row["first_seconds"]),
-        format_seconds(row["median_seconds"]),
-        format_seconds(row["p90_seconds"]),
-        f"{row['per_second']:.4g}" if row["per_second"] < 1000 else f"{row['per_second']:.0f}",
-        "-" if peak is None else f"{peak / 2**20:.0f} MiB",
-    ]
+    times = [format_seconds(row[name]) for name in ("first_seconds", "median_seconds", "p90_seconds")]
+    speed, peak = row["per_second"], row["peak_bytes"]
+    frequency = f"{speed:.4g}" if speed < 1000 else f"{speed:.0f}"
+    return [f"{row['load_seconds']:.3f} s", *times, frequency, "-" if peak is None else f"{peak / 2**20:.0f} MiB"]
 
 
 # The process of a device
@@ -376,6 +365,7 @@ def measure_apart(task: BenchTask) -> dict[str, Any] | Exception:
     other.close()
     try:
         answer: dict[str, Any] | Exception = link.recv()
+        return answer
     except EOFError:
         process.join()
         code = process.exitcode or 0
@@ -384,7 +374,6 @@ def measure_apart(task: BenchTask) -> dict[str, Any] | Exception:
     finally:
         process.kill()
         process.join()
-    return answer
 
 
 def _serve(link: Connection[Any, Any], task: BenchTask) -> None:

@@ -65,15 +65,11 @@ def _answer_known() -> Answer:
 
     versions = {entry.name.strip().upper(): entry.dist.version for entry in entry_points(group=DEVICES_GROUP) if entry.dist}
     here = find_hardware()
-    rows = [
-        {
-            **asdict(row),
-            "requirement": row.requirement,
-            "installed": versions.get(name),
-            "hardware_here": [known_hardware()[hardware].text for hardware in row.hardware if hardware in here],
-        }
-        for name, row in known_devices().items()
-    ]
+    rows = []
+    for name, row in known_devices().items():
+        hardware = [known_hardware()[each].text for each in row.hardware if each in here]
+        own = {"requirement": row.requirement, "installed": versions.get(name), "hardware_here": hardware}
+        rows.append({**asdict(row), **own})
     header = ("DEVICE", "PIP INSTALL", "INSTALLED", "HARDWARE HERE", "RUNS ON")
     columns = ("name", "requirement", "installed", "hardware_here", "runs_on")
     cells = [[_show(row[column] or ["-"], ", ") for column in columns] for row in rows]
@@ -98,17 +94,9 @@ def _word_reason(reason: str) -> str:
 
 
 def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "name": status.name,
-        "ids": [device_id for device_id in status.ids if device_id],
-        "distribution": status.distribution,
-        "version": status.version,
-        "full_name": status.full_name or None,
-        "reason": status.reason or None,
-        "unavailable": dict(status.reason_of_id),
-        "metrics": {},
-        "config_keys": {},
-    }
+    fields: dict[str, Any] = {"name": status.name, "ids": [device_id for device_id in status.ids if device_id]}
+    fields |= {"distribution": status.distribution, "version": status.version, "full_name": status.full_name or None}
+    fields |= {"reason": status.reason or None, "unavailable": dict(status.reason_of_id), "metrics": {}, "config_keys": {}}
     if status.reason:
         return fields
     try:

@@ -56,15 +56,9 @@ def answer(options: argparse.Namespace) -> Answer:
         config = {**config, _MEMORY: _fix_limits(core, network, device, config, plan)} if len(listed) > 1 else {}
         known = {name: _FREE in core.get_metric(name, "SUPPORTED_METRICS") for name in plan.priorities}
         free = {name: core.get_metric(name, _FREE) if known[name] else None for name in plan.priorities}
-    fields = {
-        "network": network.name,
-        "device": device,
-        "config": config,
-        "free": free,
-        "idle": idle,
-        "memory": [{**record_to_json(held), "total": held.total} for held in plan.memory],
-        "plan_devices": dict(plan.device_of_node),
-    }
+    memory = [{**record_to_json(held), "total": held.total} for held in plan.memory]
+    fields = {"network": network.name, "device": device, "config": config, "free": free, "idle": idle, "memory": memory}
+    fields["plan_devices"] = dict(plan.device_of_node)
     return Answer(_describe(plan, free, idle, options, device, config), fields)
 
 

@@ -202,16 +202,9 @@ def ask_device(core: Core, network: Network, device: str) -> dict[str, Any]:
             row = refused.setdefault(node.operator, {"nodes": 0, "node": node.name, "reason": result.refused[node.name]})
             row["nodes"] += 1
     first = next(({"node": row["node"], "operator": name, "reason": row["reason"]} for name, row in refused.items()), None)
-    return {
-        "device": device,
-        "error": None,
-        "whole": not refused,
-        "taken": len(result.supported),
-        "by_device": dict(sorted(Counter(result.supported.values()).items())),
-        "first": first,
-        "refused": refused,
-        "refused_nodes": list(result.refused),
-    }
+    by_device = dict(sorted(Counter(result.supported.values()).items()))
+    row = {"device": device, "error": None, "whole": not refused, "taken": len(result.supported), "by_device": by_device}
+    return {**row, "first": first, "refused": refused, "refused_nodes": list(result.refused)}
 
 
 def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

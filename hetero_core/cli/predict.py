@@ -131,18 +131,10 @@ def answer(options: argparse.Namespace) -> Answer:
                 write_results(target, journal)
             errors = journal.list_errors()
     journal.path.unlink()
-    fields = {
-        "network": network.name,
-        "device": device,
-        "output": str(target),
-        "files": len(stamps),
-        "done_before": len(done),
-        "batch": batch,
-        "seconds": seconds,
-        "per_second": (len(stamps) - len(done)) / seconds,
-        "bad": [{"file": file, "reason": reason} for file, reason in errors.items()],
-        "not_read": dict(sorted(others.items())),
-    }
+    fields: dict[str, Any] = {"network": network.name, "device": device, "output": str(target), "files": len(stamps)}
+    fields |= {"done_before": len(done), "batch": batch, "seconds": seconds, "per_second": (len(stamps) - len(done)) / seconds}
+    fields["bad"] = [{"file": file, "reason": reason} for file, reason in errors.items()]
+    fields["not_read"] = dict(sorted(others.items()))
     remarks = [f"{len(done)} files were done before an interruption"] if done else []
     if others:
         kinds = (f"{number} {suffix or 'without ending'}" for suffix, number in sorted(others.items()))
@@ -165,10 +157,8 @@ def _split_inputs(texts: Sequence[str]) -> tuple[str, Path, list[str]]:
     """Returns the input of the folder, "" if the option does not name it, the folder, and the -i options of constants."""
     folders, constants = [], []
     for text in texts:
-        name, equals, place = text.partition("=")
-        if Path(text).is_dir():
-            folders.append(("", Path(text)))
-        elif equals and Path(place).is_dir():
+        name, equals, place = ("", "=", text) if Path(text).is_dir() else text.partition("=")
+        if equals and Path(place).is_dir():
             folders.append((name, Path(place)))
         else:
             constants.append(text)
@@ -249,32 +239,24 @@ def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict
 def _choose_batches(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> tuple[str, int]:
     """Returns the device, in BATCH for several files at once, and the batch. Raises: UsageError if --batch cannot be followed."""
     is_open = all(spec.shape and not isinstance(spec.shape[0], int) for spec in network.inputs)
-    is_possible = is_open and "BATCH" in core.device_names
-    size = options.batch if options.batch is not None else _BATCH if is_possible else 1
+    size = options.batch or (_BATCH if is_open and "BATCH" in core.device_names else 1)
     if size == 1 or parse_device_name(options.device).name == "BATCH":
         return options.device, 1
     device = f"BATCH:({options.device})({size})"
     refused = core.query_network(network, device, config).refused
-    if not refused:
-        return device, size
-    if options.batch is not None:
+    if refused and options.batch is not None:
         node, reason = next(iter(refused.items()))
         raise UsageError(f"--batch {size}: BATCH refuses {count(refused, 'node')} of '{network.name}', as '{node}': {reason}")
-    return options.device, 1
+    return (options.device, 1) if refused else (device, size)
 
 
 class _Prediction:
     """The runs of a network on the files of a folder, on threads that read, run and wait for each other."""
 
-    def __init__(
-        self, executable: ExecutableNetwork, path_of_file: Mapping[str, Path], name: str, constants: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, executable: ExecutableNetwork, paths: Mapping[str, Path], name: str, constants: Mapping[str, Any]) -> None:
         """`name` is the input of the files, "" if each is an archive with names; `constants` are the same in every run."""
-        self.executable = executable
-        self._path_of_file = path_of_file
-        self._name = name
-        self._constants = constants
-        self._specs = executable.inputs
+        self.executable, self._specs = executable, executable.inputs
+        self._path_of_file, self._name, self._constants = paths, name, constants
 
     def run(self, files: Sequence[str], requests: int | None, record: Record) -> None:
         """Runs the files on so many requests, by default as recommended; records the results in order. Raises: the loss of a device."""

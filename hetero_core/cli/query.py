@@ -51,13 +51,9 @@ def answer(options: argparse.Namespace) -> Answer:
             return _list_costs(core, network, options, config)
         result = core.query_network(network, options.device, config)
         explained = _explain(core, network, result, options, config) if options.explain else None
-    fields: dict[str, Any] = {
-        "network": network.name,
-        "device": options.device,
-        "supported": result.supported,
-        "refused": result.refused,
-        "plan": None if result.plan is None else plan_to_json(result.plan),
-    }
+    plan = None if result.plan is None else plan_to_json(result.plan)
+    fields: dict[str, Any] = {"network": network.name, "device": options.device, "supported": result.supported}
+    fields |= {"refused": result.refused, "plan": plan}
     if explained is not None:
         text, fields["explanations"] = explained
     else:
