@@ -261,22 +261,19 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
         **{name: median(timing[name] for timing in rounds) for name in columns},
         "min_seconds": latencies[0],
         "median_seconds": median(latencies),
-        "p90_seconds": _find_percentile(latencies, 90),
-        "p99_seconds": _find_percentile(latencies, 99),
+        **{f"p{percent}_seconds": _find_percentile(latencies, percent) for percent in (90, 99)},
         "max_seconds": latencies[-1],
         "per_second": len(latencies) / seconds,
         "peak_bytes": max(peaks) if peaks else None,
         "difference": _compare(bench, position),
-        "rounds": [
-            {
-                "runs": len(timing["latencies"]),
-                "median_seconds": median(timing["latencies"]),
-                "per_second": len(timing["latencies"]) / timing["seconds"],
-                **{name: timing[name] for name in (*columns, "peak_bytes")},
-            }
-            for timing in rounds
-        ],
+        "rounds": [_describe_round(timing, (*columns, "peak_bytes")) for timing in rounds],
     }
+
+
+def _describe_round(timing: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    own, runs = timing["latencies"], len(timing["latencies"])
+    figures = {"runs": runs, "median_seconds": median(own), "per_second": runs / timing["seconds"]}
+    return {**figures, **{name: timing[name] for name in columns}}
 
 
 def _find_percentile(ordered: Sequence[float], percent: int) -> float:

@@ -103,22 +103,15 @@ def _describe_network(network: Network, path: str) -> dict[str, Any]:
         for axis, size in enumerate(spec.shape or ())
         if not isinstance(size, int)
     )
-    return {
-        "network": network.name,
-        "file": path,
-        "ir_version": network.ir_version,
-        "opsets": {domain or "ai.onnx": version for domain, version in network.opsets.items()},
-        "inputs": [_describe_value(spec, network.input_info[spec.name]) for spec in network.inputs],
-        "outputs": [_describe_value(spec, network.output_info[spec.name]) for spec in network.outputs],
-        "replaceable": list(network.border.replaceable),
-        "states": {state.input: state.output for state in network.border.states},
-        "dynamic_dimensions": list(open_sizes),
-        "nodes": len(network.nodes),
-        "operators": dict(sorted(operators.items())),
-        "functions": _list_functions(path),
-        "parameters": sum(prod(constant.shape) for constant in constants),
-        "bytes": sum(constant.nbytes for constant in constants),
-    }
+    fields: dict[str, Any] = {"network": network.name, "file": path, "ir_version": network.ir_version}
+    fields["opsets"] = {domain or "ai.onnx": version for domain, version in network.opsets.items()}
+    fields["inputs"] = [_describe_value(spec, network.input_info[spec.name]) for spec in network.inputs]
+    fields["outputs"] = [_describe_value(spec, network.output_info[spec.name]) for spec in network.outputs]
+    fields["replaceable"] = list(network.border.replaceable)
+    fields["states"] = {state.input: state.output for state in network.border.states}
+    fields |= {"dynamic_dimensions": list(open_sizes), "nodes": len(network.nodes), "operators": dict(sorted(operators.items()))}
+    fields |= {"functions": _list_functions(path), "parameters": sum(prod(constant.shape) for constant in constants)}
+    return {**fields, "bytes": sum(constant.nbytes for constant in constants)}
 
 
 def _describe_value(spec: ValueSpec, info: InputInfo | OutputInfo) -> dict[str, Any]:

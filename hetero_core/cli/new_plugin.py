@@ -59,23 +59,13 @@ def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     from importlib_metadata import distribution as find_distribution  # reads an installed distribution
 
     distribution = find_distribution("hetero-core")
-    words = {
-        "name": name,
-        "kind": kind,
-        "about": KINDS[kind],
-        "device_kind": "engine" if kind == "engine" else "interpreter",
-        "api": "(1, 2)" if kind == "asynchronous" else "(1, 0)",  # the lowest version that has its hooks and arguments
-        "version": distribution.version,
-    }
-    texts = {
-        path.format(name=name): (_FILES / f"{file}.txt").read_text(encoding="utf-8").format(**words)
-        for path, file in _PLACES.items()
-    }
-    return texts | {
-        f"{name.package}/device.py": _write_device(name, kind),
-        f"{name.package}/py.typed": "",
-        "LICENSE": distribution.read_text("licenses/LICENSE") or "",
-    }
+    words = {"name": name, "kind": kind, "about": KINDS[kind], "version": distribution.version}
+    words["device_kind"] = "engine" if kind == "engine" else "interpreter"
+    words["api"] = "(1, 2)" if kind == "asynchronous" else "(1, 0)"  # the lowest version that has its hooks and arguments
+    file_of_path = {path.format(name=name): _FILES / f"{file}.txt" for path, file in _PLACES.items()}
+    texts = {path: file.read_text(encoding="utf-8").format(**words) for path, file in file_of_path.items()}
+    texts |= {f"{name.package}/device.py": _write_device(name, kind), f"{name.package}/py.typed": ""}
+    return {**texts, "LICENSE": distribution.read_text("licenses/LICENSE") or ""}
 
 
 def _write_device(name: SimpleNamespace, kind: str) -> str:

@@ -145,16 +145,9 @@ def _find_plan(core: Core, network: Network, result: QueryResult, device: str, c
     parts = list_parts(core, device, config)
     if not parts:
         return plan_single_device(network, str(parse_device_name(device)), result)
-    return Plan(
-        network=network.name,
-        priorities=parts,
-        device_of_node=freeze_mapping(result.supported),
-        operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
-        refusals=freeze_mapping({}),
-        pins=freeze_mapping({name: str(parse_device_name(pinned)) for name, pinned in network.affinity.items()}),
-        stages=(),
-        boundaries=(),
-    )
+    pins = freeze_mapping({name: str(parse_device_name(pinned)) for name, pinned in network.affinity.items()})
+    whole = plan_single_device(network, device, result)
+    return replace(whole, priorities=parts, refusals=freeze_mapping({}), pins=pins, stages=(), boundaries=())
 
 
 def _ask_every_device(core: Core, network: Network, plan: Plan, config: Mapping[str, str]) -> Plan:

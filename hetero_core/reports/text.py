@@ -207,13 +207,9 @@ def describe_explanation(plan: Plan, explanation: Explanation) -> str:
     """Returns the explanation as text."""
     index = explanation.subgraph
     where = "none" if index is None else f"{index} of {len(plan.stages)}, {count(plan.stages[index].nodes, 'node')}"
-    lines = [
-        f"node '{explanation.node}' ({explanation.operator}) of network '{plan.network}'",
-        f"  device    {explanation.device or 'none'}",
-        f"  subgraph  {where}",
-        f"  pin       {explanation.pin or 'none'}",
-        "  devices, in order of priority:",
-    ]
+    lines = [f"node '{explanation.node}' ({explanation.operator}) of network '{plan.network}'"]
+    lines += [f"  device    {explanation.device or 'none'}", f"  subgraph  {where}", f"  pin       {explanation.pin or 'none'}"]
+    lines.append("  devices, in order of priority:")
     words = {True: "yes", False: "no", None: "-"}
     width = max((len(answer.device) for answer in explanation.devices), default=0)
     lines += [f"    {answer.device.ljust(width)}  {words[answer.takes]:3}  {answer.reason}" for answer in explanation.devices]

@@ -198,21 +198,10 @@ def _run_process(settings: Settings, app: ServerApp, rest: socket.socket, announ
 
 
 def _configure(settings: Settings, app: Callable[[], ServerApp], **more: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        factory=True,
-        http=_Connection,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        workers=settings.workers,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=max(round(settings.grace), 1),
-        timeout_worker_healthcheck=HEALTH_SECONDS,
-        **more,
-    )
+    more |= {"ws": "none", "lifespan": "on", "log_config": None, "access_log": False, "proxy_headers": False}
+    more |= {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": max(round(settings.grace), 1)}
+    more["timeout_worker_healthcheck"] = HEALTH_SECONDS
+    return uvicorn.Config(app, factory=True, http=_Connection, workers=settings.workers, **more)
 
 
 class _Supervisor(Multiprocess):
