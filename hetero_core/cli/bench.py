@@ -19,6 +19,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.cli import options as shared
 from hetero_core.cli.answer import (
     BUG,
     INTERRUPTED,
@@ -32,24 +33,6 @@ from hetero_core.cli.answer import (
     format_number,
     format_seconds,
     format_table,
-)
-from hetero_core.cli.options import (
-    Parser,
-    add_input_options,
-    add_pin_options,
-    add_repeated,
-    find_list_key,
-    find_target,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    read_seconds,
-    read_shapes,
-    reshape,
-    share_config,
-    whole_number,
-    write_target,
 )
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity
@@ -72,27 +55,29 @@ _HINTS = {"NONE": "UNDEFINED", "TPUT": "THROUGHPUT"}
 _SECONDS = 1.0
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: shared.Parser) -> None:
     """Adds the options of the command; several have the name of OpenVINO's benchmark_app as a second name."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
     text = "for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's"
     parser.add_argument("-d", "--device", required=not read_switches().device, action="append", metavar="DEVICE", help=text)
-    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a key, for those devices that have it; may be repeated")
-    add_pin_options(parser)
-    count, timing = whole_number(1), parser.add_argument_group("timing")
+    shared.add_repeated(
+        parser, "-c", "--config", metavar="KEY=VALUE", help="a key, for those devices that have it; may be repeated"
+    )
+    shared.add_pin_options(parser)
+    count, timing = shared.whole_number(1), parser.add_argument_group("timing")
     length = timing.add_mutually_exclusive_group()
     text = f"how long each device is timed in each round ({_SECONDS:g})"
-    length.add_argument("--seconds", "-t", type=read_seconds, metavar="S", help=text)
+    length.add_argument("--seconds", "-t", type=shared.read_seconds, metavar="S", help=text)
     length.add_argument("--iterations", "-niter", type=count, metavar="N", help="how often each device runs in each round")
     timing.add_argument("--rounds", type=count, default=3, metavar="N", help="how often the devices take turns (3)")
-    timing.add_argument("--warmup", type=whole_number(0), default=5, metavar="N", help="untimed runs of each request (5)")
+    timing.add_argument("--warmup", type=shared.whole_number(0), default=5, metavar="N", help="untimed runs of each request (5)")
     text = "one request that runs again and again, or a queue of requests (sync)"
     timing.add_argument("--api", "-api", choices=("sync", "async"), help=text)
     text = "the number of requests in the queue, for --api async (what the device recommends)"
     timing.add_argument("--requests", "-nireq", type=count, metavar="N", help=text)
     text = "write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
     timing.add_argument("--trace", metavar="FILE", help=text)
-    add_input_options(parser)
+    shared.add_input_options(parser)
     names = parser.add_argument_group("by the names of OpenVINO's benchmark_app")
     for name, key in _KEYS.items():
         read = partial(_name_key, key)
@@ -123,13 +108,13 @@ def answer(options: argparse.Namespace) -> Answer:
     from hetero_core.reports.trace import format_events
 
     options.device = options.device or [read_switches().device]
-    target = None if options.trace is None else find_target(options.trace)
+    target = None if options.trace is None else shared.find_target(options.trace)
     if options.requests is not None and options.api == "sync":
         raise UsageError("--requests has a meaning only with --api async; leave one of them out")
     options.api = "async" if options.requests is not None else options.api or "sync"
     options.seconds = _SECONDS if options.seconds is None and options.iterations is None else options.seconds
-    config = read_config(options)
-    shares = _share_options(options.device, config, read_pins(options))
+    config = shared.read_config(options)
+    shares = _share_options(options.device, config, shared.read_pins(options))
     bench = Bench([BenchTask(options, *share) for share in shares], follow(options))
     bench.run_rounds(options.rounds)
     events = None if target is None or bench.is_interrupted else bench.trace()
@@ -145,7 +130,7 @@ def answer(options: argparse.Namespace) -> Answer:
     fields |= {"cleared_environment": list_kernel_variables(), "devices": rows}
     text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
     if target is not None and events is not None:
-        write_target(target, format_events(events).encode())
+        shared.write_target(target, format_events(events).encode())
         fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
     remarks = _list_remarks(rows, fields["cleared_environment"], is_interrupted=bench.is_interrupted)
@@ -163,8 +148,8 @@ def _share_options(
     if len(devices) == 1 or not (config or pins):
         return [(device, config, pins) for device in devices]
     with Core() as core:
-        configs = share_config(core, devices, config)
-        splitters = [device for device in devices if pins and find_list_key(core, device)]
+        configs = shared.share_config(core, devices, config)
+        splitters = [device for device in devices if pins and shared.find_list_key(core, device)]
     if pins and not splitters:
         names = ", ".join(devices)
         raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {names} does")
@@ -433,7 +418,7 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         return [text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text for text in texts]
 
     def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
-        shapes = read_shapes(name_shapes(options.shape, inputs))
+        shapes = shared.read_shapes(name_shapes(options.shape, inputs))
         return collect_inputs(options.input, inputs, network=network, shapes=shapes, seed=options.seed, replaceable=replaceable)
 
     if is_blob(options.model):
@@ -446,12 +431,12 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
     core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
-    network = read_model(core, options.model)
-    network = reshape(network, name_shapes(options.model_shape, network.inputs))
+    network = shared.read_model(core, options.model)
+    network = shared.reshape(network, name_shapes(options.model_shape, network.inputs))
     network = network if options.batch is None else network.with_batch(options.batch)
     read_seconds = perf_counter() - began
     inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
-    pinned = pin_network(core, network, task.device, task.pins)
+    pinned = shared.pin_network(core, network, task.device, task.pins)
     began = perf_counter()
     executable = core.load_network(pinned, task.device, settings)
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}

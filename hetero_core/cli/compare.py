@@ -9,18 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.cli import options as shared
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_number, format_table
-from hetero_core.cli.options import (
-    Parser,
-    add_input_options,
-    add_repeated,
-    add_rtol,
-    read_config,
-    read_model,
-    read_shapes,
-    share_config,
-    whole_number,
-)
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
 from hetero_core.reports.fields import record_to_json
@@ -35,16 +25,16 @@ _MOST_SECONDS = 60.0
 """Seconds to wait for machine code that is compiled in the background."""
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: shared.Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     text = "given twice; the first one is the reference"
     parser.add_argument("-d", "--device", required=True, action="append", metavar="DEVICE", help=text)
-    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
-    add_input_options(parser)
-    add_rtol(parser)
+    shared.add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
+    shared.add_input_options(parser)
+    shared.add_rtol(parser)
     text = "runs of the model as it is on the second device, the first included (3)"
-    parser.add_argument("--runs", type=whole_number(1), default=3, metavar="N", help=text)
+    parser.add_argument("--runs", type=shared.whole_number(1), default=3, metavar="N", help=text)
     parser.add_argument("--outputs", action="store_true", help="compare the outputs of the model as it is, and no inner values")
     parser.add_argument("--all", action="store_true", help="print every value, not only those that differ most or too much")
 
@@ -59,10 +49,10 @@ def answer(options: argparse.Namespace) -> Answer:
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
     with Core() as core:
-        configs = list(zip(options.device, share_config(core, options.device, read_config(options)), strict=True))
+        configs = list(zip(options.device, shared.share_config(core, options.device, shared.read_config(options)), strict=True))
         for device, config in configs:
             core.resolve_config(device, config)  # a wrong value is reported before the model is read
-        model, shapes = read_model(core, options.model), read_shapes(options.shape)
+        model, shapes = shared.read_model(core, options.model), shared.read_shapes(options.shape)
         inputs = collect_inputs(
             options.input, model.inputs, network=model.name, shapes=shapes, seed=options.seed, replaceable=list_replaceable(model)
         )

@@ -22,6 +22,7 @@ from threading import Semaphore
 from time import monotonic, perf_counter
 from typing import IO, TYPE_CHECKING, Any
 
+from hetero_core.cli import options as shared
 from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageError, count_up, follow, to_json, word_options
 from hetero_core.cli.inputs import (
     IMAGES,
@@ -34,18 +35,6 @@ from hetero_core.cli.inputs import (
     read_inputs,
     require_complete,
     require_known,
-)
-from hetero_core.cli.options import (
-    Parser,
-    add_device_options,
-    add_repeated,
-    find_target,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    reshape,
-    whole_number,
 )
 from hetero_core.cli.outputs import list_arrays, read_archive, write_archive
 from hetero_core.cli.preparation import add_preparation_options, choose_values, describe_inputs
@@ -76,20 +65,22 @@ _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: shared.Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
-    add_device_options(parser)
+    shared.add_device_options(parser)
     text = """the folder, with its subfolders: each file is a sample, as for 'hetero run'; NAME=VALUE and NAME=FILE for another input are
     the same in every run"""
-    add_repeated(parser, "-i", "--input", metavar="[NAME=]FOLDER", help=text)
+    shared.add_repeated(parser, "-i", "--input", metavar="[NAME=]FOLDER", help=text)
     text = f"where to write the results: {', '.join(sorted(WRITERS))}"
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=text)
     group = add_preparation_options(parser)
-    add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
+    shared.add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
     text = f"files that run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1"
-    group.add_argument("--batch", type=whole_number(1), metavar="N", help=text)
-    group.add_argument("--requests", type=whole_number(1), metavar="N", help="the number of requests (what the device recommends)")
+    group.add_argument("--batch", type=shared.whole_number(1), metavar="N", help=text)
+    group.add_argument(
+        "--requests", type=shared.whole_number(1), metavar="N", help="the number of requests (what the device recommends)"
+    )
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -97,7 +88,7 @@ def answer(options: argparse.Namespace) -> Answer:
 
     Raises: UsageError, errors of reading, devices and configuration; errors of a device that is lost.
     """
-    target = find_target(options.output)
+    target = shared.find_target(options.output)
     if target.suffix.lower() not in WRITERS:
         raise UsageError(f"-o {target}: the results are written as {enumerate_choices(WRITERS)}")
     name, folder, constants = _split_inputs(options.input)
@@ -201,10 +192,10 @@ def _load(
     core: Core, options: argparse.Namespace, name: str, path_of_file: Mapping[str, Path], constants: Sequence[str]
 ) -> tuple[_Prediction, str, int]:
     """Returns the loaded network with its files, the device, and the number of files in a batch."""
-    config, step = read_config(options), follow(options)
+    config, step = shared.read_config(options), follow(options)
     core.resolve_config(options.device, config)  # a wrong name is reported before the model is read
     with step(f"reading '{options.model}'"):
-        network = reshape(choose_values(read_model(core, options.model), options.value), options.shape)
+        network = shared.reshape(choose_values(shared.read_model(core, options.model), options.value), options.shape)
     values = read_inputs(constants, network.inputs, network=network.name)
     if name:
         require_known([name], network.inputs, network.name, f"-i {name}=")
@@ -216,7 +207,7 @@ def _load(
     measured = images if any("area" in text for text in options.resize) else []  # the other ways take images of any size
     sizes = {name: partial(_measure_images, network, name, measured)} if images and name else {}
     network = describe_inputs(network, options, sizes)
-    pinned = pin_network(core, network, options.device, read_pins(options))
+    pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
     if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
         config[HINT_KEY] = "THROUGHPUT"
     with step(f"loading network '{network.name}' on {options.device}"):

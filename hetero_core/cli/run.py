@@ -10,22 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import is_blob
+from hetero_core.cli import options as shared
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
-from hetero_core.cli.options import (
-    Parser,
-    add_device_options,
-    add_repeated,
-    add_rtol,
-    find_target,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    read_shapes,
-    read_tolerance,
-    whole_number,
-    write_target,
-)
 from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
@@ -45,30 +31,30 @@ _SLOW_SECONDS = 10.0
 """After a first inference that took longer, no further inference is timed."""
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: shared.Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
-    add_device_options(parser, required=False)
+    shared.add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")
     text = """a .npy, .npz, .pb (TensorProto), .png or .jpg file; a bare FILE.npz gives each array to the input of its name, another bare
     FILE the only input; an image becomes uint8, or float divided by 255. NAME=VALUE gives the value itself: sr=16000 a number, ids=1,2,3
     several; may be repeated"""
-    add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help=text)
+    shared.add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help=text)
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
-    inputs.add_argument("--seed", type=whole_number(0), metavar="N", help="the seed of --random (0)")
+    inputs.add_argument("--seed", type=shared.whole_number(0), metavar="N", help="the seed of --random (0)")
     group = add_preparation_options(parser)
-    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
-    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
+    group.add_argument("--batch", type=shared.whole_number(1), metavar="N", help="run the model for this batch size")
+    shared.add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
     outputs = parser.add_argument_group("outputs")
     text = "write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
     outputs.add_argument("--save-outputs", metavar="TARGET", help=text)
     text = "write the executed graph as a model; with PERF_COUNT it has times"
     outputs.add_argument("--executed", metavar="FILE.onnx", help=text)
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model on this device, too; exit code 1 if the outputs differ")
-    add_rtol(outputs)
+    shared.add_rtol(outputs)
     text = "largest absolute difference; --rtol or --atol has to hold"
-    outputs.add_argument("--atol", type=read_tolerance, metavar="A", help=text)
+    outputs.add_argument("--atol", type=shared.read_tolerance, metavar="A", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -85,13 +71,13 @@ def answer(options: argparse.Namespace) -> Answer:
             raise UsageError(f"the following arguments are required: -d/--device; {reason}")
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
-        config, step = read_config(options), follow(options)
+        config, step = shared.read_config(options), follow(options)
         core.resolve_config(options.device, config)  # a wrong name is reported before the inputs
         with step(f"reading '{options.model}'"):
-            network = prepare_network(read_model(core, options.model), options)
+            network = prepare_network(shared.read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
         inputs = _collect_inputs(options, network.inputs, network.name, list_replaceable(network))
-        pinned = pin_network(core, network, options.device, read_pins(options))
+        pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
         with step(f"loading network '{network.name}' on {options.device}"):
             executable = core.load_network(pinned, options.device, config)
         outputs, answered = _infer(executable, inputs, step, options)
@@ -115,7 +101,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
         raise UsageError(f"{names[0]} needs the ONNX model; {reason}")
     step = follow(options)
     with step(f"importing '{options.model}'"):
-        executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
+        executable = core.import_network(options.model, options.device, shared.read_config(options), trust=options.trust)
     inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
     return _infer(executable, inputs, step, options)[1]
 
@@ -127,7 +113,7 @@ def _collect_inputs(
     from hetero_core.cli.inputs import collect_inputs
 
     seed = None if not options.random else 0 if options.seed is None else options.seed
-    shapes = read_shapes(options.shape)
+    shapes = shared.read_shapes(options.shape)
     return collect_inputs(options.input, specs, network=network, shapes=shapes, seed=seed, replaceable=replaceable)
 
 
@@ -155,7 +141,7 @@ def _infer(
         from hetero_core.network.writer import network_to_bytes  # imports onnx
 
         fields["executed"] = options.executed
-        write_target(find_target(options.executed), network_to_bytes(executable.get_runtime_model(request.profile)))
+        shared.write_target(shared.find_target(options.executed), network_to_bytes(executable.get_runtime_model(request.profile)))
         parts.append(f"executed graph: {fields['executed']}")
     if options.save_outputs is not None:
         fields["saved"] = save_outputs(outputs, options.save_outputs)
