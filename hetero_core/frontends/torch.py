@@ -133,12 +133,10 @@ def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[
     has_layers = _write_out_fused_calls(opened)
     examples = [_find_example(placeholders[position]) for position in positions]
     try:
-        program = torch.export.export(
-            opened,
-            # The integer of a size is read without a guard, which would make the graph one for this size alone.
-            tuple(v.detach() if isinstance(v, torch.Tensor) else v.node.hint for v in (inputs[p] for p in positions)),
-            dynamic_shapes=tuple(_open_sizes(example, has_layers=has_layers) for example in examples),
-        )
+        # The integer of a size is read without a guard, which would make the graph one for this size alone.
+        values = tuple(v.detach() if isinstance(v, torch.Tensor) else v.node.hint for v in (inputs[p] for p in positions))
+        shapes = tuple(_open_sizes(example, has_layers=has_layers) for example in examples)
+        program = torch.export.export(opened, values, dynamic_shapes=shapes)
     except Exception as error:
         raise _RunsInTorchError(f"torch.export refuses it: {describe_cause(error)}") from error
     for node in _list_draws(program):
@@ -171,8 +169,7 @@ def _read_sizes_from_tensors(graph: fx.GraphModule) -> tuple[fx.GraphModule, lis
     placeholders = _list_nodes(graph, "placeholder")
     axis_of_size: dict[str, tuple[fx.Node, int]] = {}
     for node in placeholders:
-        example = _find_example(node)
-        for axis, size in enumerate(example.shape if isinstance(example, torch.Tensor) else ()):
+        for axis, size in enumerate(getattr(_find_example(node), "shape", ())):
             axis_of_size.setdefault(str(size), (node, axis))
     positions = []
     for position, node in enumerate(placeholders):
@@ -311,10 +308,8 @@ class CompiledGraph:
         is_same = _has_stamp if self._is_frozen else _has_bits
         with self._lock:
             loaded = self._loaded.get(key)
-            if loaded is None or not all(
-                tensor() is weight and is_same(weight, mark)
-                for tensor, weight, mark in zip(loaded.tensors, weights, loaded.marks, strict=True)
-            ):
+            rows = zip(loaded.tensors, weights, loaded.marks, strict=True) if loaded is not None else ()
+            if loaded is None or not all(tensor() is weight and is_same(weight, mark) for tensor, weight, mark in rows):
                 self._loaded = {k: each for k, each in self._loaded.items() if all(tensor() is not None for tensor in each.tensors)}
                 loaded = self._loaded[key] = self._load_weights(weights)
         return loaded.network
