@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,8 +52,10 @@ def answer(options: argparse.Namespace) -> Answer:
         samples = [_read_sample(executable, path) for path in options.samples]
         fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device)}
         if samples:
+            request = executable.create_infer_request()
             with step(f"running the samples of network '{executable.name}'"):
-                _add_outputs(executable, samples)
+                for inputs, outputs in samples:  # computed outputs are copied: the next run may overwrite them
+                    outputs |= deepcopy({**request.infer(inputs), **outputs})
             fields["samples"] = {"runs": len(samples)}
         executable.export_network(target, samples=samples)
         fields |= {"file": str(target), "bytes": target.stat().st_size}
@@ -74,13 +75,6 @@ def _read_sample(executable: ExecutableNetwork, path: str) -> Sample:
     inputs = {spec.name: outputs.pop(spec.name) for spec in (*executable.inputs, *executable.replaceable) if spec.name in outputs}
     require_complete(inputs, executable.inputs, network=executable.name, cure=f"Add an array of its name for each to {path}")
     return inputs, outputs
-
-
-def _add_outputs(executable: ExecutableNetwork, samples: Sequence[Sample]) -> None:
-    """Adds outputs of the compiled network to samples that lack them."""
-    request = executable.create_infer_request()
-    for inputs, outputs in samples:
-        outputs |= deepcopy({**request.infer(inputs), **outputs})  # the next run may overwrite them
 
 
 def _inspect(options: argparse.Namespace) -> Answer:

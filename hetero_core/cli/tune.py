@@ -46,8 +46,9 @@ def answer(options: argparse.Namespace) -> Answer:
     if plan is None or placement is None:
         raise UsageError(f"nothing was measured: some nodes have no device; 'hetero query {options.model}' lists them")
     text = _describe(plan, placement)
-    if target is not None:
-        _write_pins(target, plan)
+    if target is not None:  # a table that --affinity reads; JSON's texts are TOML's
+        pairs = ([json.dumps(name, ensure_ascii=False) for name in pair] for pair in plan.device_of_node.items())
+        shared.write_target(target, "\n".join(["[affinity]", *(" = ".join(pair) for pair in pairs), ""]).encode())
         text += f"\n\nwrote '{target}': the placement as pins, for --affinity"
     remarks = () if placement.is_complete else ("the search was cut short; --budget gives it more seconds",)
     fields = {"network": plan.network, "device": options.device, "placement": record_to_json(placement)}
@@ -80,16 +81,14 @@ def _list_segments(plan: Plan, segments: Sequence[PlacedSegment]) -> str:
     rows = []
     for index, segment in enumerate(segments):
         last = "" if len(segment.nodes) == 1 else f" ... {segment.nodes[-1]}"
-        cells = [_describe_cell(segment, device) for device in plan.priorities]
+        times = {
+            **dict.fromkeys(segment.failures, "failed"),
+            **{name: format_seconds(each) for name, each in segment.seconds.items()},
+        }
+        cells = [times.get(device, "-") for device in plan.priorities]
         cells += [segment.device or "by priority", "" if segment.twin == index else f"as {segment.twin}"]
         rows.append((str(index), str(len(segment.nodes)), f"{segment.nodes[0]}{last}", *cells))
     return format_table(("SEGMENT", "NODES", "FROM ... TO", *plan.priorities, "CHOSEN", ""), rows)
-
-
-def _describe_cell(segment: PlacedSegment, device: str) -> str:
-    if device in segment.seconds:
-        return format_seconds(segment.seconds[device])
-    return "failed" if device in segment.failures else "-"
 
 
 def _list_candidates(plan: Plan, placement: Placement) -> str:
@@ -102,9 +101,3 @@ def _list_candidates(plan: Plan, placement: Placement) -> str:
         chosen = "chosen" if index == placement.chosen else ""
         rows.append((candidate.title, str(candidate.parts or "-"), estimate, measured, cost, chosen))
     return format_table(("CANDIDATE", "PARTS", "ESTIMATED", "MEASURED", "OF THE CHOSEN", ""), rows)
-
-
-def _write_pins(target: Path, plan: Plan) -> None:
-    """Writes the device of each node as a table that --affinity reads."""
-    pairs = ([json.dumps(text, ensure_ascii=False) for text in pair] for pair in plan.device_of_node.items())  # as TOML's texts
-    shared.write_target(target, "\n".join(["[affinity]", *(" = ".join(pair) for pair in pairs), ""]).encode())

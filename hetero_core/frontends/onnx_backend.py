@@ -57,10 +57,8 @@ class HeteroBackend(Backend):  # type: ignore[misc]  # onnx is untyped
         feeds = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
         version = config.pop("opset_version", 1 if node.domain else onnx.defs.onnx_opset_version())
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
-        specs = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in arrays.items()
-        ]
+        kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in arrays.items()}
+        specs = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in arrays.items()]
         graph = helper.make_graph([node], "node", specs, [onnx.ValueInfoProto(name=name) for name in node.output if name])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
         return cls.prepare(model, device, **config).run(feeds)

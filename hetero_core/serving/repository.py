@@ -98,7 +98,10 @@ class ModelVersion:
             request = self._idle.pop() if self._idle else self.network.create_infer_request()
             try:
                 values = request.infer(inputs) if is_quick else await request.infer_async(inputs)
-                self._note_seconds(inputs, request.seconds)
+                if request.seconds <= QUICK_SECONDS and self.network.deadline is None:  # with a deadline, a thread runs it anyway
+                    self._quick_bytes = max(self._quick_bytes, _count_bytes(inputs))
+                elif request.seconds > 10 * QUICK_SECONDS and self.is_quick(inputs):
+                    self._quick_bytes = -1
                 # They are encoded before the next run of the request, until which they are valid.
                 return encode({name: values[name] for name in outputs or values})
             finally:
@@ -107,12 +110,6 @@ class ModelVersion:
     def is_quick(self, inputs: Mapping[str, Any]) -> bool:
         """Says whether the event loop itself runs these inputs, since as many bytes have run in QUICK_SECONDS."""
         return _count_bytes(inputs) <= self._quick_bytes
-
-    def _note_seconds(self, inputs: Mapping[str, Any], seconds: float) -> None:
-        if seconds <= QUICK_SECONDS and self.network.deadline is None:  # with a deadline, a thread runs it anyway
-            self._quick_bytes = max(self._quick_bytes, _count_bytes(inputs))
-        elif seconds > 10 * QUICK_SECONDS and self.is_quick(inputs):
-            self._quick_bytes = -1
 
     @contextlib.contextmanager
     def admit(self, limit: int, protocol: str) -> Iterator[ModelVersion]:
