@@ -14,14 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.errors import (
-    DeviceNotFoundError,
-    DeviceUnavailableError,
-    HeteroError,
-    LoadError,
-    PluginError,
-    UnsupportedNodesError,
-)
+from hetero_core import errors
+from hetero_core.errors import HeteroError
 
 OK, WRONG_RESULT, BAD_USAGE, NO_DEVICE, BAD_FILES = range(5)
 BUG, OUTPUT_LOST, INTERRUPTED, BROKEN_PIPE = 70, 74, 130, 141
@@ -43,13 +37,14 @@ class Answer:
 
 def exit_code_of_error(error: HeteroError) -> int:
     """Returns 3 if a device is missing or cannot be used, 2 for every other mistake in the call."""
-    return NO_DEVICE if isinstance(error, DeviceNotFoundError | DeviceUnavailableError | LoadError | PluginError) else BAD_USAGE
+    kinds = (errors.DeviceNotFoundError, errors.DeviceUnavailableError, errors.LoadError, errors.PluginError)
+    return NO_DEVICE if isinstance(error, kinds) else BAD_USAGE
 
 
 def error_to_json(error: Exception, exit_code: int) -> dict[str, Any]:
     """Returns an error as the fields that --json prints."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": word_options(str(error)), "exit_code": exit_code}
-    refusals = {"refusals": error.refusals} if isinstance(error, UnsupportedNodesError) else {}
+    refusals = {"refusals": error.refusals} if isinstance(error, errors.UnsupportedNodesError) else {}
     return {"error": {**fields, "notes": list(getattr(error, "__notes__", ())), **refusals}}
 
 

@@ -60,9 +60,7 @@ def add_options(parser: shared.Parser) -> None:
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
     text = "for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's"
     parser.add_argument("-d", "--device", required=not read_switches().device, action="append", metavar="DEVICE", help=text)
-    shared.add_repeated(
-        parser, "-c", "--config", metavar="KEY=VALUE", help="a key, for those devices that have it; may be repeated"
-    )
+    shared.add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a key of those devices that have it; may be repeated")
     shared.add_pin_options(parser)
     count, timing = shared.whole_number(1), parser.add_argument_group("timing")
     length = timing.add_mutually_exclusive_group()

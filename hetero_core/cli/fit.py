@@ -96,11 +96,8 @@ def _describe(
     plan: Plan, free: dict[str, int | None], idle: dict[str, str], options: argparse.Namespace, device: str, config: dict[str, Any]
 ) -> str:
     spare = (f"{name} {'not stated' if nbytes is None else f'{nbytes:,} bytes'}" for name, nbytes in free.items())
-    keys = [
-        f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}"
-        for name, value in config.items()
-        if name != _SIZES
-    ]
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items() if name != _SIZES}
+    keys = [f"-c {shlex.quote(f'{name}={text}')}" for name, text in texts.items()]
     # The command takes the model for these shapes, so that no size is open.
     shapes = [f"--shape {shlex.quote(shape)}" for shape in options.shape]
     model = options.model

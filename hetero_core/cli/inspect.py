@@ -97,12 +97,10 @@ def _describe_network(network: Network, path: str) -> dict[str, Any]:
     graphs = list(iterate_graphs(network))
     operators = Counter(node.operator for graph in graphs for node in graph.nodes)
     constants = {id(constant): constant for graph in graphs for constant in graph.initializers.values()}.values()
-    open_sizes = dict.fromkeys(
-        size if isinstance(size, str) else f"{spec.name}[{axis}]"
-        for spec in network.inputs
-        for axis, size in enumerate(spec.shape or ())
-        if not isinstance(size, int)
-    )
+    axes = [
+        (spec, axis, size) for spec in network.inputs for axis, size in enumerate(spec.shape or ()) if not isinstance(size, int)
+    ]
+    open_sizes = dict.fromkeys(size if isinstance(size, str) else f"{spec.name}[{axis}]" for spec, axis, size in axes)
     fields: dict[str, Any] = {"network": network.name, "file": path, "ir_version": network.ir_version}
     fields["opsets"] = {domain or "ai.onnx": version for domain, version in network.opsets.items()}
     fields["inputs"] = [_describe_value(spec, network.input_info[spec.name]) for spec in network.inputs]
@@ -154,14 +152,10 @@ def _format_device(row: Mapping[str, Any], nodes: int) -> str:
     lines = [f"{row['device']}: takes {row['taken']} of {nodes} nodes"]
     if len(row["by_device"]) > 1:
         lines[0] += " (" + ", ".join(f"{device} {count}" for device, count in row["by_device"].items()) + ")"
-    lines += [
-        f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {refusal['reason']}"
-        for operator, refusal in row["refused"].items()
-    ]
-    lines += [
-        f"  slow: '{name}' takes most of a run; taken by {', '.join(takers) or 'no other device'}"
-        for name, takers in row.get("slow", {}).items()
-    ]
+    for operator, refusal in row["refused"].items():
+        lines.append(f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {refusal['reason']}")
+    for name, takers in row.get("slow", {}).items():
+        lines.append(f"  slow: '{name}' takes most of a run; taken by {', '.join(takers) or 'no other device'}")
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -131,21 +132,16 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def read_tolerance(text: str) -> float:
-    """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
-    return _read_number(text, lambda number: number >= 0, "a number of 0 or more")
-
-
-def read_seconds(text: str) -> float:
-    """Returns a time. Raises: ArgumentTypeError unless it is a finite number above 0."""
-    return _read_number(text, lambda number: number > 0, "seconds above 0")
-
-
-def _read_number(text: str, is_valid: Callable[[float], bool], expected: str) -> float:
+def _read_number(text: str, *, is_valid: Callable[[float], bool], expected: str) -> float:
     with contextlib.suppress(ValueError):
         if math.isfinite(number := float(text)) and is_valid(number):
             return number
     raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+
+
+# Finite numbers of options. Raises: ArgumentTypeError for any other text.
+read_tolerance = partial(_read_number, is_valid=lambda number: number >= 0, expected="a number of 0 or more")
+read_seconds = partial(_read_number, is_valid=lambda number: number > 0, expected="seconds above 0")
 
 
 def find_target(path: str) -> Path:

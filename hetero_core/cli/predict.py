@@ -78,9 +78,8 @@ def add_options(parser: shared.Parser) -> None:
     shared.add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
     text = f"files that run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1"
     group.add_argument("--batch", type=shared.whole_number(1), metavar="N", help=text)
-    group.add_argument(
-        "--requests", type=shared.whole_number(1), metavar="N", help="the number of requests (what the device recommends)"
-    )
+    text = "the number of requests (what the device recommends)"
+    group.add_argument("--requests", type=shared.whole_number(1), metavar="N", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -89,12 +89,8 @@ def answer(options: argparse.Namespace) -> Answer:
             reason = f"but not on the model as hetero writes it again: {error}"
             raise UsageError(f"the check fails on '{options.model}', {reason}") from error
     fields = {"network": network.name, "nodes_before": len(network.nodes), "nodes_after": len(reduced.nodes)}
-    fields |= {
-        "nodes": [node.name for node in reduced.nodes],
-        "checks": checks,
-        "exit_code_of_check": check,
-        "output": options.output,
-    }
+    fields |= {"nodes": [node.name for node in reduced.nodes], "checks": checks}
+    fields |= {"exit_code_of_check": check, "output": options.output}
     listed = "\n".join(f"  {node.label}" for node in reduced.nodes[:20]) + ("\n  ..." if len(reduced.nodes) > 20 else "")
     title = f"network '{network.name}': {len(network.nodes)} nodes reduced to {len(reduced.nodes)} in {checks} checks"
     return Answer(f"{title}\n{listed}\nwritten: {options.output}", fields)

@@ -38,9 +38,8 @@ def answer(options: argparse.Namespace) -> Answer:
         raise UsageError(f"'hetero serve' needs the package {error.name}: pip install 'hetero-core[serve]'") from error
     with contextlib.ExitStack() as stack:
         paths = [stack.enter_context(open_named_model(model)) for model in options.models]
-        options.models = tuple(
-            path if path == model else f"{model}={path}" for model, path in zip(options.models, paths, strict=True)
-        )
+        pairs = zip(options.models, paths, strict=True)
+        options.models = tuple(path if path == model else f"{model}={path}" for model, path in pairs)
         options.config = read_config(options)
         names = list(find_models(options.models))
         with Core() as core:

@@ -81,10 +81,7 @@ def _list_segments(plan: Plan, segments: Sequence[PlacedSegment]) -> str:
     rows = []
     for index, segment in enumerate(segments):
         last = "" if len(segment.nodes) == 1 else f" ... {segment.nodes[-1]}"
-        times = {
-            **dict.fromkeys(segment.failures, "failed"),
-            **{name: format_seconds(each) for name, each in segment.seconds.items()},
-        }
+        times = dict.fromkeys(segment.failures, "failed") | {name: format_seconds(each) for name, each in segment.seconds.items()}
         cells = [times.get(device, "-") for device in plan.priorities]
         cells += [segment.device or "by priority", "" if segment.twin == index else f"as {segment.twin}"]
         rows.append((str(index), str(len(segment.nodes)), f"{segment.nodes[0]}{last}", *cells))

@@ -28,9 +28,8 @@ def answer(options: argparse.Namespace) -> Answer:
 
     sections, step = read_undigested(options.blob)[1].sections, follow(options)
     if not any(name.startswith(PREFIX) for name in sections):
-        raise UsageError(
-            f"'{options.blob}' holds no samples; write it again with: hetero compile MODEL -d DEVICE --samples inputs.npz -o {options.blob}"
-        )
+        command = f"hetero compile MODEL -d DEVICE --samples inputs.npz -o {options.blob}"
+        raise UsageError(f"'{options.blob}' holds no samples; write it again with: {command}")
     with Core() as core:
         with step(f"importing '{options.blob}'"):
             loaded = core.import_network(options.blob, options.device, read_config(options), trust=options.trust)
