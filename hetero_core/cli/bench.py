@@ -502,6 +502,7 @@ def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Bench
 
 def find_peak_memory() -> int | None:
     """Returns the largest number of resident bytes of this process so far; None if the system does not say."""
-    status = Path("/proc/self/status")
-    lines = status.read_text(encoding="ascii", errors="replace").splitlines() if status.exists() else []
+    lines = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

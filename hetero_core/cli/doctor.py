@@ -109,7 +109,9 @@ def check_distributions(distributions_of_folder: Mapping[str, Iterable[str]]) ->
 
 def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
     """Returns the paths of the loaded native libraries, sorted; empty if the system does not list them."""
-    lines = maps.read_text(encoding="utf-8", errors="replace").splitlines() if maps.exists() else []
+    lines = []
+    with suppress(OSError):
+        lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
     paths = {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6}
     return tuple(sorted(path for path in paths if ".so" in os.path.basename(path)))
 
@@ -201,8 +203,9 @@ def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:
 
 def read_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """Returns the first line of the kernel's file about the driver; None if there is no such file or line."""
-    lines = version.read_text(encoding="utf-8", errors="replace").splitlines() if version.exists() else []
-    return next(iter(lines), None)
+    with suppress(OSError, IndexError):
+        return version.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+    return None
 
 
 def find_cuda_fault(library: str = "libcuda.so.1") -> str | None:
