@@ -63,7 +63,8 @@ def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Ann
     for device in devices:
         with step(f"asking {device} about network '{network.name}'"):
             rows.append(ask_device(core, network, device))
-            if rows[-1]["whole"]:
+        if rows[-1]["whole"]:
+            with step(f"loading network '{network.name}' on {device}"):
                 rows[-1]["slow"] = _find_slow_nodes(core, network, device)
     return rows, [], "\n\n".join(_format_device(row, len(network.nodes)) for row in rows)
 
@@ -73,9 +74,7 @@ _LOAD_SECONDS = 30.0
 
 
 def _find_slow_nodes(core: Core, network: Network, device: str) -> dict[str, list[str]]:
-    """Returns each node that takes most of a run on a device, with the engines and accelerators that take it. Raises: errors of
-    loading.
-    """
+    """Returns the nodes that take most of a run, each with the engines and accelerators that take it. Raises: errors of loading."""
     from hetero_core.composing.runs import is_ready  # most questions load nothing
 
     with core.load_network(network, device) as loaded:

@@ -30,9 +30,7 @@ _IN_WHEEL, _IN_CHECKOUT = _CORE / "template", _CORE.parent / "plugins" / "templa
 
 
 def _name_plugin(device: str) -> SimpleNamespace:
-    """Returns a device's name, those of its package and distribution, and the beginning of its classes: MY_CHIP, hetero_my_chip,
-    hetero-my-chip, MyChip.
-    """
+    """Returns the names of a device, package, distribution and classes: MY_CHIP, hetero_my_chip, hetero-my-chip, MyChip."""
     package = f"hetero_{device.lower()}"
     prefix = "".join(part.capitalize() for part in device.split("_"))
     return SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)

@@ -113,9 +113,7 @@ def _gives_scores(estimator: Any) -> bool:
 
 
 class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """A classifier that runs on a device. The first output of an ONNX model is the label, the second the probabilities, as a tensor
-    or as a map for each row.
-    """
+    """A classifier on a device: an ONNX model gives labels, then probabilities, as a tensor or as a map for each row."""
 
     @property
     def classes_(self) -> np.ndarray[Any, Any]:

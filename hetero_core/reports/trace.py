@@ -50,10 +50,7 @@ class _Block:
 
 
 def _assign_tracks(blocks: Iterable[_Block]) -> list[tuple[_Slice, int]]:
-    """Returns each slice of one process with its track: slices of a track are apart or nested.
-
-    Parts stand on the track of their frame; a part that overlaps the part before has a track of its own.
-    """
+    """Returns the slices of a process with tracks, on which they are apart or nested: an overlapping part has a track of its own."""
     free: list[int] = []
 
     def take(begin: int, end: int) -> int:

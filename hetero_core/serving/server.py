@@ -140,9 +140,7 @@ class ServerApp:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that puts bodies into one memory, and stays open for LAST_SECONDS at the end if it is idle, since a request may be
-    on its way.
-    """
+    """A connection with one memory for a body; if idle, it stays open for LAST_SECONDS at the end: a request may be on its way."""
 
     _body: Body | None = None
 

@@ -233,10 +233,7 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Starts a run and returns; `callback` gets the outputs, `user_data`, and the text of the error, which is empty without one.
-
-        Raises: ValueError for missing inputs.
-        """
+        """Starts a run; `callback` gets the outputs, `user_data` and the error's text, if any. Raises: ValueError for missing inputs."""
 
         def start(network: ExecutableNetwork) -> None:
             request = network.create_infer_request()

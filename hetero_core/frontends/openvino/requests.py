@@ -333,9 +333,15 @@ class InferRequest(Listed):
 
     set_tensors, set_input_tensors, set_output_tensors = map(_for_each, (set_tensor, set_input_tensor, set_output_tensor))
 
-    # The tensors of all inputs, and of all outputs.
-    input_tensors = property(lambda self: [self._find_input(port) for port in self.model_inputs])
-    output_tensors = property(lambda self: [self._find_output(port) for port in self.model_outputs])
+    @property
+    def input_tensors(self) -> list[Tensor]:
+        """The tensors of all inputs."""
+        return [self._find_input(port) for port in self.model_inputs]
+
+    @property
+    def output_tensors(self) -> list[Tensor]:
+        """The tensors of all outputs."""
+        return [self._find_output(port) for port in self.model_outputs]
 
     def _find_input(self, port: ConstOutput) -> Tensor:
         return self._tensor_of_input.setdefault(port.any_name, Tensor(port))
@@ -404,8 +410,10 @@ class AsyncInferQueue:
         """Waits until all requests are idle. Raises: RuntimeError, or the error of a callback, of the first run that failed."""
         self._queue.wait_all()
 
-    # The userdata of the last start of each request.
-    userdata = property(lambda self: [request.userdata for request in self])
+    @property
+    def userdata(self) -> list[Any]:
+        """The userdata of the last start of each request."""
+        return [request.userdata for request in self._requests]
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -40,9 +40,7 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
 
 
 def with_getters(*names: str) -> Callable[[Class], Class]:
-    """Returns a decorator that gives a class a method `get_x()` for each of these attributes `x`, since OpenVINO has both, and `set_x()`
-    for a property that may be set.
-    """
+    """Returns a decorator that adds `get_x()` for each of these attributes `x`, and `set_x()` for a property that may be set."""
 
     def decorate(kind: Class) -> Class:
         for name in names:
@@ -269,8 +267,10 @@ class PartialShape(Written):
         """Whether all sizes are known."""
         return self.sizes is not None and all(size.is_static for size in self.sizes)
 
-    # Whether a size or the number of axes is open.
-    is_dynamic = property(lambda self: not self.is_static)
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a size or the number of axes is open."""
+        return not self.is_static
 
     def require_sizes(self) -> list[Dimension]:
         """Returns the sizes. Raises: RuntimeError if their number is open."""
