@@ -14,24 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.errors import (
-    DeviceNotFoundError,
-    DeviceUnavailableError,
-    HeteroError,
-    LoadError,
-    PluginError,
-    UnsupportedNodesError,
-)
+from hetero_core import errors
+from hetero_core.errors import HeteroError
 
-OK = 0
-WRONG_RESULT = 1
-BAD_USAGE = 2
-NO_DEVICE = 3
-BAD_FILES = 4
-BUG = 70
-OUTPUT_LOST = 74
-INTERRUPTED = 130
-BROKEN_PIPE = 141
+OK, WRONG_RESULT, BAD_USAGE, NO_DEVICE, BAD_FILES = range(5)
+BUG, OUTPUT_LOST, INTERRUPTED, BROKEN_PIPE = 70, 74, 130, 141
 
 
 class UsageError(HeteroError, ValueError):
@@ -50,16 +37,15 @@ class Answer:
 
 def exit_code_of_error(error: HeteroError) -> int:
     """Returns 3 if a device is missing or cannot be used, 2 for every other mistake in the call."""
-    return NO_DEVICE if isinstance(error, DeviceNotFoundError | DeviceUnavailableError | LoadError | PluginError) else BAD_USAGE
+    kinds = (errors.DeviceNotFoundError, errors.DeviceUnavailableError, errors.LoadError, errors.PluginError)
+    return NO_DEVICE if isinstance(error, kinds) else BAD_USAGE
 
 
 def error_to_json(error: Exception, exit_code: int) -> dict[str, Any]:
     """Returns an error as the fields that --json prints."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": word_options(str(error)), "exit_code": exit_code}
-    fields["notes"] = list(getattr(error, "__notes__", ()))
-    if isinstance(error, UnsupportedNodesError):
-        fields["refusals"] = error.refusals
-    return {"error": fields}
+    refusals = {"refusals": error.refusals} if isinstance(error, errors.UnsupportedNodesError) else {}
+    return {"error": {**fields, "notes": list(getattr(error, "__notes__", ())), **refusals}}
 
 
 def to_json(value: Any) -> Any:

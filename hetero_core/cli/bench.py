@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.cli import options as shared
 from hetero_core.cli.answer import (
     BUG,
     INTERRUPTED,
@@ -31,24 +33,6 @@ from hetero_core.cli.answer import (
     format_number,
     format_seconds,
     format_table,
-)
-from hetero_core.cli.options import (
-    Parser,
-    add_input_options,
-    add_pin_options,
-    add_repeated,
-    find_list_key,
-    find_target,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    read_seconds,
-    read_shapes,
-    reshape,
-    share_config,
-    whole_number,
-    write_target,
 )
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity
@@ -66,74 +50,37 @@ if TYPE_CHECKING:
 
 ONLY_INPUT = "<the only input>"
 """The name of an input in a task, if the call gives none."""
+_KEYS = {"-hint": HINT_KEY, "-nstreams": STREAMS_KEY, "-nthreads": THREADS_KEY, "-infer_precision": "INFERENCE_PRECISION_HINT"}
 _HINTS = {"NONE": "UNDEFINED", "TPUT": "THROUGHPUT"}
 _SECONDS = 1.0
-_ROUNDS = 3
-_WARMUP = 5
 
 
-def add_options(parser: Parser) -> None:
-    """Adds the options of the command."""
+def add_options(parser: shared.Parser) -> None:
+    """Adds the options of the command; several have the name of OpenVINO's benchmark_app as a second name."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
-    parser.add_argument(
-        "-d",
-        "--device",
-        required=not read_switches().device,
-        action="append",
-        metavar="DEVICE",
-        help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's",
-    )
-    add_repeated(
-        parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key, for those devices that have it; may be repeated"
-    )
-    add_pin_options(parser)
-    _add_timing_options(parser)
-    add_input_options(parser)
-    _add_other_names(parser)
-
-
-def _add_timing_options(parser: Parser) -> None:
-    timing = parser.add_argument_group("timing")
+    text = "for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's"
+    parser.add_argument("-d", "--device", required=not read_switches().device, action="append", metavar="DEVICE", help=text)
+    shared.add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a key of those devices that have it; may be repeated")
+    shared.add_pin_options(parser)
+    count, timing = shared.whole_number(1), parser.add_argument_group("timing")
     length = timing.add_mutually_exclusive_group()
-    length.add_argument(
-        "--seconds", type=read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
-    )
-    length.add_argument("--iterations", type=whole_number(1), metavar="N", help="how often each device runs in each round")
-    length.add_argument("-t", dest="seconds", type=read_seconds, metavar="S", help="--seconds")
-    length.add_argument("-niter", dest="iterations", type=whole_number(1), metavar="N", help="--iterations")
-    timing.add_argument(
-        "--rounds", type=whole_number(1), default=_ROUNDS, metavar="N", help=f"how often the devices take turns ({_ROUNDS})"
-    )
-    timing.add_argument(
-        "--warmup", type=whole_number(0), default=_WARMUP, metavar="N", help=f"runs of each request that are not timed ({_WARMUP})"
-    )
-    timing.add_argument(
-        "--api", choices=("sync", "async"), help="one request that runs again and again, or a queue of requests (sync)"
-    )
-    timing.add_argument(
-        "--requests",
-        type=whole_number(1),
-        metavar="N",
-        help="the number of requests in the queue, for --api async (what the device recommends)",
-    )
-    timing.add_argument(
-        "--trace", metavar="FILE", help="write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
-    )
-
-
-def _add_other_names(parser: Parser) -> None:
+    text = f"how long each device is timed in each round ({_SECONDS:g})"
+    length.add_argument("--seconds", "-t", type=shared.read_seconds, metavar="S", help=text)
+    length.add_argument("--iterations", "-niter", type=count, metavar="N", help="how often each device runs in each round")
+    timing.add_argument("--rounds", type=count, default=3, metavar="N", help="how often the devices take turns (3)")
+    timing.add_argument("--warmup", type=shared.whole_number(0), default=5, metavar="N", help="untimed runs of each request (5)")
+    text = "one request that runs again and again, or a queue of requests (sync)"
+    timing.add_argument("--api", "-api", choices=("sync", "async"), help=text)
+    text = "the number of requests in the queue, for --api async (what the device recommends)"
+    timing.add_argument("--requests", "-nireq", type=count, metavar="N", help=text)
+    text = "write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
+    timing.add_argument("--trace", metavar="FILE", help=text)
+    shared.add_input_options(parser)
     names = parser.add_argument_group("by the names of OpenVINO's benchmark_app")
-    for name, key in (
-        ("-hint", HINT_KEY),
-        ("-nstreams", STREAMS_KEY),
-        ("-nthreads", THREADS_KEY),
-        ("-infer_precision", "INFERENCE_PRECISION_HINT"),
-    ):
+    for name, key in _KEYS.items():
         read = partial(_name_key, key)
         names.add_argument(name, dest="config", action="append", type=read, metavar="VALUE", help=f"-c {key}=VALUE")
-    names.add_argument("-api", dest="api", choices=("sync", "async"), help="--api")
-    names.add_argument("-nireq", dest="requests", type=whole_number(1), metavar="N", help="--requests")
-    names.add_argument("-b", dest="batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
+    names.add_argument("-b", dest="batch", type=count, metavar="N", help="run the model for this batch size")
     reshaped: dict[str, Any] = {"type": read_bracketed_shapes, "action": "append", "metavar": "NAME[SIZE,...],..."}
     names.add_argument("-shape", dest="model_shape", default=[], help="run the model for these shapes of its inputs", **reshaped)
     names.add_argument("-data_shape", dest="shape", help="--shape", **reshaped)
@@ -155,52 +102,38 @@ def read_bracketed_shapes(text: str) -> str:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns a row for each device; the exit code is that of the worst error, 130 after an interrupt.
-
-    Raises: UsageError; the error of the devices if all of them fail with the same message.
-    """
+    """Returns a row for each device, and the worst exit code. Raises: UsageError; the error that all devices have in common."""
     from hetero_core.reports.trace import format_events
 
     options.device = options.device or [read_switches().device]
-    target = None if options.trace is None else find_target(options.trace)
-    options.api = _find_api(options)
+    target = None if options.trace is None else shared.find_target(options.trace)
+    if options.requests is not None and options.api == "sync":
+        raise UsageError("--requests has a meaning only with --api async; leave one of them out")
+    options.api = "async" if options.requests is not None else options.api or "sync"
     options.seconds = _SECONDS if options.seconds is None and options.iterations is None else options.seconds
-    shares = _share_options(options.device, read_config(options), read_pins(options))
+    config = shared.read_config(options)
+    shares = _share_options(options.device, config, shared.read_pins(options))
     bench = Bench([BenchTask(options, *share) for share in shares], follow(options))
     bench.run_rounds(options.rounds)
     events = None if target is None or bench.is_interrupted else bench.trace()
-    config = read_config(options)
     rows = [summarize(bench, position, config) for position in range(len(options.device))]
     errors = [error for error in bench.errors.values() if isinstance(error, HeteroError)]
     if len(errors) == len(rows) and len({(type(error), str(error)) for error in errors}) == 1:
         raise errors[0]  # a mistake in the call
     if bench.is_interrupted and not any(row["runs"] for row in rows):
         raise KeyboardInterrupt
-    fields: dict[str, Any] = {
-        "model": options.model,
-        "network": next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None),
-        "api": options.api,
-        "warmup": options.warmup,
-        "processors": count_affinity(),
-        "interrupted": bench.is_interrupted,
-        "cleared_environment": list_kernel_variables(),
-        "devices": rows,
-    }
+    name = next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None)
+    fields: dict[str, Any] = {"model": options.model, "network": name, "api": options.api, "warmup": options.warmup}
+    fields |= {"processors": count_affinity(), "interrupted": bench.is_interrupted}
+    fields |= {"cleared_environment": list_kernel_variables(), "devices": rows}
     text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
     if target is not None and events is not None:
-        write_target(target, format_events(events).encode())
+        shared.write_target(target, format_events(events).encode())
         fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
     remarks = _list_remarks(rows, fields["cleared_environment"], is_interrupted=bench.is_interrupted)
     code = max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
     return Answer(text, fields, INTERRUPTED if bench.is_interrupted else code, remarks)
-
-
-def _find_api(options: argparse.Namespace) -> str:
-    """Raises: UsageError for requests without a queue."""
-    if options.requests is not None and options.api == "sync":
-        raise UsageError("--requests has a meaning only with --api async; leave one of them out")
-    return "async" if options.requests is not None else options.api or "sync"
 
 
 def _share_options(
@@ -213,8 +146,8 @@ def _share_options(
     if len(devices) == 1 or not (config or pins):
         return [(device, config, pins) for device in devices]
     with Core() as core:
-        configs = share_config(core, devices, config)
-        splitters = [device for device in devices if pins and find_list_key(core, device)]
+        configs = shared.share_config(core, devices, config)
+        splitters = [device for device in devices if pins and shared.find_list_key(core, device)]
     if pins and not splitters:
         names = ", ".join(devices)
         raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {names} does")
@@ -229,16 +162,13 @@ def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
 
 
 def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, is_interrupted: bool) -> tuple[str, ...]:
-    remarks = []
-    if cleared:
-        remarks.append(f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}")
-    remarks += [
-        f"{row['device']} has no configuration key {name} and ran without" for row in rows for name in row.get("left_out", ())
-    ]
-    remarks += [f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")]
-    if is_interrupted:
-        remarks.append("interrupted; the table has what was measured until then")
-    return tuple(remarks)
+    names = [(row["device"], name) for row in rows for name in row.get("left_out", ())]
+    return (
+        *([f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}"] if cleared else []),
+        *(f"{device} has no configuration key {name} and ran without" for device, name in names),
+        *(f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")),
+        *(["interrupted; the table has what was measured until then"] if is_interrupted else []),
+    )
 
 
 _TRACE_PROCESSES = 1000
@@ -302,6 +232,7 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
     latencies = sorted(latency for timing in rounds for latency in timing["latencies"])
     seconds = sum(timing["seconds"] for timing in rounds)
     peaks = [timing["peak_bytes"] for timing in rounds if timing["peak_bytes"] is not None]
+    columns = ("read_seconds", "load_seconds", "first_seconds")
     return {
         **row,
         "config": task.config,
@@ -310,25 +241,22 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
         "requests": rounds[0]["requests"],
         "runs": len(latencies),
         "seconds": seconds,
-        "read_seconds": median(timing["read_seconds"] for timing in rounds),
-        "load_seconds": median(timing["load_seconds"] for timing in rounds),
-        "first_seconds": median(timing["first_seconds"] for timing in rounds),
+        **{name: median(timing[name] for timing in rounds) for name in columns},
         "min_seconds": latencies[0],
         "median_seconds": median(latencies),
-        "p90_seconds": _find_percentile(latencies, 90),
-        "p99_seconds": _find_percentile(latencies, 99),
+        **{f"p{percent}_seconds": _find_percentile(latencies, percent) for percent in (90, 99)},
         "max_seconds": latencies[-1],
         "per_second": len(latencies) / seconds,
         "peak_bytes": max(peaks) if peaks else None,
         "difference": _compare(bench, position),
-        "rounds": [_describe_round(timing) for timing in rounds],
+        "rounds": [_describe_round(timing, (*columns, "peak_bytes")) for timing in rounds],
     }
 
 
-def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
-    runs = len(answer["latencies"])
-    measured = {"runs": runs, "median_seconds": median(answer["latencies"]), "per_second": runs / answer["seconds"]}
-    return {**measured, **{name: answer[name] for name in ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")}}
+def _describe_round(timing: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    own, runs = timing["latencies"], len(timing["latencies"])
+    figures = {"runs": runs, "median_seconds": median(own), "per_second": runs / timing["seconds"]}
+    return {**figures, **{name: timing[name] for name in columns}}
 
 
 def _find_percentile(ordered: Sequence[float], percent: int) -> float:
@@ -364,11 +292,10 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         table.append([row["device"], *_format_cells(row), *difference, *reason])
     lines = [format_table(header, table)]
     for row in rows:
-        comparison = row.get("difference")
-        if comparison is not None and comparison["mismatches"]:
-            lines.append(
-                f"{row['device']} differs from {rows[comparison['position']]['device']} by more than its element types explain:"
-            )
+        comparison = row.get("difference") or {"mismatches": []}
+        if comparison["mismatches"]:
+            first = rows[comparison["position"]]["device"]
+            lines.append(f"{row['device']} differs from {first} by more than its element types explain:")
             lines += [f"  {mismatch}" for mismatch in comparison["mismatches"]]
     return "\n".join(lines)
 
@@ -376,42 +303,28 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
 def _format_cells(row: Mapping[str, Any]) -> list[str]:
     if not row["runs"]:
         return ["-"] * (len(_HEADER) - 1)
-    peak = row["peak_bytes"]
-    return [
-        f"{row['load_seconds']:.3f} s",
-        format_seconds(row["first_seconds"]),
-        format_seconds(row["median_seconds"]),
-        format_seconds(row["p90_seconds"]),
-        f"{row['per_second']:.4g}" if row["per_second"] < 1000 else f"{row['per_second']:.0f}",
-        "-" if peak is None else f"{peak / 2**20:.0f} MiB",
-    ]
+    times = [format_seconds(row[name]) for name in ("first_seconds", "median_seconds", "p90_seconds")]
+    speed, peak = row["per_second"], row["peak_bytes"]
+    frequency = f"{speed:.4g}" if speed < 1000 else f"{speed:.0f}"
+    return [f"{row['load_seconds']:.3f} s", *times, frequency, "-" if peak is None else f"{peak / 2**20:.0f} MiB"]
 
 
 # The process of a device
 
 
 # These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
-_KERNEL_VARIABLES = frozenset(
-    {
-        "ATEN_CPU_CAPABILITY",
-        "BLIS_ARCH_TYPE",
-        "DNNL_MAX_CPU_ISA",
-        "NPY_DISABLE_CPU_FEATURES",
-        "NPY_ENABLE_CPU_FEATURES",
-        "ONEDNN_MAX_CPU_ISA",
-        "OPENBLAS_CORETYPE",
-        "OPENBLAS_L2_SIZE",
-    }
-)
+_KERNEL_VARIABLES = """
+ATEN_CPU_CAPABILITY BLIS_ARCH_TYPE DNNL_MAX_CPU_ISA NPY_DISABLE_CPU_FEATURES NPY_ENABLE_CPU_FEATURES ONEDNN_MAX_CPU_ISA
+OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
+"""
 # How many threads to use is the caller's choice, as everywhere.
-_THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
+_THREAD_VARIABLES = ("MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS")
 
 
 def list_kernel_variables() -> list[str]:
     """Returns the names of the environment's variables that choose kernels."""
-    return sorted(
-        name for name in os.environ if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
-    )
+    names = _KERNEL_VARIABLES.split()
+    return sorted(name for name in os.environ if name in names or (name.startswith("MKL_") and name not in _THREAD_VARIABLES))
 
 
 class ProcessError(Exception):
@@ -432,6 +345,7 @@ def measure_apart(task: BenchTask) -> dict[str, Any] | Exception:
     other.close()
     try:
         answer: dict[str, Any] | Exception = link.recv()
+        return answer
     except EOFError:
         process.join()
         code = process.exitcode or 0
@@ -440,7 +354,6 @@ def measure_apart(task: BenchTask) -> dict[str, Any] | Exception:
     finally:
         process.kill()
         process.join()
-    return answer
 
 
 def _serve(link: Connection[Any, Any], task: BenchTask) -> None:
@@ -497,34 +410,31 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
 
     settings, options = dict(task.config), task.options
     if task.first_process is not None:
-        settings = {name: value for name, value in settings.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
+        settings = {**{name: value for name, value in settings.items() if name.upper() != "PERF_COUNT"}, "PERF_COUNT": "YES"}
 
     def name_shapes(texts: Sequence[str], inputs: Sequence[ValueSpec]) -> list[str]:
         return [text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text for text in texts]
 
     def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
-        shapes = read_shapes(name_shapes(options.shape, inputs))
+        shapes = shared.read_shapes(name_shapes(options.shape, inputs))
         return collect_inputs(options.input, inputs, network=network, shapes=shapes, seed=options.seed, replaceable=replaceable)
 
     if is_blob(options.model):
-        if options.batch is not None or options.model_shape:
-            raise UsageError(f"-b and -shape need the ONNX model; '{options.model}' is an exported network with shapes of its own")
-        if task.pins:
-            raise UsageError(
-                f"--pin needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
-            )
+        if options.batch is not None or options.model_shape or task.pins:
+            names = "--pin needs" if task.pins else "-b and -shape need"
+            raise UsageError(f"{names} the ONNX model; '{options.model}' is an exported network with shapes and devices of its own")
         began = perf_counter()
         executable = core.import_network(options.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
         return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
     core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
-    network = read_model(core, options.model)
-    network = reshape(network, name_shapes(options.model_shape, network.inputs))
+    network = shared.read_model(core, options.model)
+    network = shared.reshape(network, name_shapes(options.model_shape, network.inputs))
     network = network if options.batch is None else network.with_batch(options.batch)
     read_seconds = perf_counter() - began
     inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
-    pinned = pin_network(core, network, task.device, task.pins)
+    pinned = shared.pin_network(core, network, task.device, task.pins)
     began = perf_counter()
     executable = core.load_network(pinned, task.device, settings)
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
@@ -534,14 +444,12 @@ def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], 
     request = executable.create_infer_request()
     for _ in range(options.warmup):
         request.infer(inputs)
-    latencies: list[float] = []
-    began = before = perf_counter()
-    while not _is_enough(options, len(latencies), before - began):
+    moments = [perf_counter()]
+    while not _is_enough(options, len(moments) - 1, moments[-1] - moments[0]):
         request.infer(inputs)
-        after = perf_counter()
-        latencies.append(after - before)
-        before = after
-    return {"requests": 1, "latencies": latencies, "seconds": before - began}
+        moments.append(perf_counter())
+    latencies = [after - before for before, after in pairwise(moments)]
+    return {"requests": 1, "latencies": latencies, "seconds": moments[-1] - moments[0]}
 
 
 def _is_enough(options: argparse.Namespace, runs: int, seconds: float) -> bool:
@@ -594,9 +502,7 @@ def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Bench
 
 def find_peak_memory() -> int | None:
     """Returns the largest number of resident bytes of this process so far; None if the system does not say."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    peaks = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
-    return peaks[0] if peaks else None
+    lines = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

@@ -9,18 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.cli import options as shared
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_number, format_table
-from hetero_core.cli.options import (
-    Parser,
-    add_input_options,
-    add_repeated,
-    add_rtol,
-    read_config,
-    read_model,
-    read_shapes,
-    share_config,
-    whole_number,
-)
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
 from hetero_core.reports.fields import record_to_json
@@ -35,55 +25,46 @@ _MOST_SECONDS = 60.0
 """Seconds to wait for machine code that is compiled in the background."""
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: shared.Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
-    parser.add_argument(
-        "-d", "--device", required=True, action="append", metavar="DEVICE", help="given twice; the first one is the reference"
-    )
-    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
-    add_input_options(parser)
-    add_rtol(parser)
-    parser.add_argument(
-        "--runs",
-        type=whole_number(1),
-        default=3,
-        metavar="N",
-        help="runs of the model as it is on the second device, the first included (3)",
-    )
+    text = "given twice; the first one is the reference"
+    parser.add_argument("-d", "--device", required=True, action="append", metavar="DEVICE", help=text)
+    shared.add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
+    shared.add_input_options(parser)
+    shared.add_rtol(parser)
+    text = "runs of the model as it is on the second device, the first included (3)"
+    parser.add_argument("--runs", type=shared.whole_number(1), default=3, metavar="N", help=text)
     parser.add_argument("--outputs", action="store_true", help="compare the outputs of the model as it is, and no inner values")
     parser.add_argument("--all", action="store_true", help="print every value, not only those that differ most or too much")
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the values side by side; exit code 1 if a value differs by too much.
-
-    Raises: UsageError, errors of reading, devices, configuration and inputs.
-    """
-    from hetero_core.cli.inputs import collect_with_constants
+    """Returns the values; exit code 1 if one differs by too much. Raises: UsageError, errors of devices, configuration and inputs."""
+    from hetero_core.cli.inputs import collect_inputs
     from hetero_core.debugging.divergence import compare_unmodified, find_divergence
+    from hetero_core.runtime.loading import list_replaceable
+    from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
 
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
     with Core() as core:
-        configs = list(zip(options.device, share_config(core, options.device, read_config(options)), strict=True))
+        configs = list(zip(options.device, shared.share_config(core, options.device, shared.read_config(options)), strict=True))
         for device, config in configs:
             core.resolve_config(device, config)  # a wrong value is reported before the model is read
-        network, inputs = collect_with_constants(
-            read_model(core, options.model), options.input, shapes=read_shapes(options.shape), seed=options.seed
+        model, shapes = shared.read_model(core, options.model), shared.read_shapes(options.shape)
+        inputs = collect_inputs(
+            options.input, model.inputs, network=model.name, shapes=shapes, seed=options.seed, replaceable=list_replaceable(model)
         )
+        names = tuple(name for name in model.border.replaceable if name in inputs)
+        network = free_constants(model, names) if names else model
         with ExitStack() as stack:
             step = follow(options)
             reference, other = (stack.enter_context(Runner(core, device, config, step)) for device, config in configs)
             compare = compare_unmodified if options.outputs else find_divergence
             divergence = compare(network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs)
-    fields = {
-        "network": network.name,
-        "devices": options.device,
-        "agrees": divergence.agrees,
-        "is_of_plan": divergence.is_of_plan,
-        **record_to_json(divergence),
-    }
+    verdict = {"agrees": divergence.agrees, "is_of_plan": divergence.is_of_plan}
+    fields = {"network": network.name, "devices": options.device, **verdict, **record_to_json(divergence)}
     text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
     if divergence.is_of_plan and not options.outputs:
         text += f"\n{advise_on_plan(options)}"
@@ -94,10 +75,7 @@ class Runner:
     """Runs networks on a device with its configuration. The last network stays loaded, so that running it again does not load it."""
 
     def __init__(self, core: Core, device: str, config: Mapping[str, str], step: Announcer) -> None:
-        self._step = step
-        self._core = core
-        self._device = device
-        self._config = config
+        self._core, self._device, self._config, self._step = core, device, config, step
         self._network: Network | None = None
         self._loaded: ExecutableNetwork | None = None
 
@@ -147,17 +125,10 @@ def advise_on_plan(options: argparse.Namespace) -> str:
 
 
 def _format_rows(differences: Sequence[ValueDifference]) -> str:
-    rows = [
-        (
-            each.value,
-            each.node,
-            each.operator,
-            format_number(each.max_absolute_difference),
-            format_number(each.max_relative_difference),
-            "DIFFERS" if each.mismatch else "same",
-        )
-        for each in differences
-    ]
+    rows = []
+    for each in differences:
+        numbers = map(format_number, (each.max_absolute_difference, each.max_relative_difference))
+        rows.append((each.value, each.node, each.operator, *numbers, "DIFFERS" if each.mismatch else "same"))
     return format_table(("VALUE", "NODE", "OPERATOR", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), rows, indent="  ")
 
 
@@ -170,25 +141,17 @@ def _choose_rows(divergence: Divergence) -> list[ValueDifference]:
 
 
 def _conclude(divergence: Divergence, devices: Sequence[str]) -> list[str]:
-    wrong = divergence.wrong_outputs
-    if divergence.first is None and not wrong:
+    wrong, first = divergence.wrong_outputs, divergence.first
+    if first is None and not wrong:
         return ["no value differs by more than its element type allows"]
-    if divergence.first is None:
-        lines = [f"wrong output: {wrong[0].mismatch}"]
-        if not divergence.values:
-            return lines
-        return [
-            *lines,
-            "  it is right when inner values are outputs, too: the fault is no node's, "
-            f"but that of the plan by which {devices[1]} runs them together",
-        ]
-    lines = [
-        f"first divergence: {divergence.first.mismatch}",
-        f"  made by node '{divergence.first.node}' ({divergence.first.operator})",
-    ]
-    if not divergence.alone:
-        return lines
-    apart = [each for each in divergence.alone if each.mismatch is not None]
+    if first is None:
+        cause = "  it is right when inner values are outputs, too: the fault is no node's, but that of the plan by which "
+        lines = [f"{cause}{devices[1]} runs them together"] if divergence.values else []
+        return [f"wrong output: {wrong[0].mismatch}", *lines]
+    lines = [f"first divergence: {first.mismatch}", f"  made by node '{first.node}' ({first.operator})"]
+    apart = [each.mismatch for each in divergence.alone if each.mismatch is not None]
     if apart:
-        return [*lines, f"  given the same inputs, the node alone differs, too: {apart[0].mismatch}"]
-    return [*lines, f"  given the inputs of {devices[0]}, the node alone agrees: it passes on smaller differences of its inputs"]
+        lines.append(f"  given the same inputs, the node alone differs, too: {apart[0]}")
+    elif divergence.alone:
+        lines.append(f"  given the inputs of {devices[0]}, the node alone agrees: it passes on smaller differences of its inputs")
+    return lines

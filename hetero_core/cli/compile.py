@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_undigested
 from hetero_core.cli.answer import Answer, UsageError, follow
-from hetero_core.cli.options import (
-    Parser,
-    add_device_options,
-    add_repeated,
-    add_shape_option,
-    find_target,
-    read_pinned,
-)
+from hetero_core.cli.options import Parser, add_device_options, add_repeated, add_shape_option, find_target, read_pinned
 from hetero_core.contract import BlobCheck, DeviceName
 from hetero_core.core import Core
 from hetero_core.devices.switches import read_switches
@@ -36,18 +28,11 @@ def add_options(parser: Parser) -> None:
     add_device_options(parser, required=False)
     add_shape_option(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE' runs it")
-    add_repeated(
-        parser,
-        "--samples",
-        metavar="FILE.npz",
-        help="add inputs and outputs, by which 'hetero verify FILE' checks the file on another machine; missing outputs are computed; "
-        "may be repeated: each file is a run, and states are carried from run to run",
-    )
-    parser.add_argument(
-        "--inspect",
-        metavar="FILE",
-        help="check an exported file, print its header, and say whether it works here; loads no network",
-    )
+    text = """add inputs and outputs, by which 'hetero verify FILE' checks the file on another machine; missing outputs are computed; may
+    be repeated: each file is a run, and states are carried from run to run"""
+    add_repeated(parser, "--samples", metavar="FILE.npz", help=text)
+    text = "check an exported file, print its header, and say whether it works here; loads no network"
+    parser.add_argument("--inspect", metavar="FILE", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -59,10 +44,6 @@ def answer(options: argparse.Namespace) -> Answer:
     missing = [name for name, value in required if value is None]
     if missing:
         raise UsageError(f"the following arguments are required: {', '.join(missing)}; see 'hetero compile --help'")
-    return _compile(options)
-
-
-def _compile(options: argparse.Namespace) -> Answer:
     target, step = find_target(options.output), follow(options)
     with Core() as core:
         with step(f"compiling '{options.model}' for {options.device}"):
@@ -70,16 +51,17 @@ def _compile(options: argparse.Namespace) -> Answer:
             executable = core.load_network(network, options.device, config)
         samples = [_read_sample(executable, path) for path in options.samples]
         fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device)}
-        lines = []
         if samples:
+            request = executable.create_infer_request()
             with step(f"running the samples of network '{executable.name}'"):
-                _add_outputs(executable, samples)
+                for inputs, outputs in samples:  # computed outputs are copied: the next run may overwrite them
+                    outputs |= deepcopy({**request.infer(inputs), **outputs})
             fields["samples"] = {"runs": len(samples)}
-            lines = [f"samples: {len(samples)}; 'hetero verify {target}' runs them"]
         executable.export_network(target, samples=samples)
         fields |= {"file": str(target), "bytes": target.stat().st_size}
     text = f"wrote '{target}': network '{fields['network']}' compiled for {fields['device']}, {fields['bytes']} bytes"
-    return Answer("\n".join([text, *lines]), fields)
+    text += f"\nsamples: {len(samples)}; 'hetero verify {target}' runs them" if samples else ""
+    return Answer(text, fields)
 
 
 def _read_sample(executable: ExecutableNetwork, path: str) -> Sample:
@@ -93,13 +75,6 @@ def _read_sample(executable: ExecutableNetwork, path: str) -> Sample:
     inputs = {spec.name: outputs.pop(spec.name) for spec in (*executable.inputs, *executable.replaceable) if spec.name in outputs}
     require_complete(inputs, executable.inputs, network=executable.name, cure=f"Add an array of its name for each to {path}")
     return inputs, outputs
-
-
-def _add_outputs(executable: ExecutableNetwork, samples: Sequence[Sample]) -> None:
-    """Adds outputs of the compiled network to samples that lack them."""
-    request = executable.create_infer_request()
-    for inputs, outputs in samples:
-        outputs |= deepcopy({**request.infer(inputs), **outputs})  # the next run may overwrite them
 
 
 def _inspect(options: argparse.Namespace) -> Answer:
@@ -123,15 +98,12 @@ def _format_check(check: BlobCheck, indent: str) -> list[str]:
 
 def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:
     """Returns header and sections; a section that is a container itself is described in turn."""
-    sections = [_describe_section(name, view, is_code=name in payload.code) for name, view in payload.sections.items()]
+    sections: list[dict[str, Any]] = []
+    for name, view in payload.sections.items():
+        sections.append({"name": name, "bytes": view.nbytes, "code": name in payload.code})
+        if bytes(view[: len(MAGIC)]) == MAGIC:
+            sections[-1]["blob"] = _describe_blob(*read_undigested(view))
     return {**{field.name: getattr(header, field.name) for field in dataclasses.fields(header)}, "sections": sections}
-
-
-def _describe_section(name: str, view: Any, *, is_code: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": name, "bytes": view.nbytes, "code": is_code}
-    if bytes(view[: len(MAGIC)]) == MAGIC:
-        fields["blob"] = _describe_blob(*read_undigested(view))
-    return fields
 
 
 def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 SHOWN_FAILURES = 40
 SHOWN_REASONS = 10
 SHOWN_OPERATORS = 8
-TIMEOUT_SECONDS = 60.0
 
 
 def add_options(parser: Parser) -> None:
@@ -29,12 +28,8 @@ def add_options(parser: Parser) -> None:
     add_repeated(parser, "--level", metavar="LEVEL", help="only checks of this level; may be repeated (default: all)")
     add_repeated(parser, "--check", metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random inputs and cuts (default 0)")
-    parser.add_argument(
-        "--cases",
-        type=whole_number(1),
-        metavar="N",
-        help="how many graphs the level graphs draws, from --seed on (default 30)",
-    )
+    text = "how many graphs the level graphs draws, from --seed on (default 30)"
+    parser.add_argument("--cases", type=whole_number(1), metavar="N", help=text)
     parser.add_argument("--reference", metavar="DEVICE", help="the other device in the level hetero (default TEMPLATE, or CPU)")
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
@@ -43,19 +38,10 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--badge", metavar="FILE", help="write the JSON of a badge, as shields.io reads it from an endpoint")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")
     parser.add_argument("-x", "--exitfirst", action="store_true", help="end the run after the first failure")
-    parser.add_argument(
-        "--timeout",
-        type=read_seconds,
-        default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
-        help=f"the time limit of a check (default {TIMEOUT_SECONDS:g}); a device that hangs fails it, with the stacks of all threads",
-    )
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help=f"show every failure, not only the first {SHOWN_FAILURES}, every skipped check and refused operator",
-    )
+    text = "the time limit of a check (default 60); a device that hangs fails it, with the stacks of all threads"
+    parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=text)
+    text = f"show every failure, not only the first {SHOWN_FAILURES}, every skipped check and refused operator"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -68,22 +54,16 @@ def answer(options: argparse.Namespace) -> Answer:
         return _list_checks(options)
     if options.device is None:
         raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
-    order = Order(
-        device=options.device,
-        levels=tuple(options.level),
-        patterns=tuple(options.check),
-        seed=options.seed,
-        reference=options.reference,
-        config=_read_config(options),
-        cases=options.cases,
-        limit=options.timeout,
-    )
+    config = read_config(options)
+    if config and ":" in options.device:
+        raise UsageError(f"-c configures one device, and '{options.device}' is composed of several; check them one by one")
+    chosen = {"levels": tuple(options.level), "patterns": tuple(options.check), "seed": options.seed, "cases": options.cases}
+    order = Order(device=options.device, reference=options.reference, config=config, limit=options.timeout, **chosen)
     try:
         with CheckProcesses(order) as processes:
             if options.matrix is not None and all(check.level != "operators" for check in processes.checks):
-                raise UsageError(
-                    "--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'"
-                )
+                advice = "leave --level and --check out, or add '--level operators'"
+                raise UsageError(f"--matrix needs checks of the level operators; {advice}")
             outcomes, is_interrupted = _run(processes, options)
     except UnknownCheckError as error:
         raise UsageError(str(error)) from error
@@ -91,9 +71,7 @@ def answer(options: argparse.Namespace) -> Answer:
     report = report_to_json(processes.subject, outcomes, processes.versions, not_run=not_run)
     _write_pages(report, options)
     code = INTERRUPTED if is_interrupted else WRONG_RESULT if report["checks"]["failed"] else OK
-    if processes.opening is not None:
-        code = NO_DEVICE
-    return Answer(_describe(report, options), report, code)
+    return Answer(_describe(report, options), report, code if processes.opening is None else NO_DEVICE)
 
 
 def _run(processes: CheckProcesses, options: argparse.Namespace) -> tuple[list[Outcome], bool]:
@@ -105,26 +83,13 @@ def _run(processes: CheckProcesses, options: argparse.Namespace) -> tuple[list[O
                 outcomes.append(outcome)
                 advance()
                 if outcome.status == "failed" and not options.json:
-                    _print_failure(outcome)
+                    lines = [f"    {line}" for line in (outcome.trace or "").splitlines()]
+                    print("\n".join([f"FAILED {outcome.check.name}: {outcome.reason}", *lines]), file=sys.stderr, flush=True)
                 if outcome.status == "failed" and options.exitfirst:
                     break
         except KeyboardInterrupt:
             return outcomes, True
     return outcomes, False
-
-
-def _print_failure(outcome: Outcome) -> None:
-    print(f"FAILED {outcome.check.name}: {outcome.reason}", file=sys.stderr)
-    if outcome.trace:
-        print("\n".join(f"    {line}" for line in outcome.trace.splitlines()), file=sys.stderr, flush=True)
-
-
-def _read_config(options: argparse.Namespace) -> dict[str, str]:
-    """Returns the -c options. Raises: UsageError for a device that is composed of several."""
-    config = read_config(options)
-    if config and ":" in options.device:
-        raise UsageError(f"-c configures one device, and '{options.device}' is composed of several; check them one by one")
-    return config
 
 
 def _list_checks(options: argparse.Namespace) -> Answer:
@@ -159,22 +124,16 @@ def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
 
     rows = [(level, *(str(count) for count in counts.values())) for level, counts in report["levels"].items()]
     parts = [f"{report['device']}, seed {report['seed']}", format_table(("LEVEL", "PASSED", "FAILED", "SKIPPED"), rows)]
-    if report["not_run"]:
-        parts.append(describe_not_run(report))
-    if report["operators"] is not None:
-        parts.append(describe_operators(report["operators"]))
+    parts += [describe_not_run(report)] if report["not_run"] else []
+    parts += [] if report["operators"] is None else [describe_operators(report["operators"])]
     refused = describe_refusals(report, len(report["matrix"]) if options.verbose else SHOWN_OPERATORS)
-    if refused:
-        parts.append(f"{refused} --matrix FILE lists cases and reasons.")
+    parts += [f"{refused} --matrix FILE lists cases and reasons."] if refused else []
     failures = report["failures"]
     if failures:
         shown = failures if options.verbose else failures[:SHOWN_FAILURES]
         rest = f"\n... and {len(failures) - len(shown)} more; -v shows all" if len(failures) > len(shown) else ""
-        parts.append(
-            format_table(("FAILED", "REASON"), [(outcome["name"], _shorten(outcome["reason"])) for outcome in shown]) + rest
-        )
-    if report["skips"]:
-        parts.append(_list_skips(report["skips"], options))
+        parts.append(format_table(("FAILED", "REASON"), [(each["name"], _shorten(each["reason"])) for each in shown]) + rest)
+    parts += [_list_skips(report["skips"], options)] if report["skips"] else []
     return "\n\n".join(parts)
 
 

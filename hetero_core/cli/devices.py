@@ -15,10 +15,10 @@ from hetero_core.devices.switches import PLUGINS_VARIABLE
 from hetero_core.errors import MetricNotFoundError
 
 if TYPE_CHECKING:
-    from hetero_core.contract import ConfigKey
     from hetero_core.devices.registry import DeviceStatus
 
 _LISTS = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS")
+_FIELDS_OF_KEY = ("default", "choices", "runtime", "doc")
 
 
 def add_options(parser: Parser) -> None:
@@ -27,9 +27,8 @@ def add_options(parser: Parser) -> None:
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
     shown.add_argument("--known", action="store_true", help="print the directory of devices beside this machine; loads no device")
     shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
-    parser.add_argument(
-        "--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
-    )
+    text = "how long each device may take to answer (60)"
+    parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=text)
     shown.add_argument("-v", "--verbose", action="store_true", help="print all metrics and configuration keys as well")
 
 
@@ -66,20 +65,14 @@ def _answer_known() -> Answer:
 
     versions = {entry.name.strip().upper(): entry.dist.version for entry in entry_points(group=DEVICES_GROUP) if entry.dist}
     here = find_hardware()
-    rows = [
-        {
-            **asdict(row),
-            "requirement": row.requirement,
-            "installed": versions.get(name),
-            "hardware_here": [known_hardware()[hardware].text for hardware in row.hardware if hardware in here],
-        }
-        for name, row in known_devices().items()
-    ]
+    rows = []
+    for name, row in known_devices().items():
+        hardware = [known_hardware()[each].text for each in row.hardware if each in here]
+        own = {"requirement": row.requirement, "installed": versions.get(name), "hardware_here": hardware}
+        rows.append({**asdict(row), **own})
     header = ("DEVICE", "PIP INSTALL", "INSTALLED", "HARDWARE HERE", "RUNS ON")
-    cells = [
-        (row["name"], row["requirement"], row["installed"] or "-", ", ".join(row["hardware_here"]) or "-", row["runs_on"])
-        for row in rows
-    ]
+    columns = ("name", "requirement", "installed", "hardware_here", "runs_on")
+    cells = [[_show(row[column] or ["-"], ", ") for column in columns] for row in rows]
     return Answer(format_table(header, cells), {"known": to_json(rows)})
 
 
@@ -91,10 +84,8 @@ def _format_rows(statuses: tuple[DeviceStatus, ...]) -> str:
         ids = " ".join(device_id for device_id in status.ids if device_id) or "-"
         distribution = f"{status.distribution} {status.version}".strip()
         rows.append((status.name, ids, distribution, _word_reason(status.reason) or status.full_name))
-        rows += [
-            (f"{status.name}.{device_id}", "-", distribution, _word_reason(reason))
-            for device_id, reason in status.reason_of_id.items()
-        ]
+        reasons = {f"{status.name}.{device_id}": _word_reason(reason) for device_id, reason in status.reason_of_id.items()}
+        rows += [(name, "-", distribution, reason) for name, reason in reasons.items()]
     return format_table(("DEVICE", "IDS", "PLUGIN", "NAME"), rows)
 
 
@@ -103,52 +94,32 @@ def _word_reason(reason: str) -> str:
 
 
 def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "name": status.name,
-        "ids": [device_id for device_id in status.ids if device_id],
-        "distribution": status.distribution,
-        "version": status.version,
-        "full_name": status.full_name or None,
-        "reason": status.reason or None,
-        "unavailable": dict(status.reason_of_id),
-        "metrics": {},
-        "config_keys": {},
-    }
+    fields: dict[str, Any] = {"name": status.name, "ids": [device_id for device_id in status.ids if device_id]}
+    fields |= {"distribution": status.distribution, "version": status.version, "full_name": status.full_name or None}
+    fields |= {"reason": status.reason or None, "unavailable": dict(status.reason_of_id), "metrics": {}, "config_keys": {}}
     if status.reason:
         return fields
     try:
         names = [name for name in core.get_metric(status.name, "SUPPORTED_METRICS") if name not in _LISTS]
         fields["metrics"] = {name: to_json(core.get_metric(status.name, name)) for name in names}
-        fields["config_keys"] = {name: _describe_key(key) for name, key in core.config_keys(status.name).items()}
+        fields["config_keys"] = {
+            name: {"type": key.type.__name__, **{field: to_json(getattr(key, field)) for field in _FIELDS_OF_KEY}}
+            for name, key in core.config_keys(status.name).items()
+        }
     except Exception as error:  # noqa: BLE001  # a plugin's failure is shown in its row and hides no other
         fields["reason"] = f"{type(error).__name__}: {error}"
     return fields
 
 
-def _describe_key(key: ConfigKey) -> dict[str, Any]:
-    return {
-        "type": key.type.__name__,
-        "default": to_json(key.default),
-        "choices": to_json(key.choices),
-        "runtime": key.runtime,
-        "doc": key.doc,
-    }
-
-
 def _format_details(fields: dict[str, Any]) -> str:
     metrics = [(name, _show(value)) for name, value in fields["metrics"].items()]
     keys = [(name, _describe_values(key), key["doc"]) for name, key in fields["config_keys"].items()]
-    return "\n".join(
-        [
-            fields["name"],
-            format_table(("METRIC", "VALUE"), metrics, indent="  "),
-            format_table(("CONFIGURATION KEY", "VALUES", "MEANING"), keys, indent="  "),
-        ]
-    )
+    tables = (("METRIC", "VALUE"), metrics), (("CONFIGURATION KEY", "VALUES", "MEANING"), keys)
+    return "\n".join([fields["name"], *(format_table(header, rows, indent="  ") for header, rows in tables)])
 
 
-def _show(value: Any) -> str:
-    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+def _show(value: Any, separator: str = " ") -> str:
+    return separator.join(str(item) for item in value) if isinstance(value, list) else str(value)
 
 
 def _describe_values(key: dict[str, Any]) -> str:
@@ -157,10 +128,7 @@ def _describe_values(key: dict[str, Any]) -> str:
 
 
 def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:
-    """Returns a metric of every device; a device with several ids has a row for each id.
-
-    Raises: UsageError if no device has it.
-    """
+    """Returns a metric of every device; a device with several ids has a row for each id. Raises: UsageError if no device has it."""
     rows: list[dict[str, Any]] = []
     missing: list[MetricNotFoundError] = []
     for status in statuses:

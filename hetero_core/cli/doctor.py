@@ -7,7 +7,9 @@ import ctypes
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hetero_core.devices.processors import count_affinity, count_processors, gra
 from hetero_core.devices.registry import DeviceStatus
 from hetero_core.devices.switches import PLUGINS_VARIABLE
 from hetero_core.errors import PrivateFolderError
+from hetero_core.reports.text import count
 
 SHARED_FOLDERS = ("cupy", "onnxruntime", "openvino", "torch")
 """Packages that several distributions, each for a kind of hardware, install under the same name."""
@@ -66,17 +69,16 @@ def answer(options: argparse.Namespace) -> Answer:
         findings += check_code_folders({device: name for device, name in names.items() if name})
     findings += check_threads(os.environ, affinity=count_affinity(), processors=count_processors())
     findings += check_gpu(read_driver(), find_cuda_fault())
-    lines: list[str] = []
-    for topic in dict.fromkeys(finding.topic for finding in findings):
-        lines.append(topic)
-        for finding in findings:
-            if finding.topic == topic:
-                lines.append(f"  {'!' if finding.cure else '-'} {finding.text}")
-                lines += [f"    cure: {finding.cure}"] if finding.cure else []
-    count = sum(bool(finding.cure) for finding in findings)
-    lines.append("nothing needs a cure" if count == 0 else f"{count} of {len(findings)} findings need a cure")
-    rows = [{"topic": finding.topic, "text": finding.text, "cure": finding.cure or None} for finding in findings]
-    return Answer("\n".join(lines), {"findings": rows, "cures": count}, WRONG_RESULT if count else OK)
+    lines_of_topic: dict[str, list[str]] = {}
+    for finding in findings:
+        lines = lines_of_topic.setdefault(finding.topic, [finding.topic])
+        lines.append(f"  {'!' if finding.cure else '-'} {finding.text}")
+        lines += [f"    cure: {finding.cure}"] if finding.cure else []
+    cures = sum(bool(finding.cure) for finding in findings)
+    verdict = "nothing needs a cure" if cures == 0 else f"{cures} of {len(findings)} findings need a cure"
+    lines = [*chain.from_iterable(lines_of_topic.values()), verdict]
+    rows = [{**asdict(finding), "cure": finding.cure or None} for finding in findings]
+    return Answer("\n".join(lines), {"findings": rows, "cures": cures}, WRONG_RESULT if cures else OK)
 
 
 def check_devices(statuses: Iterable[DeviceStatus]) -> list[Finding]:
@@ -84,16 +86,13 @@ def check_devices(statuses: Iterable[DeviceStatus]) -> list[Finding]:
     findings = []
     for status in statuses:
         plugin = f"{status.distribution} {status.version}".strip()
-        if status.reason:
-            reason = " ".join(status.reason.split())
-            cure = (
-                f"do what the reason says, or remove the plugin: pip uninstall {status.distribution}, or leave it out: "
-                f"{PLUGINS_VARIABLE}=-{status.name}"
-            )
-            findings.append(Finding("devices", f"{status.name} ({plugin}) cannot be used: {reason}", cure))
-        else:
-            findings.append(Finding("devices", f"{status.name} ({plugin}) works: {status.full_name}"))
-    return findings if findings else [Finding("devices", "no device is installed", "install one, as in: pip install hetero-cpu")]
+        reason, cure = " ".join(status.reason.split()), ""
+        if reason:
+            cure = f"do what the reason says, or remove the plugin: pip uninstall {status.distribution}, or leave it out: "
+            cure += f"{PLUGINS_VARIABLE}=-{status.name}"
+        verdict = f"cannot be used: {reason}" if reason else f"works: {status.full_name}"
+        findings.append(Finding("devices", f"{status.name} ({plugin}) {verdict}", cure))
+    return findings or [Finding("devices", "no device is installed", "install one, as in: pip install hetero-cpu")]
 
 
 def check_distributions(distributions_of_folder: Mapping[str, Iterable[str]]) -> list[Finding]:
@@ -110,19 +109,17 @@ def check_distributions(distributions_of_folder: Mapping[str, Iterable[str]]) ->
 
 def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
     """Returns the paths of the loaded native libraries, sorted; empty if the system does not list them."""
-    try:
+    lines = []
+    with suppress(OSError):
         lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ()
     paths = {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6}
     return tuple(sorted(path for path in paths if ".so" in os.path.basename(path)))
 
 
 def check_libraries(paths: Iterable[str]) -> list[Finding]:
     """Returns the loaded libraries of each kind, with a cure if two different runtimes of OpenMP are in one process."""
-    paths_of_kind = {
-        kind: [path for path in sorted(paths) if re.match(pattern, os.path.basename(path))] for kind, pattern in KINDS.items()
-    }
+    names = {path: os.path.basename(path) for path in sorted(paths)}
+    paths_of_kind = {kind: [path for path in names if re.match(pattern, names[path])] for kind, pattern in KINDS.items()}
     findings = [Finding("libraries", f"{kind}: {', '.join(loaded)}") for kind, loaded in paths_of_kind.items() if loaded]
     runtimes = [kind for kind, loaded in paths_of_kind.items() if loaded and kind.startswith("OpenMP")]
     if len(runtimes) > 1:
@@ -133,10 +130,7 @@ def check_libraries(paths: Iterable[str]) -> list[Finding]:
 
 
 def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], environment: Mapping[str, str]) -> list[Finding]:
-    """Returns the kernels that each BLAS library has chosen, with a cure if a setting keeps it below the processor.
-
-    `blas` holds the entries of threadpoolctl, `flags` those of /proc/cpuinfo.
-    """
+    """Returns the kernels of each BLAS in `blas` of threadpoolctl, with a cure if a setting keeps it below the processor's `flags`."""
     findings = []
     forced = environment.get("OPENBLAS_CORETYPE")
     for library in blas:
@@ -165,21 +159,13 @@ def check_code_folders(folder_of_device: Mapping[str, str]) -> list[Finding]:
         except PrivateFolderError as error:
             findings.append(Finding("folders", f"{device} does not keep its compiled code: {error}", FOLDER_CURE))
             continue
-        sizes = _list_sizes(folder)
-        files = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
-        text = f"{device} keeps its compiled code in '{folder}': {files}, {sum(sizes) / 1e6:.1f} MB"
+        sizes = []
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):  # another process removed it meanwhile
+                sizes.append(path.stat().st_size)
+        text = f"{device} keeps its compiled code in '{folder}': {count(sizes, 'file')}, {sum(sizes) / 1e6:.1f} MB"
         findings.append(Finding("folders", text))
     return findings
-
-
-def _list_sizes(folder: Path) -> list[int]:
-    sizes = []
-    for path in folder.iterdir():
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:
-            continue  # another process removed it meanwhile
-    return sizes
 
 
 def check_threads(environment: Mapping[str, str], *, affinity: int, processors: int) -> list[Finding]:
@@ -188,18 +174,16 @@ def check_threads(environment: Mapping[str, str], *, affinity: int, processors: 
     `affinity` counts the processors of the mask, `processors` those that the quota of the control groups leaves.
     """
     text = f"{processors} processors to use"
-    findings = [
-        Finding("threads", text if affinity == processors else f"{text}, of {affinity} in the mask: a quota holds the rest back")
-    ]
+    text += "" if affinity == processors else f", of {affinity} in the mask: a quota holds the rest back"
+    findings = [Finding("threads", text)]
     values = {name: environment[name] for name in THREAD_VARIABLES if name in environment}
     for name, value in values.items():
+        fault = cure = ""
         if not value.isdecimal() or int(value) < 1:
-            cure = f"set {name} to 1 to {processors}, or unset it"
-            findings.append(Finding("threads", f"{name}={value} is no number of threads", cure))
+            fault, cure = " is no number of threads", f"set {name} to 1 to {processors}, or unset it"
         elif int(value) > processors:
-            findings.append(Finding("threads", f"{name}={value} is more than there are processors", f"set {name}={processors}"))
-        else:
-            findings.append(Finding("threads", f"{name}={value}"))
+            fault, cure = " is more than there are processors", f"set {name}={processors}"
+        findings.append(Finding("threads", f"{name}={value}{fault}", cure))
     if affinity > processors and not values:
         text = f"BLAS counts the mask and makes {affinity} threads for {processors} processors"
         findings.append(Finding("threads", text, f"set OPENBLAS_NUM_THREADS={processors} and OMP_NUM_THREADS={processors}"))
@@ -208,23 +192,20 @@ def check_threads(environment: Mapping[str, str], *, affinity: int, processors: 
 
 def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:
     """Returns the version of the NVIDIA driver that the kernel states, and the reason why its library cannot be loaded."""
-    if driver is None and fault is not None:
-        return [Finding("gpu", "no NVIDIA driver")]
-    if driver is None:
+    text, cure = driver or "no NVIDIA driver", ""
+    if driver is None and fault is None:
         text = "libcuda can be loaded, and the kernel has no NVIDIA driver"
-        return [Finding("gpu", text, "install the driver, or start the container with the GPU")]
-    if fault is not None:
-        text = f"{driver}, but libcuda cannot be loaded: {fault}"
-        return [Finding("gpu", text, "install the driver's libraries of the same version")]
-    return [Finding("gpu", driver)]
+        cure = "install the driver, or start the container with the GPU"
+    elif driver is not None and fault is not None:
+        text, cure = f"{driver}, but libcuda cannot be loaded: {fault}", "install the driver's libraries of the same version"
+    return [Finding("gpu", text, cure)]
 
 
 def read_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """Returns the first line of the kernel's file about the driver; None if there is no such file or line."""
-    try:
+    with suppress(OSError, IndexError):
         return version.read_text(encoding="utf-8", errors="replace").splitlines()[0]
-    except (OSError, IndexError):
-        return None
+    return None
 
 
 def find_cuda_fault(library: str = "libcuda.so.1") -> str | None:

@@ -25,9 +25,8 @@ _FREE = "DEVICE_FREE_MEM_SIZE"
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
-    parser.add_argument(
-        "-d", "--device", required=True, metavar="DEVICES", help="the devices in the order of the parts, as GPU,CPU"
-    )
+    text = "the devices in the order of the parts, as GPU,CPU"
+    parser.add_argument("-d", "--device", required=True, metavar="DEVICES", help=text)
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of HETERO; may be repeated")
     add_shape_option(parser, "the largest input")
 
@@ -55,19 +54,11 @@ def answer(options: argparse.Namespace) -> Answer:
         listed = plan.priorities if own else used
         device = f"{device.partition(':')[0]}:{','.join(listed)}" if len(listed) > 1 else listed[0]
         config = {**config, _MEMORY: _fix_limits(core, network, device, config, plan)} if len(listed) > 1 else {}
-        free = {
-            name: core.get_metric(name, _FREE) if _FREE in core.get_metric(name, "SUPPORTED_METRICS") else None
-            for name in plan.priorities
-        }
-    fields = {
-        "network": network.name,
-        "device": device,
-        "config": config,
-        "free": free,
-        "idle": idle,
-        "memory": [{**record_to_json(held), "total": held.total} for held in plan.memory],
-        "plan_devices": dict(plan.device_of_node),
-    }
+        known = {name: _FREE in core.get_metric(name, "SUPPORTED_METRICS") for name in plan.priorities}
+        free = {name: core.get_metric(name, _FREE) if known[name] else None for name in plan.priorities}
+    memory = [{**record_to_json(held), "total": held.total} for held in plan.memory]
+    fields = {"network": network.name, "device": device, "config": config, "free": free, "idle": idle, "memory": memory}
+    fields["plan_devices"] = dict(plan.device_of_node)
     return Answer(_describe(plan, free, idle, options, device, config), fields)
 
 
@@ -102,32 +93,17 @@ def _explain_idle(plan: Plan, by_priority: Plan | None, device: str) -> str:
 
 
 def _describe(
-    plan: Plan,
-    free: dict[str, int | None],
-    idle: dict[str, str],
-    options: argparse.Namespace,
-    device: str,
-    config: dict[str, Any],
+    plan: Plan, free: dict[str, int | None], idle: dict[str, str], options: argparse.Namespace, device: str, config: dict[str, Any]
 ) -> str:
     spare = (f"{name} {'not stated' if nbytes is None else f'{nbytes:,} bytes'}" for name, nbytes in free.items())
-    keys = [
-        f"-c {shlex.quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}"
-        for name, value in config.items()
-        if name != _SIZES
-    ]
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items() if name != _SIZES}
+    keys = [f"-c {shlex.quote(f'{name}={text}')}" for name, text in texts.items()]
     # The command takes the model for these shapes, so that no size is open.
     shapes = [f"--shape {shlex.quote(shape)}" for shape in options.shape]
     model = options.model
     arguments = ", ".join([json.dumps(model), json.dumps(device), *([json.dumps(config)] if config else [])])
-    return "\n".join(
-        [
-            f"network '{plan.network}' fits; estimated:",
-            *(f"  {line}" for line in describe_memory(plan)),
-            f"free: {', '.join(spare)}",
-            *(f"{name} has no part: {reason}" for name, reason in idle.items()),
-            "",
-            "To load these parts" + (f"; {_MEMORY}=AUTO cuts anew by the memory that is free then:" if config else ":"),
-            f"  hetero run {shlex.quote(model)} --random {' '.join(['-d', device, *keys, *shapes])}",
-            f"  loaded = core.load_network({arguments})",
-        ]
-    )
+    lines = [f"network '{plan.network}' fits; estimated:", *(f"  {line}" for line in describe_memory(plan))]
+    lines += [f"free: {', '.join(spare)}", *(f"{name} has no part: {reason}" for name, reason in idle.items()), ""]
+    lines.append("To load these parts" + (f"; {_MEMORY}=AUTO cuts anew by the memory that is free then:" if config else ":"))
+    lines.append(f"  hetero run {shlex.quote(model)} --random {' '.join(['-d', device, *keys, *shapes])}")
+    return "\n".join([*lines, f"  loaded = core.load_network({arguments})"])

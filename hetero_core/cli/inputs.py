@@ -23,8 +23,6 @@ from hetero_core.network.types import Dimension, OptionalType, TensorType, Value
 if TYPE_CHECKING:
     import numpy as np
 
-    from hetero_core.network.graph import Network
-
 
 def collect_inputs(
     texts: Sequence[str],
@@ -49,23 +47,6 @@ def collect_inputs(
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled
-
-
-def collect_with_constants(
-    network: Network, texts: Sequence[str], *, shapes: Mapping[str, tuple[int, ...]], seed: int
-) -> tuple[Network, dict[str, Any]]:
-    """Returns the network with the replaced constants as inputs, and the values of all inputs as `collect_inputs` does.
-
-    Raises: as `collect_inputs`.
-    """
-    from hetero_core.runtime.loading import list_replaceable
-    from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
-
-    inputs = collect_inputs(
-        texts, network.inputs, network=network.name, shapes=shapes, seed=seed, replaceable=list_replaceable(network)
-    )
-    names = tuple(name for name in network.border.replaceable if name in inputs)
-    return free_constants(network, names) if names else network, inputs
 
 
 def read_inputs(
@@ -103,7 +84,7 @@ def fill_inputs(
     filled = dict(inputs)
     for spec in specs:
         value = inputs.get(spec.name)
-        if isinstance(value, Literal) and not value.is_single:
+        if isinstance(value, Literal) and len(value.values) > 1:
             filled[spec.name] = value = value.make_array(spec, sizes.find_shape(spec))
         if value is not None and not isinstance(value, Literal):
             sizes = sizes.bind(spec, getattr(value, "shape", ()))
@@ -161,10 +142,9 @@ def _read_option(text: str, specs: Sequence[ValueSpec], replaceable: Sequence[Va
     spec = next(spec for spec in specs if spec.name == name)
     literal = read_literal(file, spec)
     if literal is None or path.exists():
-        raise UsageError(
-            f"-i {text}: '{file}' is of no kind that can be read; these are {enumerate_choices(READERS)}, and values of input "
-            f"{spec} separated by commas, as in -i {name}={_show_example(spec)}"
-        )
+        example = "true" if spec.dtype == "bool" else "1.5" if spec.dtype is None or spec.dtype in FLOAT_DTYPES else "1"
+        kinds = f"{enumerate_choices(READERS)}, and values of input {spec} separated by commas, as in -i {name}={example}"
+        raise UsageError(f"-i {text}: '{file}' is of no kind that can be read; these are {kinds}")
     return {name: literal}
 
 
@@ -181,18 +161,12 @@ def read_file(path: Path, name: str, specs: Sequence[ValueSpec], *, network: str
     return {name: _view_as(open_input(READERS[path.suffix.lower()], path, spec), spec)}
 
 
-def _show_example(spec: ValueSpec) -> str:
-    dtype = spec.dtype or "float32"
-    return "true" if dtype == "bool" else "1.5" if dtype in FLOAT_DTYPES else "1"
-
-
 def find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> str:
     """Returns the name of the only input. Raises: UsageError if there are several, or none."""
     if len(specs) == 1:
         return specs[0].name
-    raise UsageError(
-        f"-i {path}: network '{network}' has {len(specs)} inputs; say which, as in -i {specs[0].name if specs else 'NAME'}={path}"
-    )
+    example = f"-i {specs[0].name if specs else 'NAME'}={path}"
+    raise UsageError(f"-i {path}: network '{network}' has {len(specs)} inputs; say which, as in {example}")
 
 
 def require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: str, where: str) -> None:
@@ -200,10 +174,8 @@ def require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: str
     known = [spec.name for spec in specs]
     for name in names:
         if name not in known:
-            hint = suggest(name, known) or ";"
-            raise UsageError(
-                f"{where}: network '{network}' has no input '{name}'{hint} its inputs are {'; '.join(map(str, specs)) or 'none'}"
-            )
+            hint, inputs = suggest(name, known) or ";", "; ".join(map(str, specs)) or "none"
+            raise UsageError(f"{where}: network '{network}' has no input '{name}'{hint} its inputs are {inputs}")
 
 
 def open_input(reader: Callable[[Path, ValueSpec], Any], path: Path, spec: ValueSpec) -> Any:
@@ -264,9 +236,8 @@ def _read_proto(path: Path, spec: ValueSpec) -> Any:
     try:
         proto = onnx.TensorProto.FromString(content)
     except DecodeError as error:
-        raise UsageError(
-            f"cannot read input '{spec.name}' from '{path}': it is no ONNX TensorProto, or damaged ({error})"
-        ) from error
+        reason = f"it is no ONNX TensorProto, or damaged ({error})"
+        raise UsageError(f"cannot read input '{spec.name}' from '{path}': {reason}") from error
     return read_tensor(proto, WeightFiles(str(path.parent)), f"the tensor of '{path}'").array
 
 
@@ -332,10 +303,7 @@ def find_tensor_shape(spec: ValueSpec) -> tuple[Dimension, ...] | None:
 
 
 def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> Sizes:
-    """Returns the sizes that the --shape options choose.
-
-    Raises: UsageError for a name that is neither an input nor a size, another number of axes, and two sizes for one name.
-    """
+    """Returns the sizes of --shape. Raises: UsageError for an unknown name, another number of axes, two sizes for one name."""
     spec_of_name = {spec.name: spec for spec in specs}
     names = list(dict.fromkeys(size for spec in specs for size in find_tensor_shape(spec) or () if isinstance(size, str)))
     shapes: dict[str, tuple[int, ...]] = {}
@@ -350,7 +318,10 @@ def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec
                 raise UsageError(f"{text}: '{name}' is one size; expected one number, as in --shape {name}=1")
             pairs = [(name, shape[0])]
         else:
-            _refuse(text, name, specs, names)
+            hint = suggest(name, [*spec_of_name, *names]) or ";"
+            inputs = "; ".join(map(str, specs)) or "none"
+            text = f"{text}: there is no such input or named size{hint} the inputs are {inputs}"
+            raise UsageError(f"{text}; the named sizes are {enumerate_choices(names)}")
         for size_name, size in pairs:
             earlier, earlier_text = named.setdefault(size_name, (size, text))
             if earlier != size:
@@ -367,22 +338,13 @@ def _pair_names(spec: ValueSpec, shape: tuple[int, ...], text: str) -> list[tupl
     return [(name, size) for name, size in zip(declared, shape, strict=True) if isinstance(name, str)]
 
 
-def _refuse(text: str, name: str, specs: Sequence[ValueSpec], names: Sequence[str]) -> None:
-    known = [*(spec.name for spec in specs), *names]
-    inputs = "; ".join(map(str, specs)) or "none"
-    raise UsageError(
-        f"{text}: there is no such input or named size{suggest(name, known) or ';'} the inputs are {inputs}; "
-        f"the named sizes are {enumerate_choices(names)}"
-    )
-
-
 def _advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:
     """Returns --shape options that choose every open size."""
-    shapes = {spec.name: sizes.find_shape(spec) or (1, 3, 224, 224) for spec in specs}
-    return " ".join(
-        f"--shape {name}={','.join(str(size) if isinstance(size, int) else '1' for size in shape)}"
-        for name, shape in shapes.items()
-    )
+    texts = []
+    for spec in specs:
+        shape = [size if isinstance(size, int) else 1 for size in sizes.find_shape(spec) or (1, 3, 224, 224)]
+        texts.append(f"--shape {spec.name}={','.join(map(str, shape))}")
+    return " ".join(texts)
 
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
@@ -396,22 +358,14 @@ class Literal:
     dtype: str
     values: tuple[Any, ...]
 
-    @property
-    def is_single(self) -> bool:
-        """Says whether a single value fills the input."""
-        return len(self.values) == 1
-
     def make_array(self, spec: ValueSpec, shape: Sequence[Dimension] | None) -> np.ndarray[Any, Any]:
-        """Returns the array; `shape` may have one open size if there are several values.
-
-        Raises: UsageError if the values do not fit into the shape.
-        """
+        """Returns the array; `shape` may have one open size for several values. Raises: UsageError if they do not fit into it."""
         import numpy as np
 
         values = np.array(self.values, dtype=object if self.dtype == "string" else numpy_dtype(self.dtype))
         if shape is None:
-            return values.reshape(()) if self.is_single else values
-        if self.is_single:
+            return values.reshape(()) if len(values) == 1 else values
+        if len(values) == 1:
             return np.full([size for size in shape if isinstance(size, int)], values[0], dtype=values.dtype)
         open_axes = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
         # Of several open sizes, the last takes the values: a row of tokens is 1 x n.
@@ -443,10 +397,10 @@ def _read_value(text: str, dtype: str) -> Any:
         return complex(text)
     if dtype in FLOAT_DTYPES:
         return float(text)
-    number = int(text)
-    bits = int("".join(letter for letter in dtype if letter.isdigit()))
-    lowest, highest = (0, 2**bits - 1) if dtype.startswith("uint") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    if not lowest <= number <= highest:
+    from ml_dtypes import iinfo  # with NumPy
+
+    number, limits = int(text), iinfo(numpy_dtype(dtype))
+    if not limits.min <= number <= limits.max:
         raise ValueError(f"{number} is no {dtype}")
     return number
 
@@ -500,10 +454,7 @@ def import_pillow(path: Path) -> Any:
 
 
 def _find_channel_axis(path: Path, spec: ValueSpec) -> Any:
-    """Returns the axis of the channels, None for (height, width).
-
-    Raises: UsageError unless exactly one of the two places for it has a size of 1, 3 or 4.
-    """
+    """Returns the axis of the channels, None for (height, width). Raises: UsageError unless exactly one place has 1, 3 or 4 of them."""
     shape: tuple[Dimension, ...] = spec.shape or ()
     if len(shape) == 2:
         return None
@@ -511,10 +462,8 @@ def _find_channel_axis(path: Path, spec: ValueSpec) -> Any:
     candidates = [axis for axis in axes if shape[axis] in _MODE_OF_CHANNELS]
     if len(candidates) == 1:
         return candidates[0]
-    raise UsageError(
-        f"image '{path}' cannot be laid out for input {spec}: expected (height, width), or one axis of 1, 3 or 4 channels before "
-        "or behind them and perhaps a batch axis in front. Give the input as a .npy file"
-    )
+    expected = "(height, width), or one axis of 1, 3 or 4 channels before or behind them and perhaps a batch axis in front"
+    raise UsageError(f"image '{path}' cannot be laid out for input {spec}: expected {expected}. Give the input as a .npy file")
 
 
 READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {

@@ -20,6 +20,7 @@ from hetero_core.core import Core
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 
 if TYPE_CHECKING:
+    from hetero_core.network.border import InputInfo, OutputInfo
     from hetero_core.network.graph import Network
     from hetero_core.network.types import ValueSpec
 
@@ -31,13 +32,8 @@ _MOST_NAMES = 8
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
-    add_repeated(
-        parser,
-        "-d",
-        "--device",
-        metavar="DEVICE",
-        help="ask only this device, about every operator; may be repeated (default: ask every installed device)",
-    )
+    text = "ask only this device, about every operator; may be repeated (default: ask every installed device)"
+    add_repeated(parser, "-d", "--device", metavar="DEVICE", help=text)
     add_shape_option(parser)
 
 
@@ -78,9 +74,7 @@ _LOAD_SECONDS = 30.0
 
 
 def _find_slow_nodes(core: Core, network: Network, device: str) -> dict[str, list[str]]:
-    """Returns each node that takes most of a run on a device, with the engines and accelerators that take it. Raises: errors of
-    loading.
-    """
+    """Returns the nodes that take most of a run, each with the engines and accelerators that take it. Raises: errors of loading."""
     from hetero_core.composing.runs import is_ready  # most questions load nothing
 
     with core.load_network(network, device) as loaded:
@@ -88,15 +82,12 @@ def _find_slow_nodes(core: Core, network: Network, device: str) -> dict[str, lis
         while not is_ready(loaded) and monotonic() < deadline:
             sleep(0.01)
         slow: tuple[str, ...] = loaded.get_metric("SLOW_NODES")
-    takers: dict[str, list[str]] = {name: [] for name in slow}
+    supported_of_device: dict[str, Mapping[str, str]] = {}
     others = [name for name in core.device_names if name != device and core.find_kind(name) in ("accelerator", "engine")]
     for other in others if slow else ():
         with suppress(DeviceUnavailableError):
-            supported = core.query_network(network, other).supported
-            for name in slow:
-                if name in supported:
-                    takers[name].append(other)
-    return takers
+            supported_of_device[other] = core.query_network(network, other).supported
+    return {name: [other for other, supported in supported_of_device.items() if name in supported] for name in slow}
 
 
 def _describe_network(network: Network, path: str) -> dict[str, Any]:
@@ -105,39 +96,24 @@ def _describe_network(network: Network, path: str) -> dict[str, Any]:
     graphs = list(iterate_graphs(network))
     operators = Counter(node.operator for graph in graphs for node in graph.nodes)
     constants = {id(constant): constant for graph in graphs for constant in graph.initializers.values()}.values()
-    open_sizes = dict.fromkeys(
-        size if isinstance(size, str) else f"{spec.name}[{axis}]"
-        for spec in network.inputs
-        for axis, size in enumerate(spec.shape or ())
-        if not isinstance(size, int)
-    )
-    return {
-        "network": network.name,
-        "file": path,
-        "ir_version": network.ir_version,
-        "opsets": {domain or "ai.onnx": version for domain, version in network.opsets.items()},
-        "inputs": [_describe_value(network, spec, is_input=True) for spec in network.inputs],
-        "outputs": [_describe_value(network, spec, is_input=False) for spec in network.outputs],
-        "replaceable": list(network.border.replaceable),
-        "states": {state.input: state.output for state in network.border.states},
-        "dynamic_dimensions": list(open_sizes),
-        "nodes": len(network.nodes),
-        "operators": dict(sorted(operators.items())),
-        "functions": _list_functions(path),
-        "parameters": sum(prod(constant.shape) for constant in constants),
-        "bytes": sum(constant.nbytes for constant in constants),
-    }
+    axes = [
+        (spec, axis, size) for spec in network.inputs for axis, size in enumerate(spec.shape or ()) if not isinstance(size, int)
+    ]
+    open_sizes = dict.fromkeys(size if isinstance(size, str) else f"{spec.name}[{axis}]" for spec, axis, size in axes)
+    fields: dict[str, Any] = {"network": network.name, "file": path, "ir_version": network.ir_version}
+    fields["opsets"] = {domain or "ai.onnx": version for domain, version in network.opsets.items()}
+    fields["inputs"] = [_describe_value(spec, network.input_info[spec.name]) for spec in network.inputs]
+    fields["outputs"] = [_describe_value(spec, network.output_info[spec.name]) for spec in network.outputs]
+    fields["replaceable"] = list(network.border.replaceable)
+    fields["states"] = {state.input: state.output for state in network.border.states}
+    fields |= {"dynamic_dimensions": list(open_sizes), "nodes": len(network.nodes), "operators": dict(sorted(operators.items()))}
+    fields |= {"functions": _list_functions(path), "parameters": sum(prod(constant.shape) for constant in constants)}
+    return {**fields, "bytes": sum(constant.nbytes for constant in constants)}
 
 
-def _describe_value(network: Network, spec: ValueSpec, *, is_input: bool) -> dict[str, Any]:
-    info = (network.input_info if is_input else network.output_info)[spec.name]
-    return {
-        "name": spec.name,
-        "type": str(spec.type),
-        "precision": info.precision,
-        "layout": info.layout,
-        "shape": None if info.shape is None else list(info.shape),
-    }
+def _describe_value(spec: ValueSpec, info: InputInfo | OutputInfo) -> dict[str, Any]:
+    shape = None if info.shape is None else list(info.shape)
+    return {"name": spec.name, "type": str(spec.type), "precision": info.precision, "layout": info.layout, "shape": shape}
 
 
 def _list_functions(path: str) -> dict[str, int]:
@@ -159,12 +135,9 @@ def _format(fields: Mapping[str, Any]) -> str:
         ("functions", functions or "none"),
         ("nodes", f"{fields['nodes']}: {operators}" if operators else "none"),
     ]
-    if fields["replaceable"]:
-        names = fields["replaceable"]
-        shown = ", ".join(names[:_MOST_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _MOST_NAMES else "")
-        rows.insert(3, ("replaceable", shown))
-    if fields["states"]:
-        rows.insert(3, ("states", ", ".join(f"{output} -> {name}" for name, output in fields["states"].items())))
+    names, states = fields["replaceable"], [f"{output} -> {name}" for name, output in fields["states"].items()]
+    shown = ", ".join(names[:_MOST_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _MOST_NAMES else "")
+    rows[3:3] = [(title, text) for title, text in (("states", ", ".join(states)), ("replaceable", shown)) if text]
     width = max(len(title) for title, _ in rows)
     parts = ["\n".join(f"{title.ljust(width)}  {text}" for title, text in rows)]
     for kind in ("inputs", "outputs"):
@@ -178,19 +151,14 @@ def _format_device(row: Mapping[str, Any], nodes: int) -> str:
     lines = [f"{row['device']}: takes {row['taken']} of {nodes} nodes"]
     if len(row["by_device"]) > 1:
         lines[0] += " (" + ", ".join(f"{device} {count}" for device, count in row["by_device"].items()) + ")"
-    lines += [
-        f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {refusal['reason']}"
-        for operator, refusal in row["refused"].items()
-    ]
-    lines += [
-        f"  slow: '{name}' takes most of a run; taken by {', '.join(takers) or 'no other device'}"
-        for name, takers in row.get("slow", {}).items()
-    ]
+    for operator, refusal in row["refused"].items():
+        lines.append(f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {refusal['reason']}")
+    for name, takers in row.get("slow", {}).items():
+        lines.append(f"  slow: '{name}' takes most of a run; taken by {', '.join(takers) or 'no other device'}")
     return "\n".join(lines)
 
 
 _KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
-_SPLITTER = "HETERO"
 
 
 def ask_installed_devices(core: Core, network: Network, step: Announcer) -> list[dict[str, Any]]:
@@ -199,15 +167,15 @@ def ask_installed_devices(core: Core, network: Network, step: Announcer) -> list
     with step("making the devices"):
         statuses = core.list_devices()
     for status in statuses:
-        if status.reason:
-            rows.append({"device": status.name, "error": " ".join(status.reason.split()), "whole": False})
-            continue
+        reason = status.reason
         try:
-            if not find_list_key(core, status.name):
+            if not reason and not find_list_key(core, status.name):
                 with step(f"asking {status.name} about network '{network.name}'"):
                     rows.append(ask_device(core, network, status.name))
         except HeteroError as error:  # the row says so, and the other devices are asked
-            rows.append({"device": status.name, "error": " ".join(str(error).split()), "whole": False})
+            reason = str(error)
+        if reason:
+            rows.append({"device": status.name, "error": " ".join(reason.split()), "whole": False})
     return rows
 
 
@@ -219,18 +187,10 @@ def ask_device(core: Core, network: Network, device: str) -> dict[str, Any]:
         if node.name in result.refused:
             row = refused.setdefault(node.operator, {"nodes": 0, "node": node.name, "reason": result.refused[node.name]})
             row["nodes"] += 1
-    count_of_device = Counter(result.supported.values())
-    first = next(({"operator": operator, **row} for operator, row in refused.items()), None)
-    return {
-        "device": device,
-        "error": None,
-        "whole": not refused,
-        "taken": len(result.supported),
-        "by_device": dict(sorted(count_of_device.items())),
-        "first": None if first is None else {name: first[name] for name in ("node", "operator", "reason")},
-        "refused": refused,
-        "refused_nodes": list(result.refused),
-    }
+    first = next(({"node": row["node"], "operator": name, "reason": row["reason"]} for name, row in refused.items()), None)
+    by_device = dict(sorted(Counter(result.supported.values()).items()))
+    row = {"device": device, "error": None, "whole": not refused, "taken": len(result.supported), "by_device": by_device}
+    return {**row, "first": first, "refused": refused, "refused_nodes": list(result.refused)}
 
 
 def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -241,44 +201,34 @@ def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> l
         return [{"device": device, "text": f"{device} runs the model whole"} for device in whole]
     devices, remaining = _cover(usable)
     if remaining:
-        groups = _group_by_operator(network, remaining)
-        return [{"device": None, "nodes": list(names), "text": _describe_untaken(network, names)} for names in groups]
-    text = f"HETERO:{','.join(devices)} runs the model in parts"
-    if _SPLITTER not in core.device_names:
-        text += ", after: pip install hetero-hetero"
-    return [{"device": f"HETERO:{','.join(devices)}", "text": text}]
+        groups: dict[str, list[str]] = {}
+        for name in remaining:
+            groups.setdefault(network.node(name).operator, []).append(name)
+        return [{"device": None, "nodes": names, "text": _describe_untaken(network, names)} for names in groups.values()]
+    splitter, cure = f"HETERO:{','.join(devices)}", "" if "HETERO" in core.device_names else ", after: pip install hetero-hetero"
+    return [{"device": splitter, "text": f"{splitter} runs the model in parts{cure}"}]
 
 
 def _describe_untaken(network: Network, names: Sequence[str]) -> str:
     """Returns a sentence on nodes that no installed device takes, and a possible cure."""
     node = network.node(names[0])
+    cure = "it is a custom operator: make it known with Core.add_extension"
     if node.domain in _KNOWN_DOMAINS:
         cure = "the plugin of another device may take it, and 'hetero query' shows every reason"
-    else:
-        cure = "it is a custom operator: make it known with Core.add_extension"
     return f"no device takes '{names[0]}' ({node.operator}), {len(names)} of {len(network.nodes)} nodes; {cure}"
 
 
 def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Returns devices that cover as many nodes as possible, the largest share first, and the nodes that remain."""
-    ordered = sorted(rows, key=lambda row: (len(row["refused_nodes"]), row["device"]))
-    if not ordered:
-        return [], []
-    devices, remaining = [ordered[0]["device"]], ordered[0]["refused_nodes"]
-    for row in ordered[1:]:
+    devices: list[str] = []
+    remaining: list[str] = []
+    for row in sorted(rows, key=lambda row: (len(row["refused_nodes"]), row["device"])):
         refused = set(row["refused_nodes"])
-        fewer = [name for name in remaining if name in refused]
-        if len(fewer) < len(remaining):
+        fewer = [name for name in remaining if name in refused] if devices else row["refused_nodes"]
+        if not devices or len(fewer) < len(remaining):
             devices.append(row["device"])
             remaining = fewer
     return devices, remaining
-
-
-def _group_by_operator(network: Network, names: Sequence[str]) -> list[list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(network.node(name).operator, []).append(name)
-    return list(groups.values())
 
 
 def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[str, Any]], nodes: int) -> str:
@@ -288,11 +238,9 @@ def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[
     for row in rows:
         if row["error"] is not None:
             lines.append(f"  {row['device']} cannot be used: {row['error']}")
-        elif not row["whole"]:
-            first = row["first"]
-            lines.append(
-                f"  {row['device']} takes {row['taken']} of {nodes} nodes; '{first['node']}' ({first['operator']}) stops it:"
-            )
+        elif first := row["first"]:
+            counts = f"{row['taken']} of {nodes} nodes"
+            lines.append(f"  {row['device']} takes {counts}; '{first['node']}' ({first['operator']}) stops it:")
             lines.append(f"    {' '.join(first['reason'].split())}")
     lines += [str(cure["text"]) for cure in advice if cure["device"] is None or cure["device"] not in whole]
     return "\n".join(lines)

@@ -57,10 +57,7 @@ _EPILOG = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; `arguments` default to those of the process.
-
-    Raises: SystemExit after --help and --version.
-    """
+    """Returns the exit code of a command, by default of the words of the process. Raises: SystemExit after --help and --version."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         try:
@@ -127,6 +124,5 @@ def _run_command(words: list[str]) -> int:
 def _print_error(error: Exception, exit_code: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps(to_json(error_to_json(error, exit_code)), indent=2, ensure_ascii=False))
-        return
-    text = "\n  ".join([word_options(str(error)), *getattr(error, "__notes__", ())])
-    print(f"hetero: error: {text}", file=sys.stderr)
+    else:
+        print("\n  ".join([f"hetero: error: {word_options(str(error))}", *getattr(error, "__notes__", ())]), file=sys.stderr)

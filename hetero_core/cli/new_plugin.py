@@ -30,9 +30,7 @@ _IN_WHEEL, _IN_CHECKOUT = _CORE / "template", _CORE.parent / "plugins" / "templa
 
 
 def _name_plugin(device: str) -> SimpleNamespace:
-    """Returns a device's name, those of its package and distribution, and the beginning of its classes: MY_CHIP, hetero_my_chip,
-    hetero-my-chip, MyChip.
-    """
+    """Returns the names of a device, package, distribution and classes: MY_CHIP, hetero_my_chip, hetero-my-chip, MyChip."""
     package = f"hetero_{device.lower()}"
     prefix = "".join(part.capitalize() for part in device.split("_"))
     return SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
@@ -59,23 +57,13 @@ def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     from importlib_metadata import distribution as find_distribution  # reads an installed distribution
 
     distribution = find_distribution("hetero-core")
-    words = {
-        "name": name,
-        "kind": kind,
-        "about": KINDS[kind],
-        "device_kind": "engine" if kind == "engine" else "interpreter",
-        "api": "(1, 2)" if kind == "asynchronous" else "(1, 0)",  # the lowest version that has its hooks and arguments
-        "version": distribution.version,
-    }
-    texts = {
-        path.format(name=name): (_FILES / f"{file}.txt").read_text(encoding="utf-8").format(**words)
-        for path, file in _PLACES.items()
-    }
-    return texts | {
-        f"{name.package}/device.py": _write_device(name, kind),
-        f"{name.package}/py.typed": "",
-        "LICENSE": distribution.read_text("licenses/LICENSE") or "",
-    }
+    words = {"name": name, "kind": kind, "about": KINDS[kind], "version": distribution.version}
+    words["device_kind"] = "engine" if kind == "engine" else "interpreter"
+    words["api"] = "(1, 2)" if kind == "asynchronous" else "(1, 0)"  # the lowest version that has its hooks and arguments
+    file_of_path = {path.format(name=name): _FILES / f"{file}.txt" for path, file in _PLACES.items()}
+    texts = {path: file.read_text(encoding="utf-8").format(**words) for path, file in file_of_path.items()}
+    texts |= {f"{name.package}/device.py": _write_device(name, kind), f"{name.package}/py.typed": ""}
+    return {**texts, "LICENSE": distribution.read_text("licenses/LICENSE") or ""}
 
 
 def _write_device(name: SimpleNamespace, kind: str) -> str:
@@ -102,10 +90,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the files that were written.
-
-    Raises: UsageError for a name that no device can have or that is taken, and for a folder that holds something.
-    """
+    """Returns the files that were written. Raises: UsageError for a wrong or taken name, and for a folder that holds something."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
     name = _name_plugin(options.name.upper().replace("-", "_"))
@@ -121,14 +106,9 @@ def answer(options: argparse.Namespace) -> Answer:
     except OSError as error:
         raise UsageError(f"cannot write the plugin to '{folder}': {error.strerror or error}") from error
     place = folder if folder.is_absolute() else f"./{folder}"
-    lines = [
-        *(str(folder / path) for path in texts),
-        "",
-        "Next:",
-        f"  pip install -e {shlex.quote(f'{place}[test]')}",
-        f"  hetero conformance {name.device} --level contract",
-    ]
-    return Answer("\n".join(lines), {"device": name.device, "kind": options.kind, "folder": str(folder), "files": list(texts)}, OK)
+    steps = [f"  pip install -e {shlex.quote(f'{place}[test]')}", f"  hetero conformance {name.device} --level contract"]
+    text = "\n".join([*(str(folder / path) for path in texts), "", "Next:", *steps])
+    return Answer(text, {"device": name.device, "kind": options.kind, "folder": str(folder), "files": list(texts)}, OK)
 
 
 def _require_free(name: SimpleNamespace) -> None:

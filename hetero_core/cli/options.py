@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_model_name(model: str) -> bool:
-    """Says whether a text is the name of a light model, and no file is called so.
-
-    Raises: UsageError for a plain word that is neither a file nor such a name.
-    """
+    """Says whether a text names a light model and no file. Raises: UsageError for a plain word that is neither."""
     if os.path.exists(model) or os.path.dirname(model) or os.path.splitext(model)[1]:
         return False
     from hetero_core.testing.models import LIGHT_MODELS  # with onnx
@@ -41,10 +39,7 @@ def is_model_name(model: str) -> bool:
 
 @contextlib.contextmanager
 def open_named_model(model: str) -> Iterator[str]:
-    """Gives the path of a model for other processes: a light model is written to a file that lasts as long as the block.
-
-    Raises: as `is_model_name`; OSError if there is no room for the file.
-    """
+    """Gives the path of a model; that of a light model lasts as long as the block. Raises: as `is_model_name`; OSError."""
     if not is_model_name(model):
         yield model
         return
@@ -61,9 +56,7 @@ def open_named_model(model: str) -> Iterator[str]:
 class _StoreOnce(argparse.Action):
     """Keeps the value of an option, and refuses a second value, which would hide the first."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         seen: dict[str, Any] = namespace.__dict__.setdefault("_seen", {})
         if option is not None and self.dest in seen:
             advice = f"HETERO:{seen[self.dest]},{values} is a device over both" if self.dest == "device" else "leave one out"
@@ -102,12 +95,8 @@ def add_device_options(parser: Parser, *, required: bool = True) -> None:
 
 def add_pin_options(parser: Parser) -> None:
     """Adds --pin and --affinity."""
-    add_repeated(
-        parser,
-        "--pin",
-        metavar="PATTERN=DEVICE",
-        help="run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated",
-    )
+    text = "run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated"
+    add_repeated(parser, "--pin", metavar="PATTERN=DEVICE", help=text)
     parser.add_argument("--affinity", metavar="FILE", help="pins from the table [affinity] of a TOML file; --pin overrides them")
 
 
@@ -143,21 +132,16 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def read_tolerance(text: str) -> float:
-    """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
-    return _read_number(text, lambda number: number >= 0, "a number of 0 or more")
-
-
-def read_seconds(text: str) -> float:
-    """Returns a time. Raises: ArgumentTypeError unless it is a finite number above 0."""
-    return _read_number(text, lambda number: number > 0, "seconds above 0")
-
-
-def _read_number(text: str, is_valid: Callable[[float], bool], expected: str) -> float:
+def _read_number(text: str, *, is_valid: Callable[[float], bool], expected: str) -> float:
     with contextlib.suppress(ValueError):
         if math.isfinite(number := float(text)) and is_valid(number):
             return number
     raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+
+
+# Finite numbers of options. Raises: ArgumentTypeError for any other text.
+read_tolerance = partial(_read_number, is_valid=lambda number: number >= 0, expected="a number of 0 or more")
+read_seconds = partial(_read_number, is_valid=lambda number: number > 0, expected="seconds above 0")
 
 
 def find_target(path: str) -> Path:
@@ -184,18 +168,13 @@ def read_config(options: argparse.Namespace) -> dict[str, str]:
 
 
 def share_config(core: Core, devices: Sequence[str], config: Mapping[str, str]) -> list[dict[str, str]]:
-    """Returns each device's own keys of -c; a device that cannot be used gets all keys, and its load raises the reason.
-
-    Raises: UsageError for a key that no device has.
-    """
+    """Returns each device's own keys of -c, all for a device that cannot be used. Raises: UsageError for a key of no device."""
     shares = [{name: value for name, value in config.items() if _has_key(core, device, name)} for device in devices]
     for name in config:
         if not any(name in share for share in shares):
-            known = {key for device in devices for key in core.config_keys(device)}
-            raise UsageError(
-                f"-c {name}: none of the devices {', '.join(devices)} has such a configuration key{suggest(name.upper(), known) or ';'} "
-                "'hetero devices --verbose' lists them"
-            )
+            hint = suggest(name.upper(), {key for device in devices for key in core.config_keys(device)}) or ";"
+            text = f"-c {name}: none of the devices {', '.join(devices)} has such a configuration key{hint}"
+            raise UsageError(f"{text} 'hetero devices --verbose' lists them")
     return shares
 
 
@@ -204,10 +183,8 @@ def _has_key(core: Core, device: str, name: str) -> bool:
 
     try:
         resolve_key(name, core.config_keys(device), device=device)
-    except ConfigKeyError:
-        return False
-    except HeteroError:
-        return True
+    except HeteroError as error:
+        return not isinstance(error, ConfigKeyError)
     return True
 
 
@@ -275,10 +252,7 @@ def read_model(core: Core, path: str) -> EditableNetwork:
 
 
 def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
-    """Returns the network for the shapes and named sizes of the --shape options.
-
-    Raises: UsageError for texts that cannot be read; InvalidNetworkError for shapes that the network cannot take.
-    """
+    """Returns the network for the shapes of --shape. Raises: UsageError; InvalidNetworkError for shapes that it cannot take."""
     if not shapes:
         return network
     from hetero_core.cli.inputs import choose_sizes
@@ -303,24 +277,17 @@ def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str,
 
 
 def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, str]) -> Network:
-    """Returns the network with the pins of the command line.
-
-    Raises: UsageError if the device does not split networks, since a pin would have no effect; AffinityError.
-    """
+    """Returns the network with its pins. Raises: UsageError if the device does not split networks; AffinityError."""
     if not pins:
         return network
     if not find_list_key(core, device):
-        raise UsageError(
-            f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself"
-        )
+        need = "--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does"
+        raise UsageError(f"{need}; {device} runs every node itself")
     return network.with_affinity(pins)
 
 
 def read_pinned(core: Core, options: argparse.Namespace) -> tuple[Network, dict[str, str]]:
-    """Returns the model of a command with its shapes and pins, and the configuration of the device.
-
-    Raises: errors of the configuration before errors of the model.
-    """
+    """Returns the model with its shapes and pins, and the configuration. Raises: errors of the configuration first."""
     config = read_config(options)
     core.resolve_config(options.device, config)
     network = reshape(read_model(core, options.model), options.shape)

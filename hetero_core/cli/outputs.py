@@ -37,10 +37,7 @@ def iterate_tensors(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def describe_output(name: str, value: Any) -> dict[str, Any]:
-    """Returns name, element type, shape, smallest, largest and mean value, and the first values of one array.
-
-    The three numbers are None for texts, complex numbers and empty arrays.
-    """
+    """Returns the facts about an array; smallest, largest and mean are None for texts, complex numbers and empty arrays."""
     import numpy as np
 
     if value is None:
@@ -64,7 +61,7 @@ def _to_plain(item: Any) -> Any:
 
 def format_outputs(described: list[dict[str, Any]]) -> str:
     """Returns described outputs as a table."""
-    return format_table(("OUTPUT", "TYPE", "MIN", "MAX", "MEAN", "FIRST VALUES"), [_format_row(fields) for fields in described])
+    return format_table(("OUTPUT", "TYPE", "MIN", "MAX", "MEAN", "FIRST VALUES"), map(_format_row, described))
 
 
 def _format_row(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -86,11 +83,16 @@ def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:
     """
     arrays, path = list_arrays(outputs), Path(target)
     try:
-        if path.suffix.lower() != ".npz":
-            return _write_folder(arrays, path)
-        with replace_file(path) as stream:
-            write_archive(arrays, stream)
-        return [str(path)]
+        if path.suffix.lower() == ".npz":
+            with replace_file(path) as stream:
+                write_archive(arrays, stream)
+            return [str(path)]
+        path.mkdir(parents=True, exist_ok=True)
+        path_of_output = {name: path / f"{quote(name, safe='')}.npy" for name in arrays}
+        for name, array in arrays.items():
+            with replace_file(path_of_output[name]) as stream:
+                _write_array(array, stream)
+        return list(map(str, path_of_output.values()))
     except OSError as error:
         raise UsageError(f"cannot save outputs to '{path}': {error.strerror or error}") from error
 
@@ -118,17 +120,6 @@ def list_arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
     arrays = {name: np.asarray(value) for name, value in iterate_tensors(outputs) if value is not None}
     return {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
-
-
-def _write_folder(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, array in arrays.items():
-        path = folder / f"{quote(name, safe='')}.npy"
-        with replace_file(path) as stream:
-            _write_array(array, stream)
-        paths.append(str(path))
-    return paths
 
 
 def _write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
@@ -181,15 +172,11 @@ def _compare_tensor(name: str, actual: Any, expected: Any, rtol: float | None, a
 
 def format_comparison(rows: list[dict[str, Any]], device: str) -> str:
     """Returns the rows as a table, and below it the outputs that differ by too much."""
-    table = [
-        (
-            f"{row['name']}, sample {row['sample']}" if row.get("sample", 1) > 1 else row["name"],
-            format_number(row["max_absolute_difference"]),
-            format_number(row["max_relative_difference"]),
-            "same" if row["mismatch"] is None else "DIFFERS",
-        )
-        for row in rows
-    ]
+    table = []
+    for row in rows:
+        name = f"{row['name']}, sample {row['sample']}" if row.get("sample", 1) > 1 else row["name"]
+        numbers = map(format_number, (row["max_absolute_difference"], row["max_relative_difference"]))
+        table.append((name, *numbers, "same" if row["mismatch"] is None else "DIFFERS"))
     title = f"compared with {device}:"
     mismatches = [f"  {row['mismatch']}" for row in rows if row["mismatch"] is not None]
     return "\n".join([title, format_table(("OUTPUT", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), table, indent="  "), *mismatches])

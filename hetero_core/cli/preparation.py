@@ -34,13 +34,9 @@ _DESCRIPTIONS = {
 def add_preparation_options(parser: Parser) -> argparse._ArgumentGroup:
     """Returns a new group with the options that bring inputs into the model's form."""
     group = parser.add_argument_group("preparation of the model")
-    add_repeated(
-        group,
-        "--shape",
-        metavar="NAME=SIZE,...",
-        help="run the model for this shape of an input, or this value of a named size; for an exported network the shape "
-        "of a random input with open dimensions",
-    )
+    text = """run the model for this shape of an input, or this value of a named size; for an exported network the shape of a random
+    input with open dimensions"""
+    add_repeated(group, "--shape", metavar="NAME=SIZE,...", help=text)
     for name, summary in _DESCRIPTIONS.items():
         group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
     return group
@@ -48,14 +44,11 @@ def add_preparation_options(parser: Parser) -> argparse._ArgumentGroup:
 
 def find_given(options: argparse.Namespace, *more: str) -> list[str]:
     """Returns the options of the call that need a model; `more` are names of further such options."""
-    return [f"--{name}" for name in (*_DESCRIPTIONS, *more) if getattr(options, name) not in (None, [])]
+    return [f"--{name}" for name in (*_DESCRIPTIONS, *more) if getattr(options, name)]
 
 
 def choose_values(network: EditableNetwork, values: Sequence[str]) -> EditableNetwork:
-    """Returns the network with these outputs and inner values as its outputs; without values, the network itself.
-
-    Raises: InvalidNetworkError for a name that the network does not have.
-    """
+    """Returns the network with these values as its outputs, itself without any. Raises: InvalidNetworkError for an unknown name."""
     if not values:
         return network
     known = [spec.name for spec in network.outputs]
@@ -76,10 +69,7 @@ def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> Ed
 
 
 def describe_inputs(network: EditableNetwork, options: argparse.Namespace, images: Mapping[str, MeasuredImage]) -> EditableNetwork:
-    """Returns the network for inputs in the form that the options describe; `images` tells which inputs come from images.
-
-    Raises: as `prepare_network`.
-    """
+    """Returns the network for inputs as the options describe them; `images` has those from images. Raises: as `prepare_network`."""
     names = [spec.name for spec in network.inputs]
     described: dict[str, dict[str, Any]] = {}
     for option in _DESCRIPTIONS:
@@ -131,10 +121,8 @@ def _complete(info: InputInfo, image: MeasuredImage | None, network: Network, na
     """Returns the description completed for an image: 8 bits, channels last, and its size."""
     if image is None:
         return info
-    spec = next((spec for spec in network.inputs if spec.name == name), None)
-    rank = None if spec is None or spec.shape is None else len(spec.shape)
-    usual = {2: "HW", 3: "HWC", 4: "NHWC"}
-    layout = info.layout if info.layout is not None else usual.get(rank or 0)
+    rank = next((len(spec.shape or ()) for spec in network.inputs if spec.name == name), 0)
+    layout = info.layout if info.layout is not None else {2: "HW", 3: "HWC", 4: "NHWC"}.get(rank)
     info = replace(info, layout=layout, precision="U8" if info.precision is None else info.precision)
     if info.resize is None or layout is None:
         return info

@@ -31,13 +31,11 @@ def add_options(parser: Parser) -> None:
     add_shape_option(parser)
     views = parser.add_mutually_exclusive_group()
     add_repeated(views, "--explain", metavar="NODE", help="explain why this node is on its device; may be repeated")
-    views.add_argument(
-        "--cost", action="store_true", help="list who could run each node, and the times that `hetero tune` has measured"
-    )
+    text = "list who could run each node, and the times that `hetero tune` has measured"
+    views.add_argument("--cost", action="store_true", help=text)
     views.add_argument("--trace-selection", action="store_true", help="print how HETERO selects its subgraphs, step by step")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}"
-    )
+    text = f"list every node and refusal, not only the first {NODE_LIMIT}"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -45,25 +43,22 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         network, config = read_pinned(core, options)
         if options.trace_selection:
-            config = {**config, **_ask_for_trace(core, options.device)}
+            if _TRACE_KEY not in core.config_keys(options.device):
+                reason = f"--trace-selection shows how subgraphs are selected; {options.device} selects none"
+                raise UsageError(f"{reason}. Use a device as HETERO:GPU,CPU")
+            config = {**config, _TRACE_KEY: "YES"}
         if options.cost:
             return _list_costs(core, network, options, config)
         result = core.query_network(network, options.device, config)
         explained = _explain(core, network, result, options, config) if options.explain else None
-    fields: dict[str, Any] = {
-        "network": network.name,
-        "device": options.device,
-        "supported": result.supported,
-        "refused": result.refused,
-        "plan": None if result.plan is None else plan_to_json(result.plan),
-    }
-    exit_code = WRONG_RESULT if result.refused else OK
-    if options.trace_selection:
-        return Answer(_show_trace(result), fields, exit_code)
+    plan = None if result.plan is None else plan_to_json(result.plan)
+    fields: dict[str, Any] = {"network": network.name, "device": options.device, "supported": result.supported}
+    fields |= {"refused": result.refused, "plan": plan}
     if explained is not None:
         text, fields["explanations"] = explained
-        return Answer(text, fields, exit_code)
-    return Answer(_describe(network, result, options), fields, exit_code)
+    else:
+        text = _show_trace(result) if options.trace_selection else _describe(network, result, options)
+    return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
 def _explain(
@@ -77,10 +72,7 @@ def _explain(
         explain_node(plan, name)  # an unknown name is an error before any device is asked again
     plan = _ask_every_device(core, network, plan, config)
     explanations = [explain_node(plan, name) for name in options.explain]
-    return (
-        "\n\n".join(describe_explanation(plan, explanation) for explanation in explanations),
-        [record_to_json(explanation) for explanation in explanations],
-    )
+    return "\n\n".join(describe_explanation(plan, each) for each in explanations), list(map(record_to_json, explanations))
 
 
 def _list_costs(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> Answer:
@@ -101,15 +93,12 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
     segment_of_node = {name: index for index, segment in enumerate(segments) for name in segment.nodes}
     rows, records = [], []
     for node in network.nodes:
-        own, index = plan.device_of_node.get(node.name), segment_of_node.get(node.name)
-        able = [device for device in devices if device == own or device in plan.candidates.get(node.name, ())]
+        name, operator, own, index = node.name, node.operator, plan.device_of_node.get(node.name), segment_of_node.get(node.name)
+        able = [device for device in devices if device == own or device in plan.candidates.get(name, ())]
         seconds = {} if index is None else dict(segments[index].seconds)
         times = [format_seconds(seconds[device]) if device in seconds else "-" for device in devices]
-        cells = (node.name, node.operator, own or "none", ", ".join(able) or "none", "-" if index is None else str(index))
-        rows.append((*cells, *times))
-        records.append(
-            {"node": node.name, "operator": node.operator, "device": own, "able": able, "segment": index, "seconds": seconds}
-        )
+        rows.append((name, operator, own or "none", ", ".join(able) or "none", "-" if index is None else str(index), *times))
+        records.append({"node": name, "operator": operator, "device": own, "able": able, "segment": index, "seconds": seconds})
     limit = len(rows) if options.verbose else NODE_LIMIT
     header = ("NODE", "OPERATOR", "DEVICE", "COULD RUN ON", "SEGMENT", *devices)
     text = format_table(header, rows[:limit]) + _count_rest(len(rows), limit)
@@ -122,20 +111,10 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
-def _ask_for_trace(core: Core, device: str) -> Mapping[str, str]:
-    """Returns the key that makes a device write its selection into the plan. Raises: UsageError if the device has no such key."""
-    if _TRACE_KEY not in core.config_keys(device):
-        raise UsageError(
-            f"--trace-selection shows how subgraphs are selected; {device} selects none. Use a device as HETERO:GPU,CPU"
-        )
-    return {_TRACE_KEY: "YES"}
-
-
 def _show_trace(result: QueryResult) -> str:
     if result.plan is None:
-        raise UsageError(
-            f"no subgraphs were selected: {len(result.refused)} nodes have no device; leave --trace-selection out to see why"
-        )
+        count = len(result.refused)
+        raise UsageError(f"no subgraphs were selected: {count} nodes have no device; leave --trace-selection out to see why")
     return result.plan.selection.rstrip("\n")
 
 
@@ -144,10 +123,8 @@ def _describe(network: Network, result: QueryResult, options: argparse.Namespace
     parts = [_list_nodes(network, result.supported, limit)] if result.supported else []
     if result.plan is not None:
         return "\n\n".join([*parts, describe_plan(result.plan, refusal_limit=limit)])
-    headline = (
-        f"network '{network.name}' on {options.device}: "
-        f"{len(result.supported)} of {len(network.nodes)} nodes taken, {len(result.refused)} refused"
-    )
+    taken = f"{len(result.supported)} of {len(network.nodes)} nodes taken"
+    headline = f"network '{network.name}' on {options.device}: {taken}, {len(result.refused)} refused"
     lines = [f"  {network.node(name).label}: {reason}" for name, reason in result.refused.items()]
     return "\n\n".join([*parts, "\n".join([headline, *lines[:limit]]) + _count_rest(len(lines), limit)])
 
@@ -168,16 +145,9 @@ def _find_plan(core: Core, network: Network, result: QueryResult, device: str, c
     parts = list_parts(core, device, config)
     if not parts:
         return plan_single_device(network, str(parse_device_name(device)), result)
-    return Plan(
-        network=network.name,
-        priorities=parts,
-        device_of_node=freeze_mapping(result.supported),
-        operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
-        refusals=freeze_mapping({}),
-        pins=freeze_mapping({name: str(parse_device_name(pinned)) for name, pinned in network.affinity.items()}),
-        stages=(),
-        boundaries=(),
-    )
+    pins = freeze_mapping({name: str(parse_device_name(pinned)) for name, pinned in network.affinity.items()})
+    whole = plan_single_device(network, device, result)
+    return replace(whole, priorities=parts, refusals=freeze_mapping({}), pins=pins, stages=(), boundaries=())
 
 
 def _ask_every_device(core: Core, network: Network, plan: Plan, config: Mapping[str, str]) -> Plan:

@@ -32,24 +32,15 @@ _END_SECONDS = 5.0
 def add_options(parser: Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file that fails the check, or a name as resnet50")
-    parser.add_argument(
-        "--check",
-        metavar="COMMAND",
-        help="a command that exits with another code than 0 if the model fails; {} stands for the model's path, without {} it is appended",
-    )
-    add_repeated(
-        parser,
-        "-d",
-        "--device",
-        metavar="DEVICE",
-        help="given twice in place of --check: the check fails if the outputs of the second device differ from those of the first",
-    )
+    text = "a command that exits with another code than 0 if the model fails; {} stands for the model's path, without {} it is appended"
+    parser.add_argument("--check", metavar="COMMAND", help=text)
+    text = "given twice in place of --check: the check fails if the outputs of the second device differ from those of the first"
+    add_repeated(parser, "-d", "--device", metavar="DEVICE", help=text)
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="with -d: a configuration key of the devices that have it")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the reduced model")
     add_repeated(parser, "--value", metavar="NAME", help="only what this output, or this inner value, needs; may be repeated")
-    parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds after which a check counts as passed (600)"
-    )
+    text = "seconds after which a check counts as passed (600)"
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help=text)
     add_input_options(parser, "inputs of -d")
 
 
@@ -95,18 +86,11 @@ def answer(options: argparse.Namespace) -> Answer:
             text = f"interrupted after {checks} checks; '{target}' has {count(smallest.nodes, 'node')} of {len(network.nodes)} and fails"
             return Answer(text, {"interrupted": True, "nodes_after": len(smallest.nodes), "checks": checks}, INTERRUPTED)
         except ValueError as error:
-            raise UsageError(
-                f"the check fails on '{options.model}', but not on the model as hetero writes it again: {error}"
-            ) from error
-    fields = {
-        "network": network.name,
-        "nodes_before": len(network.nodes),
-        "nodes_after": len(reduced.nodes),
-        "nodes": [node.name for node in reduced.nodes],
-        "checks": checks,
-        "exit_code_of_check": check,
-        "output": options.output,
-    }
+            reason = f"but not on the model as hetero writes it again: {error}"
+            raise UsageError(f"the check fails on '{options.model}', {reason}") from error
+    fields = {"network": network.name, "nodes_before": len(network.nodes), "nodes_after": len(reduced.nodes)}
+    fields |= {"nodes": [node.name for node in reduced.nodes], "checks": checks}
+    fields |= {"exit_code_of_check": check, "output": options.output}
     listed = "\n".join(f"  {node.label}" for node in reduced.nodes[:20]) + ("\n  ..." if len(reduced.nodes) > 20 else "")
     title = f"network '{network.name}': {len(network.nodes)} nodes reduced to {len(reduced.nodes)} in {checks} checks"
     return Answer(f"{title}\n{listed}\nwritten: {options.output}", fields)
@@ -154,13 +138,9 @@ class Checker:
             self._link = None
 
     def __call__(self, path: str) -> int:
-        """Returns the code that the check ends with on a model; that of the process if it crashed, 0 after the timeout.
-
-        Raises: UsageError if the check cannot be started.
-        """
-        words = [piece.replace(PLACE, path) for piece in self._command]
-        if words == list(self._command):
-            words.append(path)
+        """Returns the exit code of the check, or of its crash; 0 after the timeout. Raises: UsageError if it cannot be started."""
+        command = self._command if any(PLACE in piece for piece in self._command) else [*self._command, PLACE]
+        words = [piece.replace(PLACE, path) for piece in command]
         if words[0] == "hetero":
             return self._ask(words[1:])
         try:

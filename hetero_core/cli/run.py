@@ -10,22 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import is_blob
+from hetero_core.cli import options as shared
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
-from hetero_core.cli.options import (
-    Parser,
-    add_device_options,
-    add_repeated,
-    add_rtol,
-    find_target,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    read_shapes,
-    read_tolerance,
-    whole_number,
-    write_target,
-)
 from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
@@ -45,47 +31,34 @@ _SLOW_SECONDS = 10.0
 """After a first inference that took longer, no further inference is timed."""
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: shared.Parser) -> None:
     """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
-    add_device_options(parser, required=False)
+    shared.add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")
-    add_repeated(
-        inputs,
-        "-i",
-        "--input",
-        metavar="NAME=FILE",
-        help="a .npy, .npz, .pb (TensorProto), .png or .jpg file; a bare FILE.npz gives each array to the input of its name, "
-        "another bare FILE the only input; an image becomes uint8, or float divided by 255. NAME=VALUE gives the value itself: "
-        "sr=16000 a number, ids=1,2,3 several; may be repeated",
-    )
+    text = """a .npy, .npz, .pb (TensorProto), .png or .jpg file; a bare FILE.npz gives each array to the input of its name, another bare
+    FILE the only input; an image becomes uint8, or float divided by 255. NAME=VALUE gives the value itself: sr=16000 a number, ids=1,2,3
+    several; may be repeated"""
+    shared.add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help=text)
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
-    inputs.add_argument("--seed", type=whole_number(0), metavar="N", help="the seed of --random (0)")
+    inputs.add_argument("--seed", type=shared.whole_number(0), metavar="N", help="the seed of --random (0)")
     group = add_preparation_options(parser)
-    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
-    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
+    group.add_argument("--batch", type=shared.whole_number(1), metavar="N", help="run the model for this batch size")
+    shared.add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
     outputs = parser.add_argument_group("outputs")
-    outputs.add_argument(
-        "--save-outputs", metavar="TARGET", help="write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
-    )
-    outputs.add_argument(
-        "--executed",
-        metavar="FILE.onnx",
-        help="write the executed graph as a model; with PERF_COUNT it has times",
-    )
+    text = "write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
+    outputs.add_argument("--save-outputs", metavar="TARGET", help=text)
+    text = "write the executed graph as a model; with PERF_COUNT it has times"
+    outputs.add_argument("--executed", metavar="FILE.onnx", help=text)
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model on this device, too; exit code 1 if the outputs differ")
-    add_rtol(outputs)
-    outputs.add_argument(
-        "--atol", type=read_tolerance, metavar="A", help="largest absolute difference; --rtol or --atol has to hold"
-    )
+    shared.add_rtol(outputs)
+    text = "largest absolute difference; --rtol or --atol has to hold"
+    outputs.add_argument("--atol", type=shared.read_tolerance, metavar="A", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the outputs; exit code 1 if --compare finds a difference.
-
-    Raises: UsageError, errors of reading, devices, configuration and inputs.
-    """
+    """Returns the outputs; exit code 1 if --compare finds a difference. Raises: UsageError, errors of devices, keys and inputs."""
     from hetero_core.runtime.loading import list_replaceable
 
     _check_options(options)
@@ -94,18 +67,17 @@ def answer(options: argparse.Namespace) -> Answer:
             return _run_blob(core, options)
         options.device = options.device or core.switches.device
         if not options.device:
-            raise UsageError(
-                "the following arguments are required: -d/--device; only an exported network knows its own; see 'hetero run --help'"
-            )
+            reason = "only an exported network knows its own; see 'hetero run --help'"
+            raise UsageError(f"the following arguments are required: -d/--device; {reason}")
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
-        config, step = read_config(options), follow(options)
+        config, step = shared.read_config(options), follow(options)
         core.resolve_config(options.device, config)  # a wrong name is reported before the inputs
         with step(f"reading '{options.model}'"):
-            network = prepare_network(read_model(core, options.model), options)
+            network = prepare_network(shared.read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
         inputs = _collect_inputs(options, network.inputs, network.name, list_replaceable(network))
-        pinned = pin_network(core, network, options.device, read_pins(options))
+        pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
         with step(f"loading network '{network.name}' on {options.device}"):
             executable = core.load_network(pinned, options.device, config)
         outputs, answered = _infer(executable, inputs, step, options)
@@ -115,8 +87,7 @@ def answer(options: argparse.Namespace) -> Answer:
 def _check_options(options: argparse.Namespace) -> None:
     """An option that would have no effect is an error."""
     for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
-        is_given = getattr(options, name) not in (None, [])
-        if is_given and not getattr(options, needed):
+        if getattr(options, name) is not None and not getattr(options, needed):
             raise UsageError(f"--{name} has a meaning only with --{needed}")
     if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
         raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
@@ -125,19 +96,12 @@ def _check_options(options: argparse.Namespace) -> None:
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     if options.shape and not options.random:
         raise UsageError("--shape has a meaning for an exported network only with --random; its shapes are compiled in")
-    for option, is_given in (
-        *((option, True) for option in find_given(options, "batch", "output")),
-        ("--pin", bool(options.pin)),
-        ("--affinity", options.affinity is not None),
-        ("--compare", options.compare is not None),
-    ):
-        if is_given:
-            raise UsageError(
-                f"{option} needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
-            )
+    if names := find_given(options, "batch", "output", "pin", "affinity", "compare"):
+        reason = f"'{options.model}' is an exported network, whose devices are chosen already"
+        raise UsageError(f"{names[0]} needs the ONNX model; {reason}")
     step = follow(options)
     with step(f"importing '{options.model}'"):
-        executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
+        executable = core.import_network(options.model, options.device, shared.read_config(options), trust=options.trust)
     inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
     return _infer(executable, inputs, step, options)[1]
 
@@ -149,7 +113,7 @@ def _collect_inputs(
     from hetero_core.cli.inputs import collect_inputs
 
     seed = None if not options.random else 0 if options.seed is None else options.seed
-    shapes = read_shapes(options.shape)
+    shapes = shared.read_shapes(options.shape)
     return collect_inputs(options.input, specs, network=network, shapes=shapes, seed=seed, replaceable=replaceable)
 
 
@@ -168,19 +132,16 @@ def _infer(
     described = [describe_output(name, value) for name, value in iterate_tensors(outputs)]
     fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device), "seconds": seconds}
     fields |= {"later_seconds": median(later) if later else None, "later_runs": len(later), "outputs": described}
-    parts = [
-        f"network '{executable.name}' on {executable.device}: {_describe_times(fields, executable)}",
-        format_outputs(described),
-    ]
+    times = _describe_times(fields, executable)
+    parts = [f"network '{executable.name}' on {executable.device}: {times}", format_outputs(described)]
     if request.profile is not None:
-        sums = sum_times(request.profile)
-        fields["subgraphs"] = sums
-        parts.append(format_times(sums))
+        fields["subgraphs"] = sum_times(request.profile)
+        parts.append(format_times(fields["subgraphs"]))
     if options.executed is not None:
         from hetero_core.network.writer import network_to_bytes  # imports onnx
 
         fields["executed"] = options.executed
-        write_target(find_target(options.executed), network_to_bytes(executable.get_runtime_model(request.profile)))
+        shared.write_target(shared.find_target(options.executed), network_to_bytes(executable.get_runtime_model(request.profile)))
         parts.append(f"executed graph: {fields['executed']}")
     if options.save_outputs is not None:
         fields["saved"] = save_outputs(outputs, options.save_outputs)
@@ -230,19 +191,10 @@ def sum_times(profile: Profile) -> list[dict[str, Any]]:
     device_of_stage = {stage.path: stage.device for stage in profile.stages}
     sums: dict[tuple[tuple[int, ...], str], dict[str, Any]] = {}
     for entry in profile.entries:
-        fields = sums.setdefault(
-            (entry.path, entry.device),
-            {
-                "subgraph": entry.subgraph,
-                "path": "/".join(map(str, entry.path)),
-                "device": entry.device,
-                "stage_device": device_of_stage.get(entry.path[:1], entry.device),
-                "steps": 0,
-                "seconds": 0.0,
-                "transfer_seconds": 0.0,
-                "transfer_bytes": 0,
-            },
-        )
+        place = {"subgraph": entry.subgraph, "path": "/".join(map(str, entry.path)), "device": entry.device}
+        place["stage_device"] = device_of_stage.get(entry.path[:1], entry.device)
+        zeros = {"steps": 0, "seconds": 0.0, "transfer_seconds": 0.0, "transfer_bytes": 0}
+        fields = sums.setdefault((entry.path, entry.device), place | zeros)
         if entry.operator == "transfer":
             fields["transfer_seconds"] += entry.seconds
             fields["transfer_bytes"] += entry.nbytes
@@ -254,14 +206,9 @@ def sum_times(profile: Profile) -> list[dict[str, Any]]:
 
 def format_times(sums: list[dict[str, Any]]) -> str:
     """Returns the sums as a table."""
-    rows = [
-        (
-            fields["path"] or ("0" if fields["steps"] else "-"),
-            fields["device"],
-            str(fields["steps"]),
-            format_seconds(fields["seconds"]),
-            f"{format_seconds(fields['transfer_seconds'])}, {fields['transfer_bytes']} bytes" if fields["transfer_bytes"] else "-",
-        )
-        for fields in sums
-    ]
+    rows = []
+    for fields in sums:
+        place, seconds, nbytes = fields["path"] or ("0" if fields["steps"] else "-"), fields["seconds"], fields["transfer_bytes"]
+        copied = f"{format_seconds(fields['transfer_seconds'])}, {nbytes} bytes" if nbytes else "-"
+        rows.append((place, fields["device"], str(fields["steps"]), format_seconds(seconds), copied))
     return format_table(("SUBGRAPH", "DEVICE", "STEPS", "TIME", "COPIED"), rows)

@@ -16,13 +16,8 @@ def add_options(parser: Parser) -> None:
     count, port = whole_number(1), whole_number(0, 65535)
     models = "a file, NAME=FILE, or a folder with NAME.onnx or NAME/VERSION/model.onnx; compiled models end with .blob"
     parser.add_argument("models", nargs="+", metavar="MODEL", help=models)
-    parser.add_argument(
-        "-d",
-        "--device",
-        default="AUTO",
-        metavar="DEVICE",
-        help="for all models that are not compiled (AUTO); BATCH:GPU(16) gathers requests",
-    )
+    text = "for all models that are not compiled (AUTO); BATCH:GPU(16) gathers requests"
+    parser.add_argument("-d", "--device", default="AUTO", metavar="DEVICE", help=text)
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1); 0.0.0.0 is everywhere")
     parser.add_argument("--http-port", type=port, default=8000, metavar="PORT", help="the port of REST (8000); 0 is any")
@@ -30,9 +25,8 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--workers", type=count, default=1, metavar="N", help="processes, each with all models (1)")
     parser.add_argument("--max-body", type=count, default=64, metavar="MIB", help="the longest request, in MiB (64)")
     parser.add_argument("--queue", type=count, default=128, metavar="N", help="unanswered requests of a model version (128)")
-    parser.add_argument(
-        "--grace", type=read_seconds, default=30.0, metavar="SECONDS", help="how long requests may take at the end (30)"
-    )
+    text = "how long requests may take at the end (30)"
+    parser.add_argument("--grace", type=read_seconds, default=30.0, metavar="SECONDS", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -44,9 +38,8 @@ def answer(options: argparse.Namespace) -> Answer:
         raise UsageError(f"'hetero serve' needs the package {error.name}: pip install 'hetero-core[serve]'") from error
     with contextlib.ExitStack() as stack:
         paths = [stack.enter_context(open_named_model(model)) for model in options.models]
-        options.models = tuple(
-            path if path == model else f"{model}={path}" for model, path in zip(options.models, paths, strict=True)
-        )
+        pairs = zip(options.models, paths, strict=True)
+        options.models = tuple(path if path == model else f"{model}={path}" for model, path in pairs)
         options.config = read_config(options)
         names = list(find_models(options.models))
         with Core() as core:

@@ -22,18 +22,14 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns each output beside that of the samples; exit code 1 if one differs by too much.
-
-    Raises: UsageError for a blob without samples; errors of an import and of inputs.
-    """
+    """Returns the outputs beside the samples'; exit code 1 if one differs. Raises: UsageError without samples; errors of an import."""
     from hetero_core.blobs.samples import PREFIX, unpack_samples
     from hetero_core.cli.outputs import compare_samples, format_comparison
 
     sections, step = read_undigested(options.blob)[1].sections, follow(options)
     if not any(name.startswith(PREFIX) for name in sections):
-        raise UsageError(
-            f"'{options.blob}' holds no samples; write it again with: hetero compile MODEL -d DEVICE --samples inputs.npz -o {options.blob}"
-        )
+        command = f"hetero compile MODEL -d DEVICE --samples inputs.npz -o {options.blob}"
+        raise UsageError(f"'{options.blob}' holds no samples; write it again with: {command}")
     with Core() as core:
         with step(f"importing '{options.blob}'"):
             loaded = core.import_network(options.blob, options.device, read_config(options), trust=options.trust)

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, to_json
-from hetero_core.cli.options import (
-    Parser,
-    add_device_options,
-    add_shape_option,
-    find_target,
-    list_parts,
-    read_pinned,
-    write_target,
-)
+from hetero_core.cli.options import Parser, add_device_options, add_shape_option, find_target, list_parts, read_pinned, write_target
 from hetero_core.core import Core
 from hetero_core.errors import enumerate_choices
 from hetero_core.plan import Plan
@@ -38,21 +30,18 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     add_shape_option(parser)
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help=f"the file to write; its ending says what: {', '.join(_SUFFIXES)}"
-    )
+    text = f"the file to write; its ending says what: {', '.join(_SUFFIXES)}"
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help=text)
     parser.add_argument("--trace", metavar="FILE", help="a trace of 'hetero bench --trace', to which the page then has a link")
-    parser.add_argument(
-        "--timings",
-        metavar="FILE",
-        help="times per subgraph for the drawing: what 'hetero run --json -c PERF_COUNT=YES' printed for the same split",
-    )
+    text = "times per subgraph for the drawing: what 'hetero run --json -c PERF_COUNT=YES' printed for the same split"
+    parser.add_argument("--timings", metavar="FILE", help=text)
 
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the name and size of the written file; exit code 1 if the device refuses nodes. Raises: UsageError."""
-
-    suffix = _read_suffix(options.output)
+    suffix = Path(options.output).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UsageError(f"-o {options.output}: the ending says the format; known are {enumerate_choices(_SUFFIXES)}")
     if options.timings is not None and suffix not in _TIMED:
         raise UsageError(f"--timings has a meaning only for {', '.join(_TIMED)}; '{options.output}' shows no times")
     if options.trace is not None and suffix != ".html":
@@ -70,25 +59,12 @@ def answer(options: argparse.Namespace) -> Answer:
     # A name may hold half of a surrogate pair, which no encoding has.
     write_target(target, f"{text.rstrip()}\n".encode("utf-8", "replace"))
     nbytes = target.stat().st_size
-    fields = {
-        "network": network.name,
-        "device": options.device,
-        "file": str(target),
-        "bytes": nbytes,
-        "subgraphs": len(plan.stages),
-        "refused": result.refused,
-    }
+    fields = {"network": network.name, "device": options.device, "file": str(target), "bytes": nbytes}
+    fields |= {"subgraphs": len(plan.stages), "refused": result.refused}
     text = f"wrote '{target}': network '{network.name}' on {options.device}, {count(plan.stages, 'subgraph')}, {nbytes} bytes"
     if result.refused:
         text += f"\n{len(result.refused)} of {len(network.nodes)} nodes are refused; 'hetero query' lists why"
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
-
-
-def _read_suffix(path: str) -> str:
-    suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise UsageError(f"-o {path}: the ending says the format; known are {enumerate_choices(_SUFFIXES)}")
-    return suffix
 
 
 def _query(core: Core, network: Network, device: str, config: Mapping[str, str]) -> tuple[Plan, QueryResult]:
@@ -96,10 +72,8 @@ def _query(core: Core, network: Network, device: str, config: Mapping[str, str])
     if result.plan is not None:
         return result.plan, result
     if list_parts(core, device, config):
-        raise UsageError(
-            f"there is no split to draw: {len(result.refused)} nodes have no device; 'hetero query' lists why, and with "
-            "--explain NODE tells what every device says about one"
-        )
+        advice = "'hetero query' lists why, and with --explain NODE tells what every device says about one"
+        raise UsageError(f"there is no split to draw: {len(result.refused)} nodes have no device; {advice}")
     return plan_single_device(network, device, result), result
 
 
@@ -110,14 +84,11 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
 
     Raises: UsageError for a file of another form, and for times of another network or split.
     """
+    columns = ("seconds", "transfer_seconds", "transfer_bytes")
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = [
-            (
-                int(row["subgraph"]),
-                row["stage_device"],
-                *(float(row[name]) for name in ("seconds", "transfer_seconds", "transfer_bytes")),
-            )
+            (int(row["subgraph"]), row["stage_device"], *(float(row[name]) for name in columns))
             for row in fields["subgraphs"]
             if row["steps"]  # a row without steps has the transfers before the first subgraph
         ]
@@ -125,9 +96,8 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
     except OSError as error:
         raise UsageError(f"--timings {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"--timings {path}: expected what 'hetero run --json -c PERF_COUNT=YES' prints, with the times of subgraphs"
-        ) from error
+        expected = "expected what 'hetero run --json -c PERF_COUNT=YES' prints, with the times of subgraphs"
+        raise UsageError(f"--timings {path}: {expected}") from error
     if network != plan.network:
         raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
     device_of_stage = {stage.index: stage.device for stage in plan.stages}
@@ -135,9 +105,8 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
     transfers: dict[int, tuple[float, int]] = {}
     for index, device, seconds, transfer_seconds, nbytes in rows:
         if device_of_stage.get(index) != device:
-            raise UsageError(
-                f"--timings {path}: times of another split: subgraph {index} on {device}; this split has {device_of_stage}"
-            )
+            other = f"times of another split: subgraph {index} on {device}"
+            raise UsageError(f"--timings {path}: {other}; this split has {device_of_stage}")
         times[index] = times.get(index, 0.0) + seconds
         if nbytes:
             before, moved = transfers.get(index, (0.0, 0))

@@ -25,10 +25,7 @@ class HeteroBackendRep(BackendRep):  # type: ignore[misc]  # onnx is untyped
         self.network = network
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """Returns the outputs in the order of the model. `inputs`: values by position or by name, or the value of the only input.
-
-        Raises: as `ExecutableNetwork.infer`.
-        """
+        """Returns the outputs in order, for values by position or name, or the only value. Raises: as `ExecutableNetwork.infer`."""
         return tuple(self.network.infer(inputs).values())
 
 
@@ -50,12 +47,7 @@ class HeteroBackend(Backend):  # type: ignore[misc]  # onnx is untyped
 
     @classmethod
     def run_node(
-        cls,
-        node: onnx.NodeProto,
-        inputs: Any,
-        device: str = "CPU",
-        outputs_info: Any = None,
-        **config: Any,
+        cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **config: Any
     ) -> tuple[Any, ...]:
         """Returns the outputs of a node for arrays by position or by name. `outputs_info`, which is not needed, is ignored as ONNX allows.
 
@@ -65,10 +57,8 @@ class HeteroBackend(Backend):  # type: ignore[misc]  # onnx is untyped
         feeds = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
         version = config.pop("opset_version", 1 if node.domain else onnx.defs.onnx_opset_version())
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
-        specs = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in arrays.items()
-        ]
+        kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in arrays.items()}
+        specs = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in arrays.items()]
         graph = helper.make_graph([node], "node", specs, [onnx.ValueInfoProto(name=name) for name in node.output if name])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
         return cls.prepare(model, device, **config).run(feeds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -112,9 +113,7 @@ def _gives_scores(estimator: Any) -> bool:
 
 
 class HeteroClassifier(ClassifierMixin, _HeteroEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """A classifier that runs on a device. The first output of an ONNX model is the label, the second the probabilities, as a tensor
-    or as a map for each row.
-    """
+    """A classifier on a device: an ONNX model gives labels, then probabilities, as a tensor or as a map for each row."""
 
     @property
     def classes_(self) -> np.ndarray[Any, Any]:
@@ -176,19 +175,16 @@ def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> 
                     return convert_estimator(estimator, np.column_stack(list(columns.values())), gives_scores=gives_scores)
         else:
             # skl2onnx 1.20 joins float64 columns with the float32 of encoded texts, which ONNX does not allow.
-            columns = {
-                name: column.astype(np.float32) if column.dtype == np.float64 else column for name, column in columns.items()
-            }
+            columns = {name: each.astype(np.float32) if each.dtype == np.float64 else each for name, each in columns.items()}
         types = [(name, guess_data_type(column.reshape(-1, 1))[0][1]) for name, column in columns.items()]
         types = [(name, type(each)([None, 1])) for name, each in types]
     scores = {"raw_scores": True} if gives_scores else {}
+    convert = partial(to_onnx, estimator, first, initial_types=types, target_opset=_OPSETS)
     try:
         try:
-            options = {id(final): {"zipmap": False, **scores}} if hasattr(final, "classes_") else None
-            model = to_onnx(estimator, first, initial_types=types, options=options, target_opset=_OPSETS)
+            model = convert(options={id(final): {"zipmap": False, **scores}} if hasattr(final, "classes_") else None)
         except NameError:  # an estimator without maps does not know the option
-            options = {id(final): scores} if scores else None
-            model = to_onnx(estimator, first, initial_types=types, options=options, target_opset=_OPSETS)
+            model = convert(options={id(final): scores} if scores else None)
     except Exception as error:
         raise NetworkReadError(f"skl2onnx cannot convert {estimator!r}: {type(error).__name__}: {error}") from error
     # skl2onnx 1.20 declares a single column for the scores of two classes, and float64 for trees that give float32; types are inferred.
@@ -240,15 +236,14 @@ def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa:
 
     Raises: InputNameError for a missing column, InputShapeError for another number of columns, InputTypeError.
     """
-    columns = list_columns(X) if hasattr(X, "columns") else None
-    names = None if columns is None else list(columns)
+    columns = list_columns(X) if hasattr(X, "columns") else {}
     rows = X.toarray() if hasattr(X, "toarray") else X  # a sparse matrix
-    if len(specs) == 1 and (names is None or specs[0].name not in names):
+    if len(specs) == 1 and specs[0].name not in columns:
         return {specs[0].name: _as_input(rows, specs[0])}
-    if columns is not None and names is not None:
-        missing = next((spec.name for spec in specs if spec.name not in names), None)
+    if hasattr(X, "columns"):
+        missing = next((spec.name for spec in specs if spec.name not in columns), None)
         if missing is not None:
-            raise InputNameError(word_missing("the data frame", "column", missing, names))
+            raise InputNameError(word_missing("the data frame", "column", missing, columns))
         return {spec.name: _as_input(columns[spec.name], spec) for spec in specs}
     array, feeds, start = np.asarray(rows), {}, 0
     for spec in specs:

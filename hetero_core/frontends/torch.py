@@ -133,12 +133,10 @@ def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[
     has_layers = _write_out_fused_calls(opened)
     examples = [_find_example(placeholders[position]) for position in positions]
     try:
-        program = torch.export.export(
-            opened,
-            # The integer of a size is read without a guard, which would make the graph one for this size alone.
-            tuple(v.detach() if isinstance(v, torch.Tensor) else v.node.hint for v in (inputs[p] for p in positions)),
-            dynamic_shapes=tuple(_open_sizes(example, has_layers=has_layers) for example in examples),
-        )
+        # The integer of a size is read without a guard, which would make the graph one for this size alone.
+        values = tuple(v.detach() if isinstance(v, torch.Tensor) else v.node.hint for v in (inputs[p] for p in positions))
+        shapes = tuple(_open_sizes(example, has_layers=has_layers) for example in examples)
+        program = torch.export.export(opened, values, dynamic_shapes=shapes)
     except Exception as error:
         raise _RunsInTorchError(f"torch.export refuses it: {describe_cause(error)}") from error
     for node in _list_draws(program):
@@ -171,8 +169,7 @@ def _read_sizes_from_tensors(graph: fx.GraphModule) -> tuple[fx.GraphModule, lis
     placeholders = _list_nodes(graph, "placeholder")
     axis_of_size: dict[str, tuple[fx.Node, int]] = {}
     for node in placeholders:
-        example = _find_example(node)
-        for axis, size in enumerate(example.shape if isinstance(example, torch.Tensor) else ()):
+        for axis, size in enumerate(getattr(_find_example(node), "shape", ())):
             axis_of_size.setdefault(str(size), (node, axis))
     positions = []
     for position, node in enumerate(placeholders):
@@ -191,12 +188,9 @@ def _write_out_fused_calls(graph: fx.GraphModule) -> bool:
     """Replaces the fused kernels of torch's transformer layers, which torch.onnx does not know, by formulas; says if there are any."""
     import torch
 
-    formulas: dict[Any, Any] = {
-        torch._transformer_encoder_layer_fwd: _compute_encoder_layer,
-        torch._native_multi_head_attention: lambda x, key, value, *rest: _compute_attention(
-            x, *rest
-        ),  # all three are the same tensor
-    }
+    formulas: dict[Any, Any] = {torch._transformer_encoder_layer_fwd: _compute_encoder_layer}
+    # Query, key and value are the same tensor.
+    formulas[torch._native_multi_head_attention] = lambda x, key, value, *rest: _compute_attention(x, *rest)
     fused = [node for node in _list_nodes(graph, "call_function") if node.target in formulas]
     for node in fused:
         node.target = formulas[node.target]
@@ -252,11 +246,8 @@ def _open_sizes(example: Any, *, has_layers: bool) -> Any:
         raise _RunsInTorchError(f"its input {example!r} is no tensor and no integer")
     # A fused layer leaves its width open, which its weights decide. Any other size that torch.export would fix is refused by DYNAMIC.
     dims = [torch.export.Dim.DYNAMIC] * (example.ndim - 1) + [torch.export.Dim.AUTO if has_layers else torch.export.Dim.DYNAMIC]
-    return {
-        axis: dims[axis]
-        for axis, size in enumerate(example.shape)
-        if isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
-    }
+    is_open = [isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None for size in example.shape]
+    return {axis: dims[axis] for axis, opens in enumerate(is_open) if opens}
 
 
 def _list_draws(program: Any) -> Iterator[fx.Node]:
@@ -305,9 +296,8 @@ class CompiledGraph:
     def __call__(self, *values: Any) -> list[Any]:
         """Returns the results of the graph. Raises: as `ExecutableNetwork.infer`, and as a load for changed weights."""
         network = self.find_network(values)
-        feeds = [
-            array_of_tensor(values[position], spec.memory) for (position, _), spec in zip(self._inputs, network.inputs, strict=True)
-        ]
+        pairs = zip(self._inputs, network.inputs, strict=True)
+        feeds = [array_of_tensor(values[position], spec.memory) for (position, _), spec in pairs]
         outputs, sizes = iter(network.infer(feeds).values()), iter(self._exported.find_sizes(*values))
         return [next(sizes) if device is None else tensor_of_array(next(outputs), device) for device in self._exported.devices]
 
@@ -318,10 +308,8 @@ class CompiledGraph:
         is_same = _has_stamp if self._is_frozen else _has_bits
         with self._lock:
             loaded = self._loaded.get(key)
-            if loaded is None or not all(
-                tensor() is weight and is_same(weight, mark)
-                for tensor, weight, mark in zip(loaded.tensors, weights, loaded.marks, strict=True)
-            ):
+            rows = zip(loaded.tensors, weights, loaded.marks, strict=True) if loaded is not None else ()
+            if loaded is None or not all(tensor() is weight and is_same(weight, mark) for tensor, weight, mark in rows):
                 self._loaded = {k: each for k, each in self._loaded.items() if all(tensor() is not None for tensor in each.tensors)}
                 loaded = self._loaded[key] = self._load_weights(weights)
         return loaded.network
@@ -329,15 +317,11 @@ class CompiledGraph:
     def _load_weights(self, weights: Sequence[Tensor]) -> LoadedWeights:
         # If they are promised not to change, the caller's own memory becomes the constants.
         copies = [weight.detach() if self._is_frozen else weight.detach().clone() for weight in weights]
-        constants = {
-            spec.name: Initializer.of_array(array_of_tensor(copy)) for (_, spec), copy in zip(self._weights, copies, strict=True)
-        }
+        pairs = zip(self._weights, copies, strict=True)
+        constants = {spec.name: Initializer.of_array(array_of_tensor(copy)) for (_, spec), copy in pairs}
         network = self._exported.network
-        fixed = replace(
-            network,
-            inputs=tuple(spec for _, spec in self._inputs),
-            initializers=MappingProxyType({**network.initializers, **constants}),
-        )
+        initializers = MappingProxyType({**network.initializers, **constants})
+        fixed = replace(network, inputs=tuple(spec for _, spec in self._inputs), initializers=initializers)
         marks = map(_stamp, weights) if self._is_frozen else copies
         return LoadedWeights(self._load(fixed), tuple(map(ref, weights)), tuple(marks))
 

@@ -32,24 +32,15 @@ def plan_to_dot(plan: Plan) -> str:
             lines.append(f"    {_quote(name)} [label={label}, fillcolor={fill}{tooltip}];")
         lines.append("  }")
     for boundary in plan.boundaries:
-        lines += _draw_boundary(boundary, plan)
+        source, tail = _quote(f"input {boundary.value}"), ""
+        if boundary.producer is None:
+            lines.append(f"  {source} [shape=ellipse, fillcolor=white, label={_quote(boundary.value)}];")
+        else:
+            source, tail = _quote(plan.stages[boundary.producer].nodes[-1]), f"ltail=cluster_{boundary.producer}, "
+        for consumer in boundary.consumers:
+            target = _quote(plan.stages[consumer].nodes[0])
+            lines.append(f"  {source} -> {target} [{tail}lhead=cluster_{consumer}, label={_quote(_label_value(boundary))}];")
     return "\n".join([*lines, "}"])
-
-
-def _draw_boundary(boundary: Boundary, plan: Plan) -> list[str]:
-    """Returns an edge from the producing subgraph, or the input, to each consumer."""
-    lines = []
-    source = _quote(f"input {boundary.value}")
-    tail = ""
-    if boundary.producer is None:
-        lines.append(f"  {source} [shape=ellipse, fillcolor=white, label={_quote(boundary.value)}];")
-    else:
-        source = _quote(plan.stages[boundary.producer].nodes[-1])
-        tail = f"ltail=cluster_{boundary.producer}, "
-    for consumer in boundary.consumers:
-        target = _quote(plan.stages[consumer].nodes[0])
-        lines.append(f"  {source} -> {target} [{tail}lhead=cluster_{consumer}, label={_quote(_label_value(boundary))}];")
-    return lines
 
 
 def _label_value(boundary: Boundary) -> str:

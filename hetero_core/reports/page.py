@@ -18,15 +18,8 @@ from typing import Any
 
 from hetero_core.network.graph import Network
 from hetero_core.plan import Plan, PlanStage
+from hetero_core.reports import text
 from hetero_core.reports.dot import COLORS
-from hetero_core.reports.text import (
-    count,
-    describe_boundary,
-    describe_conflict,
-    describe_memory,
-    describe_placement,
-    describe_procedures,
-)
 
 
 def _read_asset(name: str) -> str:
@@ -60,7 +53,7 @@ def plan_to_html(
     fields = fields.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Template(_read_asset("plan.html")).substitute(
         POLICY=f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:",
-        TITLE=escape(f"{plan.network}: {count(plan.operator_of_node, 'node')}, {count(plan.stages, 'subgraph')}"),
+        TITLE=escape(f"{plan.network}: {text.count(plan.operator_of_node, 'node')}, {text.count(plan.stages, 'subgraph')}"),
         STYLE=style,
         PLAN=fields,
         PROGRAM=program,
@@ -88,13 +81,12 @@ def _list_links(stage: PlanStage, network: Network | None) -> list[tuple[int, in
 def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float], network: Network | None) -> dict[str, Any]:
     """Returns the fields that the program of the page shows on demand."""
     crossing = {entry.value for entry in plan.boundaries}
-    inner = [entry for entry in plan.boundaries if entry.producer is not None and entry.nbytes is not None]
-    notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
-    notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
+    nbytes = [entry.nbytes for entry in plan.boundaries if entry.producer is not None and entry.nbytes is not None]
+    notes = [] if plan.placement is None else [f"{text.describe_placement(plan.placement)}."]
+    notes += [f"Subgraphs are {text.describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
     if plan.unexplained:
-        notes.append(
-            f"the network is large: {plan.unexplained} nodes next to a subgraph of their device were not looked at for conflicts"
-        )
+        what = f"{plan.unexplained} nodes next to a subgraph of their device"
+        notes.append(f"the network is large: {what} were not looked at for conflicts")
     return {
         "network": plan.network,
         "priorities": list(plan.priorities),
@@ -108,14 +100,12 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float], network: 
             }
             for stage in plan.stages
         ],
-        "boundaries": [[describe_boundary(entry), entry.producer, entry.consumers] for entry in plan.boundaries],
-        "bytes": [f"{sum(entry.nbytes or 0 for entry in inner)} bytes from subgraph to subgraph, in {count(inner, 'value')}"]
-        if inner
-        else [],
-        "memory": describe_memory(plan),
+        "boundaries": [[text.describe_boundary(entry), entry.producer, entry.consumers] for entry in plan.boundaries],
+        "bytes": [f"{sum(nbytes)} bytes from subgraph to subgraph, in {text.count(nbytes, 'value')}"] if nbytes else [],
+        "memory": text.describe_memory(plan),
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
         "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
         "pins": dict(plan.pins),
-        "conflicts": [[entry.node, describe_conflict(plan, entry)] for entry in plan.conflicts],
+        "conflicts": [[entry.node, text.describe_conflict(plan, entry)] for entry in plan.conflicts],
         "note": " ".join(notes),
     }

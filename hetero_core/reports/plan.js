@@ -8,25 +8,17 @@
   const BOX = { width: 130, height: 40, right: 150, down: 64 }; // the last two: from box to box
   const SVG = "http://www.w3.org/2000/svg";
   const plan = JSON.parse(document.getElementById("plan").textContent);
-  const drawing = document.getElementById("drawing");
-  const scene = document.getElementById("scene");
-  const back = document.getElementById("zoom-back");
-  const panel = document.getElementById("panel");
-  const search = document.getElementById("search");
-  const found = document.getElementById("found");
-  const results = document.getElementById("results");
+  const [drawing, scene, back, panel, search, found, results] =
+    ["drawing", "scene", "zoom-back", "panel", "search", "found", "results"].map((id) => document.getElementById(id));
   const refusals = new Map(Object.entries(plan.refusals));
   const pins = new Map(Object.entries(plan.pins));
   const refused = new Set(plan.refused);
   const conflicts = new Map();
   for (const [name, text] of plan.conflicts) conflicts.set(name, (conflicts.get(name) || []).concat([text]));
-  const devices = Array.from(new Set(plan.priorities.concat(plan.subgraphs.map(function (one) { return one.device; }))));
-  const nodes = [];
-  plan.subgraphs.forEach(function (subgraph, index) {
-    for (const [name, operator] of subgraph.nodes) {
-      nodes.push({ name: name, operator: operator, subgraph: index, text: (name + " " + operator).toLowerCase() });
-    }
-  });
+  const devices = Array.from(new Set(plan.priorities.concat(plan.subgraphs.map((one) => one.device))));
+  const nodes = plan.subgraphs.flatMap((subgraph, index) => subgraph.nodes.map(function ([name, operator]) {
+    return { name: name, operator: operator, subgraph: index, text: (name + " " + operator).toLowerCase() };
+  }));
 
   function make(tag, className, text) {
     const element = document.createElement(tag);
@@ -36,10 +28,7 @@
   }
 
   function makeButton(className, text, act) {
-    const button = make("button", className, text);
-    button.type = "button";
-    button.addEventListener("click", act);
-    return button;
+    return Object.assign(make("button", className, text), { type: "button", onclick: act });
   }
 
   function draw(tag, parent, attributes, text) {
@@ -50,27 +39,16 @@
     return element;
   }
 
-  function say(number, noun) {
-    return number + " " + noun + (number === 1 ? "" : "s");
-  }
-
-  function sayTime(seconds) {
-    return (seconds * 1000).toFixed(3) + " ms";
-  }
-
-  function findColor(device) {
-    return "device-" + devices.indexOf(device) % COLORS;
-  }
-
-  function shorten(text) {
-    return text.length > 20 ? text.slice(0, 19) + "\u2026" : text;
-  }
+  const say = (number, noun) => number + " " + noun + (number === 1 ? "" : "s");
+  const sayTime = (seconds) => (seconds * 1000).toFixed(3) + " ms";
+  const findColor = (device) => "device-" + devices.indexOf(device) % COLORS;
+  const shorten = (text) => text.length > 20 ? text.slice(0, 19) + "\u2026" : text;
 
   for (const device of devices) {
-    const own = plan.subgraphs.filter(function (one) { return one.device === device; });
-    const names = own.flatMap(function (one) { return one.nodes; }).filter(function (node) { return !refused.has(node[0]); });
-    const timed = own.filter(function (one) { return one.seconds !== null; });
-    const total = timed.reduce(function (sum, one) { return sum + one.seconds; }, 0);
+    const own = plan.subgraphs.filter((one) => one.device === device);
+    const names = own.flatMap((one) => one.nodes).filter((node) => !refused.has(node[0]));
+    const timed = own.filter((one) => one.seconds !== null);
+    const total = timed.reduce((sum, one) => sum + one.seconds, 0);
     const text = device + ": " + say(names.length, "node") + " in " + say(own.length, "subgraph");
     const row = make("li", findColor(device), text + (timed.length ? ", " + sayTime(total) : ""));
     row.prepend(make("span", "swatch"));
@@ -85,9 +63,9 @@
   let places = [];
 
   function placeBoxes(count, links) {
-    const makers = Array.from({ length: count }, function () { return []; });
+    const makers = Array.from({ length: count }, () => []);
     const depths = Array(count).fill(0);
-    links.sort(function (a, b) { return a[1] - b[1]; });
+    links.sort((a, b) => a[1] - b[1]);
     for (const [from, to] of links) {
       depths[to] = Math.max(depths[to], depths[from] + 1);
       makers[to].push(from);
@@ -97,13 +75,12 @@
     for (const [from, to] of links) first[from] = Math.min(first[from], depths[to]);
     depths.forEach(function (_, index) { if (!makers[index].length && first[index] < Infinity) depths[index] = first[index] - 1; });
     const rows = [];
-    depths.forEach(function (depth, index) { (rows[depth] = rows[depth] || []).push(index); });
+    depths.forEach((depth, index) => (rows[depth] = rows[depth] || []).push(index));
     const middle = Array(count).fill(0);
     for (const row of rows) {
-      const mean = new Map(row.map(function (index) {
-        return [index, makers[index].reduce(function (sum, one) { return sum + middle[one]; }, 0) / (makers[index].length || 1)];
-      }));
-      row.sort(function (a, b) { return mean.get(a) - mean.get(b); });
+      const means = row.map((index) => makers[index].reduce((sum, one) => sum + middle[one], 0) / (makers[index].length || 1));
+      const meanOf = new Map(row.map((index, number) => [index, means[number]]));
+      row.sort((a, b) => meanOf.get(a) - meanOf.get(b));
       row.forEach(function (index, number) { middle[index] = (number - (row.length - 1) / 2) * BOX.right; });
     }
     const height = Math.max(Math.ceil(Math.sqrt(rows.length * 3)), 8);
@@ -111,7 +88,7 @@
     places = [];
     for (let top = 0; top < rows.length; top += height) {
       const column = rows.slice(top, top + height);
-      const width = Math.max(...column.map(function (row) { return row.length; })) * BOX.right + 40;
+      const width = Math.max(...column.map((row) => row.length)) * BOX.right + 40;
       column.forEach(function (row, line) {
         for (const index of row) places[index] = { x: left + width / 2 + middle[index] - BOX.width / 2, y: line * BOX.down + 20 };
       });
@@ -166,9 +143,9 @@
         titles.set(key, (titles.get(key) || []).concat([text]));
       }
     }
-    const links = Array.from(titles, function ([key, lines]) { return key.split(" ").map(Number).concat([lines.join("\n")]); });
+    const links = Array.from(titles, ([key, lines]) => key.split(" ").map(Number).concat([lines.join("\n")]));
     drawBoxes(plan.subgraphs.map(function (subgraph, index) {
-      const lost = subgraph.nodes.filter(function (node) { return refused.has(node[0]); }).length;
+      const lost = subgraph.nodes.filter((node) => refused.has(node[0])).length;
       const time = subgraph.seconds === null ? "" : " \u00b7 " + sayTime(subgraph.seconds);
       const detail = say(subgraph.nodes.length, "node") + (lost ? ", " + lost + " refused" : "") + time;
       const name = index + " \u00b7 " + subgraph.device;
@@ -186,14 +163,11 @@
     }), subgraph.links);
     if (boxes.has(name)) {
       boxes.get(name).classList.add("chosen");
-      reveal(subgraph.nodes.findIndex(function (node) { return node[0] === name; }));
+      reveal(subgraph.nodes.findIndex((node) => node[0] === name));
     }
   }
 
-  function canDraw(subgraph) {
-    return subgraph.links !== null && subgraph.nodes.length <= DRAWN;
-  }
-
+  const canDraw = (subgraph) => subgraph.links !== null && subgraph.nodes.length <= DRAWN;
   back.addEventListener("click", drawPlan);
 
   // View
@@ -204,14 +178,6 @@
 
   function show() {
     scene.setAttribute("transform", "translate(" + view.x + " " + view.y + ") scale(" + view.scale + ")");
-  }
-
-  function zoom(factor, x, y) {
-    const scale = Math.min(Math.max(view.scale * factor, 0.02), 8);
-    view.x = x - (x - view.x) * (scale / view.scale);
-    view.y = y - (y - view.y) * (scale / view.scale);
-    view.scale = scale;
-    show();
   }
 
   function fit() {
@@ -243,8 +209,12 @@
   drawing.addEventListener("wheel", function (event) {
     event.preventDefault();
     const frame = drawing.getBoundingClientRect();
-    const lines = event.deltaMode === 1 ? 16 : 1;
-    zoom(Math.exp(-event.deltaY * lines * 0.0015), event.clientX - frame.left, event.clientY - frame.top);
+    const [x, y, lines] = [event.clientX - frame.left, event.clientY - frame.top, event.deltaMode === 1 ? 16 : 1];
+    const scale = Math.min(Math.max(view.scale * Math.exp(-event.deltaY * lines * 0.0015), 0.02), 8);
+    view.x = x - (x - view.x) * (scale / view.scale);
+    view.y = y - (y - view.y) * (scale / view.scale);
+    view.scale = scale;
+    show();
   }, { passive: false });
   document.getElementById("zoom-fit").addEventListener("click", fit);
 
@@ -255,12 +225,10 @@
   });
   window.addEventListener("pointermove", function (event) {
     if (!drag) return;
-    const dx = event.clientX - drag.x;
-    const dy = event.clientY - drag.y;
+    const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
     if (!isDragged && Math.hypot(dx, dy) < 4) return;
     isDragged = true;
-    view.x = drag.left + dx;
-    view.y = drag.top + dy;
+    Object.assign(view, { x: drag.left + dx, y: drag.top + dy });
     show();
   });
   for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, function () { drag = null; });
@@ -283,20 +251,16 @@
     panel.append(make("p", "fact", "Devices by priority: " + plan.priorities.join(", ")));
     panel.append(make("p", "quiet", "Click a subgraph for its nodes and its values. Drag to move, turn the wheel to zoom."));
     if (plan.note) panel.append(make("p", "quiet", plan.note));
-    const timed = plan.subgraphs.map(function (one, index) { return [one.seconds, index]; }).filter(function (one) { return one[0] !== null; });
-    listLargest("slowest subgraphs", timed, function (index, seconds) {
-      return "subgraph " + index + " on " + plan.subgraphs[index].device + ": " + sayTime(seconds);
-    });
-    const moved = plan.moved.map(function (one) { return [one[1], one[0], one[2]]; });
-    listLargest("slowest transfers", moved, function (index, seconds, bytes) {
-      return "of subgraph " + index + ": " + sayTime(seconds) + ", " + bytes + " bytes";
-    });
+    const timed = plan.subgraphs.map((one, index) => [one.seconds, index]).filter((one) => one[0] !== null);
+    listLargest("slowest subgraphs", timed,
+      (index, seconds) => "subgraph " + index + " on " + plan.subgraphs[index].device + ": " + sayTime(seconds));
+    const moved = plan.moved.map(([index, seconds, bytes]) => [seconds, index, bytes]);
+    listLargest("slowest transfers", moved,
+      (index, seconds, bytes) => "of subgraph " + index + ": " + sayTime(seconds) + ", " + bytes + " bytes");
     listLines("bytes moved", plan.bytes);
     listLines("memory, estimated", plan.memory);
     if (plan.trace) {
-      const link = make("a", "", plan.trace);
-      link.href = plan.trace;
-      panel.append(make("h3", "", "trace, for ui.perfetto.dev"), link);
+      panel.append(make("h3", "", "trace, for ui.perfetto.dev"), Object.assign(make("a", "", plan.trace), { href: plan.trace }));
     }
     if (refused.size) panel.append(make("p", "reason", say(refused.size, "node") + " no device takes"));
   }
@@ -308,10 +272,10 @@
   }
 
   function listLargest(title, rows, say) {
-    rows.sort(function (a, b) { return b[0] - a[0]; });
+    rows.sort((a, b) => b[0] - a[0]);
     if (rows.length) panel.append(make("h3", "", title));
     for (const [amount, index, ...more] of rows.slice(0, LARGEST)) {
-      panel.append(makeButton("row", say(index, amount, ...more), function () { open({ subgraph: index }); }));
+      panel.append(makeButton("row", say(index, amount, ...more), () => open({ subgraph: index })));
     }
   }
 
@@ -320,21 +284,14 @@
     panel.append(make("h2", "", "subgraph " + index + " on " + subgraph.device));
     const time = subgraph.seconds === null ? "" : ", " + sayTime(subgraph.seconds);
     panel.append(make("p", "fact", say(subgraph.nodes.length, "node") + time));
-    const button = makeButton("", "draw its nodes", function () { drawNodes(index, name); });
-    button.id = "draw-nodes";
+    const button = Object.assign(makeButton("", "draw its nodes", () => drawNodes(index, name)), { id: "draw-nodes" });
     if (canDraw(subgraph)) panel.append(button);
-    const lines = function (isShown) { return plan.boundaries.filter(isShown).map(function (one) { return one[0]; }); };
-    listLines("reads", lines(function (one) { return one[2].includes(index); }));
-    listLines("makes for others", lines(function (one) { return one[1] === index; }));
+    const lines = (isShown) => plan.boundaries.filter(isShown).map((one) => one[0]);
+    listLines("reads", lines((one) => one[2].includes(index)));
+    listLines("makes for others", lines((one) => one[1] === index));
     listLines("outputs of the network", subgraph.returned);
-    panel.append(make("h3", "", "nodes"));
-    listNodes(subgraph, name);
-  }
-
-  function listNodes(subgraph, name) {
-    const list = make("ul");
-    list.id = "nodes";
-    panel.append(list);
+    const list = Object.assign(make("ul"), { id: "nodes" });
+    panel.append(make("h3", "", "nodes"), list);
     for (const node of subgraph.nodes) list.append(describeNode(node, name));
     const row = list.querySelector(".chosen");
     if (row) row.scrollIntoView({ block: "nearest" });
@@ -356,26 +313,24 @@
 
   function find() {
     const text = search.value.trim().toLowerCase();
-    const hits = text ? nodes.filter(function (node) { return node.text.includes(text); }) : [];
-    const exact = hits.findIndex(function (node) { return node.name.toLowerCase() === text; });
+    const hits = text ? nodes.filter((node) => node.text.includes(text)) : [];
+    const exact = hits.findIndex((node) => node.name.toLowerCase() === text);
     if (exact > 0) hits.unshift(hits.splice(exact, 1)[0]);
-    const subgraphs = new Set(hits.map(function (node) { return node.subgraph; }));
-    const keys = inside === null ? subgraphs : new Set(hits.map(function (node) { return node.name; }));
+    const subgraphs = new Set(hits.map((node) => node.subgraph));
+    const keys = inside === null ? subgraphs : new Set(hits.map((node) => node.name));
     for (const [key, box] of boxes) box.classList.toggle("found", keys.has(key));
     drawing.classList.toggle("searching", hits.length > 0);
     results.replaceChildren();
-    for (const node of hits.slice(0, RESULTS)) results.append(describeHit(node));
-    if (!text) found.textContent = "";
-    else found.textContent = hits.length ? say(hits.length, "node") + " in " + say(subgraphs.size, "subgraph") : "no such node";
+    for (const node of hits.slice(0, RESULTS)) {
+      const button = makeButton("", node.name + " ", () => open(node));
+      button.append(make("span", "quiet", node.operator + ", subgraph " + node.subgraph));
+      const row = make("li");
+      row.append(button);
+      results.append(row);
+    }
+    const count = hits.length ? say(hits.length, "node") + " in " + say(subgraphs.size, "subgraph") : "no such node";
+    found.textContent = text ? count : "";
     return hits;
-  }
-
-  function describeHit(node) {
-    const row = make("li");
-    const button = makeButton("", node.name + " ", function () { open(node); });
-    button.append(make("span", "quiet", node.operator + ", subgraph " + node.subgraph));
-    row.append(button);
-    return row;
   }
 
   function open(node) {
@@ -390,8 +345,7 @@
       search.value = "";
       find();
     } else if (event.key === "Enter") {
-      const hits = find();
-      if (hits.length) open(hits[0]);
+      for (const node of find().slice(0, 1)) open(node);
     }
   });
 

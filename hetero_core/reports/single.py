@@ -11,17 +11,11 @@ from hetero_core.plan import Boundary, Plan, PlanStage
 def plan_single_device(network: Network, device: str, result: QueryResult) -> Plan:
     """Returns a plan with a single stage; a refused node stands in the stage and has no device."""
     names = tuple(node.name for node in network.nodes)
-    inputs = tuple(
-        Boundary(
-            spec.name,
-            spec.type,
-            spec.type.nbytes if isinstance(spec.type, TensorType) else None,
-            None,
-            (0,),
-            readers=tuple(names[index] for index in network.index_of_consumers.get(spec.name, ())),
-        )
-        for spec in network.inputs
-    )
+    inputs = []
+    for spec in network.inputs:
+        nbytes = spec.type.nbytes if isinstance(spec.type, TensorType) else None
+        readers = tuple(names[index] for index in network.index_of_consumers.get(spec.name, ()))
+        inputs.append(Boundary(spec.name, spec.type, nbytes, None, (0,), readers=readers))
     stage = PlanStage(0, device, names, tuple(entry.value for entry in inputs), tuple(spec.name for spec in network.outputs))
     return Plan(
         network=network.name,
@@ -31,5 +25,5 @@ def plan_single_device(network: Network, device: str, result: QueryResult) -> Pl
         refusals=freeze_mapping((name, freeze_mapping({device: reason})) for name, reason in result.refused.items()),
         pins=freeze_mapping({}),
         stages=(stage,) if names else (),
-        boundaries=inputs if names else (),
+        boundaries=tuple(inputs) if names else (),
     )

@@ -35,20 +35,16 @@ def explain_placement(placement: Placement) -> str:
     is_mixed = {index: len(set(candidates[index].devices)) > 1 for index in seconds}
     second = next(index for _, index in timed if index != placement.chosen)
     ratio = seconds[second] / seconds[placement.chosen]
-    text = (
-        f"{candidates[placement.chosen].title} won: a run of {candidates[second].title}, the next, takes {ratio:.2f} times as long."
-    )
+    winner, runner_up = candidates[placement.chosen].title, candidates[second].title
+    text = f"{winner} won: a run of {runner_up}, the next, takes {ratio:.2f} times as long."
     mixture = next((index for _, index in timed if is_mixed[index]), None) if not is_mixed[placement.chosen] else placement.chosen
     single = next((index for _, index in timed if not is_mixed[index]), None)
     if mixture is None or single is None or not placement.segments:
         why = "was worth a measurement by its estimate" if placement.is_complete else "was timed before the budget ended"
         return text if single is None else f"{text} No mixture of devices {why}."
     home = candidates[single].devices[0]
-    moved = [
-        (segment.seconds, device)
-        for segment, device in zip(placement.segments, candidates[mixture].devices, strict=True)
-        if device != home
-    ]
+    pairs = zip(placement.segments, candidates[mixture].devices, strict=True)
+    moved = [(segment.seconds, device) for segment, device in pairs if device != home]
     if not all({home, device} <= times.keys() for times, device in moved):
         return text
     saved = sum(times[home] - times[device] for times, device in moved)
@@ -90,21 +86,18 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
     lines += [f"  {line}" for line in describe_memory(plan)]
     lines += ["boundary values:"] if plan.boundaries else []
     lines += [f"  {describe_boundary(boundary)}" for boundary in plan.boundaries]
-    if plan.pins:
-        lines.append("pins: " + ", ".join(f"{name} -> {device}" for name, device in plan.pins.items()))
-    if plan.refusals:
-        lines.append("refusals:")
-        listed = list(plan.refusals.items())
-        for name, reasons in listed[:refusal_limit]:
-            lines += [f"  {name} ({plan.operator_of_node[name]}), {device}: {reason}" for device, reason in reasons.items()]
-        if len(listed) > refusal_limit:
-            lines.append(f"  ... and {len(listed) - refusal_limit} more nodes")
-    if plan.conflicts:
-        lines.append("kept out of another subgraph of their device:")
-        lines += [f"  {conflict.node}: {describe_conflict(plan, conflict)}" for conflict in plan.conflicts[:refusal_limit]]
-        if len(plan.conflicts) > refusal_limit:
-            lines.append(f"  ... and {len(plan.conflicts) - refusal_limit} more nodes")
-    return "\n".join(lines)
+    lines += ["pins: " + ", ".join(f"{name} -> {device}" for name, device in plan.pins.items())] if plan.pins else []
+    lines += ["refusals:"] if plan.refusals else []
+    for name, reasons in list(plan.refusals.items())[:refusal_limit]:
+        lines += [f"  {name} ({plan.operator_of_node[name]}), {device}: {reason}" for device, reason in reasons.items()]
+    lines += _count_rest(plan.refusals, refusal_limit)
+    lines += ["kept out of another subgraph of their device:"] if plan.conflicts else []
+    lines += [f"  {conflict.node}: {describe_conflict(plan, conflict)}" for conflict in plan.conflicts[:refusal_limit]]
+    return "\n".join([*lines, *_count_rest(plan.conflicts, refusal_limit)])
+
+
+def _count_rest(entries: Collection[Any], limit: int) -> list[str]:
+    return [f"  ... and {len(entries) - limit} more nodes"] if len(entries) > limit else []
 
 
 def describe_procedures(plan: Plan) -> str:
@@ -175,10 +168,7 @@ class Explanation:
 
 
 def explain_node(plan: Plan, name: str) -> Explanation:
-    """Returns the place of a node in the plan, with the reasons. Cost: linear in the plan.
-
-    Raises: InvalidNetworkError with the near misses when there is no such node.
-    """
+    """Returns the place of a node, with the reasons. Cost: linear in the plan. Raises: InvalidNetworkError with the near misses."""
     if name not in plan.operator_of_node:
         raise InvalidNetworkError(f"network '{plan.network}' has no node '{name}'{suggest(name, plan.operator_of_node)}")
     device = plan.device_of_node.get(name)
@@ -217,13 +207,9 @@ def describe_explanation(plan: Plan, explanation: Explanation) -> str:
     """Returns the explanation as text."""
     index = explanation.subgraph
     where = "none" if index is None else f"{index} of {len(plan.stages)}, {count(plan.stages[index].nodes, 'node')}"
-    lines = [
-        f"node '{explanation.node}' ({explanation.operator}) of network '{plan.network}'",
-        f"  device    {explanation.device or 'none'}",
-        f"  subgraph  {where}",
-        f"  pin       {explanation.pin or 'none'}",
-        "  devices, in order of priority:",
-    ]
+    lines = [f"node '{explanation.node}' ({explanation.operator}) of network '{plan.network}'"]
+    lines += [f"  device    {explanation.device or 'none'}", f"  subgraph  {where}", f"  pin       {explanation.pin or 'none'}"]
+    lines.append("  devices, in order of priority:")
     words = {True: "yes", False: "no", None: "-"}
     width = max((len(answer.device) for answer in explanation.devices), default=0)
     lines += [f"    {answer.device.ljust(width)}  {words[answer.takes]:3}  {answer.reason}" for answer in explanation.devices]

@@ -38,28 +38,19 @@ class _Slice:
     thread: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class _Block:
     """A slice and the slices within it; `process` is the heading that it stands under."""
 
-    process: str
-    frame: _Slice
-    parts: Sequence[_Slice] = ()
-
-
-def _make_block(process: str, frame: _Slice, parts: Sequence[_Slice] = ()) -> _Block:
-    """Returns the block; a frame that is shorter than its parts grows, to one nanosecond at least."""
-    inside = _lay_end_to_end(frame, sorted(parts, key=lambda part: part.begin))
-    begin = min([frame.begin, *(part.begin for part in inside)])
-    end = max([frame.end, begin + 1, *(part.end for part in inside)])
-    return _Block(process, replace(frame, begin=begin, end=end), inside)
+    def __init__(self, process: str, frame: _Slice, parts: Sequence[_Slice] = ()) -> None:
+        """A frame that is shorter than its parts grows, to one nanosecond at least."""
+        self.process = process
+        self.parts = _lay_end_to_end(frame, sorted(parts, key=lambda part: part.begin))
+        begin = min([frame.begin, *(part.begin for part in self.parts)])
+        self.frame = replace(frame, begin=begin, end=max([frame.end, begin + 1, *(part.end for part in self.parts)]))
 
 
 def _assign_tracks(blocks: Iterable[_Block]) -> list[tuple[_Slice, int]]:
-    """Returns each slice of one process with its track: slices of a track are apart or nested.
-
-    Parts stand on the track of their frame; a part that overlaps the part before has a track of its own.
-    """
+    """Returns the slices of a process with tracks, on which they are apart or nested: an overlapping part has a track of its own."""
     free: list[int] = []
 
     def take(begin: int, end: int) -> int:
@@ -144,28 +135,19 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
 
 
 def _name_tracks(title: str, number: int, name: str, width: int) -> list[Event]:
-    events: list[Event] = [
-        {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": title}},
-        {"ph": "M", "name": "process_sort_index", "pid": number, "tid": 0, "args": {"sort_index": number}},
-    ]
-    for row in range(1, width + 1):
-        track = name if row == 1 else f"{name} ({row})"
-        events.append({"ph": "M", "name": "thread_name", "pid": number, "tid": row, "args": {"name": track}})
-        events.append({"ph": "M", "name": "thread_sort_index", "pid": number, "tid": row, "args": {"sort_index": row}})
+    titles = [title, name, *(f"{name} ({row})" for row in range(2, width + 1))]
+    events: list[Event] = []
+    for row, text in enumerate(titles):
+        kind, index = ("thread", row) if row else ("process", number)
+        for what, value in (("name", text), ("sort_index", index)):
+            events.append({"ph": "M", "name": f"{kind}_{what}", "pid": number, "tid": row, "args": {what: value}})
     return events
 
 
 def _write_slice(piece: _Slice, process: int, track: int) -> Event:
-    return {
-        "ph": "X",
-        "name": piece.name,
-        "cat": piece.category,
-        "pid": process,
-        "tid": track,
-        "ts": piece.begin / 1000,
-        "dur": (piece.end - piece.begin) / 1000,
-        "args": dict(piece.arguments),
-    }
+    times = {"ts": piece.begin / 1000, "dur": (piece.end - piece.begin) / 1000}
+    place = {"pid": process, "tid": track}
+    return {"ph": "X", "name": piece.name, "cat": piece.category, **place, **times, "args": dict(piece.arguments)}
 
 
 def _write_end(phase: str, number: int, moment: int, process: int, track: int) -> Event:
@@ -196,7 +178,7 @@ def _draw_request(profile: Profile, request: int) -> _Block:
         reason = {"request": request, "subgraph": "/".join(map(str, fallback.path)), "reason": fallback.reason}
         title, end_of_load = f"{fallback.device} failed: load on {fallback.target}", fallback.begin + fallback.seconds
         parts.append(_make_slice(title, "fallback", fallback.begin, end_of_load, reason))
-    return _make_block(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
+    return _Block(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 
 
 def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]]:
@@ -222,15 +204,14 @@ def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]
 
 def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:
     """Returns the entries of each stage by path; of several runs of a path, an entry belongs to the last run that began before it."""
-    positions: dict[tuple[int, ...], list[int]] = {}
-    for index, stage in enumerate(stages):
-        positions.setdefault(stage.path, []).append(index)
     shares: list[list[NodeTime]] = [[] for _ in stages]
+    runs_of_path: dict[tuple[int, ...], list[tuple[StageTime, list[NodeTime]]]] = {}
+    for stage, share in zip(stages, shares, strict=True):
+        runs_of_path.setdefault(stage.path, []).append((stage, share))
     for entry in entries:
-        if not entry.source and entry.path in positions:
-            runs = positions[entry.path]
-            last = bisect_right([stages[index].begin for index in runs], entry.begin) - 1
-            shares[runs[max(last, 0)]].append(entry)
+        if not entry.source and (runs := runs_of_path.get(entry.path)):
+            last = bisect_right(runs, entry.begin, key=lambda run: run[0].begin) - 1
+            runs[max(last, 0)][1].append(entry)
     return shares
 
 
@@ -239,29 +220,20 @@ def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> 
     arguments = {"request": request, "subgraph": path, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
     name = f"subgraph {path}" if path else "network"
     frame = _make_slice(name, "subgraph", stage.begin, stage.begin + stage.seconds, arguments)
-    return _make_block(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
+    return _Block(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
 
 
 def _draw_node(entry: NodeTime, path: str, request: int) -> _Slice:
-    arguments: dict[str, Any] = {"request": request, "subgraph": path, "operator": entry.operator}
-    if entry.operator == "transfer":
-        arguments["bytes"] = entry.nbytes
+    nbytes = {"bytes": entry.nbytes} if entry.operator == "transfer" else {}
+    arguments = {"request": request, "subgraph": path, "operator": entry.operator, **nbytes}
     category = "transfer" if entry.operator == "transfer" else "node"
-    end = entry.begin + entry.seconds
-    return _make_slice(entry.node, category, entry.begin, end, arguments, thread=entry.thread)
+    return _make_slice(entry.node, category, entry.begin, entry.begin + entry.seconds, arguments, thread=entry.thread)
 
 
 def _draw_transfer(entry: NodeTime, request: int) -> _Block:
-    path = "/".join(map(str, entry.path))
-    arguments = {
-        "request": request,
-        "operator": "transfer",
-        "subgraph": path,
-        "bytes": entry.nbytes,
-        "source": entry.source,
-        "targets": entry.targets,
-    }
-    return _make_block(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments), [])
+    arguments = {"request": request, "operator": "transfer", "subgraph": "/".join(map(str, entry.path)), "bytes": entry.nbytes}
+    arguments |= {"source": entry.source, "targets": entry.targets}
+    return _Block(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments))
 
 
 def _find_arrows(

@@ -12,19 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core import errors
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import (
-    ClosedError,
-    DeadlineExceededError,
-    DeviceMemoryError,
-    InputNameError,
-    InputShapeError,
-    InputTypeError,
-    MemoryLimitError,
-    RequestCancelledError,
-    enumerate_choices,
-    suggest,
-)
+from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.network.types import TensorType, ValueSpec
 
 DATATYPES = {
@@ -43,9 +33,9 @@ _KINDS = {"b": "b", "i": "iu", "u": "iu"}
 _CONTENT_TYPES = ("np", "str")
 _LENGTH = struct.Struct("<I")
 _STATUSES = {
-    (InputNameError, InputShapeError, InputTypeError): 400,
-    (MemoryLimitError, DeviceMemoryError, ClosedError, RequestCancelledError): 503,
-    (DeadlineExceededError,): 504,
+    (errors.InputNameError, errors.InputShapeError, errors.InputTypeError): 400,
+    (errors.MemoryLimitError, errors.DeviceMemoryError, errors.ClosedError, errors.RequestCancelledError): 503,
+    (errors.DeadlineExceededError,): 504,
 }
 """Errors of a run -> status of HTTP."""
 
@@ -77,9 +67,8 @@ def require_content_type(parameters: Mapping[str, Any]) -> None:
     """Raises Refusal for a `content_type`, by which MLServer's clients say what a model gets, other than arrays and texts."""
     content_type = parameters.get("content_type", _CONTENT_TYPES[0])
     if content_type not in _CONTENT_TYPES:
-        raise Refusal(
-            400, f"content_type is '{str(content_type)[:20]}'; models get arrays and texts: {enumerate_choices(_CONTENT_TYPES)}"
-        )
+        known = f"models get arrays and texts: {enumerate_choices(_CONTENT_TYPES)}"
+        raise Refusal(400, f"content_type is '{str(content_type)[:20]}'; {known}")
 
 
 def describe_spec(spec: ValueSpec) -> dict[str, Any]:
@@ -92,10 +81,7 @@ def describe_spec(spec: ValueSpec) -> dict[str, Any]:
 
 
 def read_tensor(name: str, datatype: str, shape: Iterable[int], *, content: memoryview | None = None, values: Any = None) -> Any:
-    """Returns the array of an input from its bytes, as a view if they are aligned, or from values: a list, flat or nested as the shape.
-
-    Raises: Refusal if type, shape and content do not agree.
-    """
+    """Returns the array of an input from bytes, a view if aligned, or from a list of values. Raises: Refusal if they do not agree."""
     what = f"input '{name[:100]}' of type {datatype} and shape {str(list(shape))[:100]}"
     if datatype not in _NUMPY:
         raise Refusal(400, f"{what}: the types are {enumerate_choices(_NUMPY)}")

@@ -62,9 +62,8 @@ def find_models(places: Sequence[str]) -> dict[str, dict[str, Path]]:
         versions = sorted(file for ending in _ENDINGS for file in whole.glob(f"*/*/model{ending}"))
         listed += [(file.parts[-3], file.parts[-2], file) for file in versions if file.parts[-2].isdecimal()]
         if not listed:
-            raise NetworkNotFoundError(
-                f"there is no model in '{place}'; expected a file, NAME=FILE, or a folder with NAME.onnx or NAME/1/model.onnx"
-            )
+            expected = "a file, NAME=FILE, or a folder with NAME.onnx or NAME/1/model.onnx"
+            raise NetworkNotFoundError(f"there is no model in '{place}'; expected {expected}")
         for model, version, file in listed:
             if models.setdefault(model, {}).setdefault(version, file) != file:
                 raise InvalidNetworkError(f"model '{model}' stands for {models[model][version]} and {file}; name one, as NAME=FILE")
@@ -82,9 +81,7 @@ class ModelVersion:
         """Raises: Refusal for a network that the protocol cannot serve."""
         if network.border.states:
             raise Refusal(400, f"model '{name}' keeps states between runs, but the requests of the protocol are independent")
-        self.name = name
-        self.version = version
-        self.network = network
+        self.name, self.version, self.network = name, version, network
         self.inputs, self.outputs = ([describe_spec(spec) for spec in specs] for specs in (network.inputs, network.outputs))
         # One more than run at once: it is ready when a run ends.
         self._slots = asyncio.Semaphore(int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")) + 1)
@@ -94,17 +91,17 @@ class ModelVersion:
         self._retired: asyncio.Event | None = None
 
     async def infer(self, inputs: Mapping[str, Any], outputs: Sequence[str], encode: Callable[[dict[str, Any]], Answer]) -> Answer:
-        """Returns the encoded outputs: those of these names, else all. A cancelled task ends its run, or its wait for one.
-
-        Raises: Refusal for an unknown output; errors of the run.
-        """
+        """Returns these outputs, else all, encoded; a cancelled task ends its run or its wait. Raises: Refusal; errors of the run."""
         require_known(outputs, self.network.output_names, f"output of model '{self.name}'")
         is_quick = self.is_quick(inputs)
         async with contextlib.nullcontext() if is_quick else self._slots:
             request = self._idle.pop() if self._idle else self.network.create_infer_request()
             try:
                 values = request.infer(inputs) if is_quick else await request.infer_async(inputs)
-                self._note_seconds(inputs, request.seconds)
+                if request.seconds <= QUICK_SECONDS and self.network.deadline is None:  # with a deadline, a thread runs it anyway
+                    self._quick_bytes = max(self._quick_bytes, _count_bytes(inputs))
+                elif request.seconds > 10 * QUICK_SECONDS and self.is_quick(inputs):
+                    self._quick_bytes = -1
                 # They are encoded before the next run of the request, until which they are valid.
                 return encode({name: values[name] for name in outputs or values})
             finally:
@@ -114,18 +111,9 @@ class ModelVersion:
         """Says whether the event loop itself runs these inputs, since as many bytes have run in QUICK_SECONDS."""
         return _count_bytes(inputs) <= self._quick_bytes
 
-    def _note_seconds(self, inputs: Mapping[str, Any], seconds: float) -> None:
-        if seconds <= QUICK_SECONDS and self.network.deadline is None:  # with a deadline, a thread runs it anyway
-            self._quick_bytes = max(self._quick_bytes, _count_bytes(inputs))
-        elif seconds > 10 * QUICK_SECONDS and self.is_quick(inputs):
-            self._quick_bytes = -1
-
     @contextlib.contextmanager
     def admit(self, limit: int, protocol: str) -> Iterator[ModelVersion]:
-        """Gives the version, and counts and times a request while the block lasts.
-
-        Raises: Refusal if `limit` requests are admitted already.
-        """
+        """Gives the version, and counts and times a request. Raises: Refusal if `limit` requests are admitted already."""
         labels, start, status = (self.name, self.version, protocol), perf_counter(), 499
         active = _find_series(_ACTIVE, *labels)
         self._active += 1
@@ -162,9 +150,7 @@ class Repository:
 
     def __init__(self, places: Sequence[str], load: Load, *, queue: int) -> None:
         """`load` is called on a thread; `queue` is how many requests a version admits."""
-        self._places = places
-        self._load = load
-        self._queue = queue
+        self._places, self._load, self._queue = places, load, queue
         self._loaded: dict[str, dict[str, ModelVersion]] = {}
         self._changing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -201,13 +187,10 @@ class Repository:
 
     def index(self, *, ready: bool) -> list[dict[str, str]]:
         """Returns every version in the files and every loaded version, with its state; only loaded versions with `ready`."""
-        versions = {
-            (name, version) for models in (find_models(self._places), self._loaded) for name in models for version in models[name]
-        }
-        states = {key: "READY" if key[1] in self._loaded.get(key[0], ()) else "UNAVAILABLE" for key in sorted(versions)}
-        return [
-            {"name": key[0], "version": key[1], "state": state} for key, state in states.items() if state == "READY" or not ready
-        ]
+        known: list[Mapping[str, Mapping[str, Any]]] = [self._loaded] if ready else [find_models(self._places), self._loaded]
+        keys = sorted({(name, version) for models in known for name in models for version in models[name]})
+        states = ["READY" if version in self._loaded.get(name, ()) else "UNAVAILABLE" for name, version in keys]
+        return [{"name": name, "version": version, "state": state} for (name, version), state in zip(keys, states, strict=True)]
 
     async def load_all(self) -> None:
         """Loads all models, and is ready then. Raises: errors of the first load that fails."""

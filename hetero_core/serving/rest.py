@@ -103,9 +103,8 @@ def create_routes(repository: Repository, control: Control, *, max_body: int) ->
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return JSONResponse(
-            {"error": f"{request.method} {request.url.path[:200]} is no request of the protocol"}, error.status_code
-        )
+        text = f"{request.method} {request.url.path[:200]} is no request of the protocol"
+        return JSONResponse({"error": text}, error.status_code)
     status, text = describe_error(error)
     # What is left of a body that was not read must not be taken for the next request.
     headers = {"Connection": "close"} if status in (408, 413) else {"Retry-After": "1"} if status in (429, 503) else {}
@@ -215,12 +214,8 @@ def _read_call(fields: Mapping[str, Any], content: memoryview) -> tuple[dict[str
     for tensor in _list_tensors(fields, "inputs", ["name", "datatype", "shape", "data", "parameters"]):
         name, datatype, shape = tensor["name"], tensor.get("datatype"), tensor.get("shape")
         size = _find_parameter(tensor, "binary_data_size")
-        if (
-            not isinstance(datatype, str)
-            or not isinstance(shape, list)
-            or name in inputs
-            or (size is None) == ("data" not in tensor)
-        ):
+        is_once = name not in inputs and (size is None) != ("data" not in tensor)
+        if not isinstance(datatype, str) or not isinstance(shape, list) or not is_once:
             raise Refusal(400, f"input '{name}' needs a datatype, a shape, and either data or binary_data_size, once")
         if size is None:
             inputs[name] = read_tensor(name, datatype, shape, values=tensor["data"])

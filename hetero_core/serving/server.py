@@ -123,9 +123,8 @@ class ServerApp:
 
     async def _control(self, action: str, name: str) -> None:
         if self._settings.workers > 1:
-            raise Refusal(
-                501, f"one of several workers cannot {action} a model for all; change the files and send SIGHUP to the server"
-            )
+            reason = f"one of several workers cannot {action} a model for all"
+            raise Refusal(501, f"{reason}; change the files and send SIGHUP to the server")
         assert self._repository is not None
         actions = {"load": self._repository.load, "unload": self._repository.unload}
         if action not in actions:
@@ -133,10 +132,7 @@ class ServerApp:
         await actions[action](name)
 
     def _make_loader(self, core: Core) -> Callable[[Path], Any]:
-        """Returns the function that loads a file; each of several workers has its share of the processors.
-
-        A compiled model runs on the device that it was compiled for, with its configuration.
-        """
+        """Returns the loader of files; a compiled model keeps its device and keys, several workers share the processors."""
         device, config = self._settings.device, dict(self._settings.config or {})
         if self._settings.workers > 1 and THREADS_KEY in core.config_keys(device):
             config.setdefault(THREADS_KEY, str(max(len(os.sched_getaffinity(0)) // self._settings.workers, 1)))
@@ -144,9 +140,7 @@ class ServerApp:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that puts bodies into one memory, and stays open for LAST_SECONDS at the end if it is idle, since a request may be
-    on its way.
-    """
+    """A connection with one memory for a body; if idle, it stays open for LAST_SECONDS at the end: a request may be on its way."""
 
     _body: Body | None = None
 
@@ -202,21 +196,10 @@ def _run_process(settings: Settings, app: ServerApp, rest: socket.socket, announ
 
 
 def _configure(settings: Settings, app: Callable[[], ServerApp], **more: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        factory=True,
-        http=_Connection,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        workers=settings.workers,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=max(round(settings.grace), 1),
-        timeout_worker_healthcheck=HEALTH_SECONDS,
-        **more,
-    )
+    more |= {"ws": "none", "lifespan": "on", "log_config": None, "access_log": False, "proxy_headers": False}
+    more |= {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": max(round(settings.grace), 1)}
+    more["timeout_worker_healthcheck"] = HEALTH_SECONDS
+    return uvicorn.Config(app, factory=True, http=_Connection, workers=settings.workers, **more)
 
 
 class _Supervisor(Multiprocess):

@@ -18,7 +18,7 @@ import pytest
 from hetero_core.cli import predict
 from hetero_core.cli.answer import UsageError
 from hetero_core.cli.main import main
-from hetero_core.cli.results import Journal, list_values
+from hetero_core.cli.predict import Journal, list_values
 from hetero_core.errors import DeviceCrashedError
 from hetero_core.runtime.executable import ExecutableNetwork
 

@@ -32,10 +32,8 @@ _HOME_OF_NAME = {name: home for home, names in _NAMES.items() for name in names}
 
 PUT_NAMES = tuple(_HOME_OF_NAME)
 """The names that are put into an installed ONNX Runtime."""
-STAND_IN_SUBMODULES = (
-    *("capi", "capi._pybind_state"),
-    *("capi.onnxruntime_inference_collection", "capi.onnxruntime_pybind11_state"),
-)
+_IN_CAPI = ("_pybind_state", "onnxruntime_inference_collection", "onnxruntime_pybind11_state")
+STAND_IN_SUBMODULES = ("capi", *(f"capi.{name}" for name in _IN_CAPI))
 """The submodules of a front end that stands in for a missing ONNX Runtime; an installed one keeps its own."""
 SUBMODULES = ()
 
@@ -49,9 +47,8 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would accept every nam
     def __getattr__(name: str) -> object:
         # Imported on first use: the runner of a program needs none of them.
         if name not in _HOME_OF_NAME:
-            raise AttributeError(
-                f"hetero's front end for ONNX Runtime has no '{name}'; docs/reference/onnxruntime-api.md lists its names, and the reasons"
-            )
+            where = "docs/reference/onnxruntime-api.md lists its names, and the reasons"
+            raise AttributeError(f"hetero's front end for ONNX Runtime has no '{name}'; {where}")
         attribute = getattr(import_module(f"{__name__}.{_HOME_OF_NAME[name]}"), name)
         globals()[name] = attribute
         return attribute

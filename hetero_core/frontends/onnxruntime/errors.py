@@ -18,24 +18,17 @@ from hetero_core.errors import HeteroError
 STATE_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 """The module from which applications import ONNX Runtime's exceptions."""
 
-# Exception -> status code and its name, as they begin ONNX Runtime's messages.
-_STATUS = {
-    "Fail": (1, "FAIL"),
-    "InvalidArgument": (2, "INVALID_ARGUMENT"),
-    "NoSuchFile": (3, "NO_SUCHFILE"),
-    "NoModel": (4, "NO_MODEL"),
-    "EngineError": (5, "ENGINE_ERROR"),
-    "RuntimeException": (6, "RUNTIME_EXCEPTION"),
-    "InvalidProtobuf": (7, "INVALID_PROTOBUF"),
-    "ModelLoaded": (8, "MODEL_LOADED"),
-    "InvalidGraph": (10, "INVALID_GRAPH"),
-    "NotImplemented": (9, "NOT_IMPLEMENTED"),
-    "EPFail": (11, "EP_FAIL"),
-    "ModelLoadCanceled": (12, "MODEL_LOAD_CANCELED"),
-    "ModelRequiresCompilation": (13, "MODEL_REQUIRES_COMPILATION"),
-    "NotFound": (14, "NOT_FOUND"),
-    "DeviceReset": (15, "DEVICE_RESET"),
-}
+_NAMES = """
+Fail InvalidArgument NoSuchFile NoModel EngineError RuntimeException InvalidProtobuf ModelLoaded NotImplemented InvalidGraph EPFail
+ModelLoadCanceled ModelRequiresCompilation NotFound DeviceReset
+"""
+"""ONNX Runtime's exceptions in the order of their status codes, from 1 on."""
+_LABELS = """
+FAIL INVALID_ARGUMENT NO_SUCHFILE NO_MODEL ENGINE_ERROR RUNTIME_EXCEPTION INVALID_PROTOBUF MODEL_LOADED NOT_IMPLEMENTED INVALID_GRAPH
+EP_FAIL MODEL_LOAD_CANCELED MODEL_REQUIRES_COMPILATION NOT_FOUND DEVICE_RESET
+"""
+"""The names of the status codes, as they begin ONNX Runtime's messages."""
+_STATUS = {name: (code, label) for code, (name, label) in enumerate(zip(_NAMES.split(), _LABELS.split(), strict=True), 1)}
 
 # ONNX Runtime raises either of several for one fault, by its version and the node: a node that nothing runs has no kernel
 # (NotImplemented), no operator (InvalidGraph), no domain or wrong types (Fail); a file without a graph is an InvalidArgument.
@@ -67,7 +60,7 @@ class OnnxRuntimeError(Exception):
 
 
 EXCEPTIONS: dict[str, type[Exception]] = {}
-for _name in _STATUS:
+for _name in sorted(_STATUS, key=lambda name: name == "NotImplemented"):  # behind InvalidGraph, its base
     _bases = tuple(EXCEPTIONS[each] for each in _ALSO.get(_name, ())) or (OnnxRuntimeError,)
     EXCEPTIONS[_name] = type(_name, _bases, {"__module__": __name__, "__doc__": f"ONNX Runtime's status {_STATUS[_name][0]}."})
 """This front end's exceptions by ONNX Runtime's names."""

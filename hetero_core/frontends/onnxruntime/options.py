@@ -118,9 +118,8 @@ class SessionOptions:
     def add_initializer(self, name: str, value: Any) -> None:
         """Replaces the model's constant of this name by an OrtValue. Raises: RuntimeError for anything else, as ONNX Runtime."""
         if not hasattr(value, "tensor"):
-            raise RuntimeError(
-                f"constant '{name}' is given as {type(value).__name__}; expected an OrtValue, as of ortvalue_from_numpy"
-            )
+            expected = "expected an OrtValue, as of ortvalue_from_numpy"
+            raise RuntimeError(f"constant '{name}' is given as {type(value).__name__}; {expected}")
         self.weights[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
@@ -151,9 +150,7 @@ class SessionOptions:
         os.environ[_LIBRARY_VARIABLE] = os.pathsep.join(dict.fromkeys(paths))
 
 
-_KIND_OF_OPTION: dict[str, type] = {
-    each.name: type(each.default) for each in fields(SessionOptions) if type(each.default) in (int, bool)
-}
+_KIND_OF_OPTION = {each.name: kind for each in fields(SessionOptions) if (kind := type(each.default)) in (int, bool)}
 
 
 def _read_size(name: str, size: Any) -> int:

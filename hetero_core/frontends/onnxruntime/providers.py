@@ -49,15 +49,12 @@ def place_session(providers: Sequence[Any] | None, provider_options: Sequence[An
     """Returns the device for a session's arguments. Raises: ValueError for arguments that ONNX Runtime refuses, too."""
     options = read_providers(providers, provider_options)
     core = find_core()
-    device_of_provider = {
-        name: _find_device(core, name, options[name]) for name in options if name not in (HETERO_PROVIDER, CPU_PROVIDER)
-    }
+    asked = [name for name in options if name not in (HETERO_PROVIDER, CPU_PROVIDER)]
+    device_of_provider = {name: _find_device(core, name, options[name]) for name in asked}
     missing = [name for name, device in device_of_provider.items() if device is None]
     for name in missing:  # programs filter by ONNX Runtime's text
-        available = ", ".join(get_available_providers())
-        warnings.warn(
-            f"Specified provider '{name}' is not in available provider names.Available providers: '{available}'", stacklevel=4
-        )
+        text = f"Specified provider '{name}' is not in available provider names.Available providers: "
+        warnings.warn(f"{text}'{', '.join(get_available_providers())}'", stacklevel=4)
     own = options.get(HETERO_PROVIDER, {})
     config = {key: value for key, value in own.items() if key != "device"}
     present = {name: option for name, option in options.items() if name not in missing} or {HETERO_PROVIDER: {}}

@@ -79,9 +79,9 @@ class InferenceSession:
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         if not (sess_options is None or hasattr(sess_options, "enable_profiling")):
             raise TypeError(f"sess_options is {sess_options!r}; expected SessionOptions")
-        self._model_bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else None
-        self._model_path = None if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._source: str | bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
+        self._model_bytes = self._source if isinstance(self._source, bytes) else None
+        self._model_path = None if isinstance(self._source, bytes) else self._source
         self._sess_options = SessionOptions() if sess_options is None else sess_options
         self._lock = Lock()
         self._profiles: deque[Profile] = deque(maxlen=1000)  # the last runs
@@ -233,10 +233,7 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Starts a run and returns; `callback` gets the outputs, `user_data`, and the text of the error, which is empty without one.
-
-        Raises: ValueError for missing inputs.
-        """
+        """Starts a run; `callback` gets the outputs, `user_data` and the error's text, if any. Raises: ValueError for missing inputs."""
 
         def start(network: ExecutableNetwork) -> None:
             request = network.create_infer_request()
@@ -342,11 +339,8 @@ class InferenceSession:
             feed = {name: value for name, value in feed.items() if value is not None}
         with raise_as_onnxruntime():
             named = dict(name_inputs(feed, network.inputs, network=network.name))
-        missing = [
-            spec.name
-            for spec, described in zip(network.inputs, self._inputs_meta, strict=True)
-            if spec.name not in named and not described.type.startswith("optional") and spec.name not in network.border.defaults
-        ]
+        absent = [each for each in self._inputs_meta if each.name not in named and each.name not in network.border.defaults]
+        missing = [each.name for each in absent if not each.type.startswith("optional")]
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(named)}).")
         for spec in network.inputs:
@@ -481,11 +475,11 @@ class IOBinding:
         _run_request(self._request, feed, options)
         outputs = _take_outputs(self._request, network, feed)
         for name, target in self._targets.items():
+            value = outputs[name]
             if target is None:  # the next run of the request must not overwrite it
-                self._outputs[name] = np.array(outputs[name]) if isinstance(outputs[name], np.ndarray) else outputs[name]
-                continue
-            if name not in presets:
-                np.copyto(target, outputs[name])
+                target = np.array(value) if isinstance(value, np.ndarray) else value
+            elif name not in presets:
+                np.copyto(target, value)
             self._outputs[name] = target
 
 

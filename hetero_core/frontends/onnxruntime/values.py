@@ -80,10 +80,8 @@ def word_fault(inputs: Sequence[NodeArg], feed: Mapping[str, Any]) -> str:
             return f"Unexpected input data type. Actual: ({actual}) , expected: ({described.type})\n"
         if described.shape and len(described.shape) != value.ndim:
             return f"Invalid rank for input: {described.name} Got: {value.ndim} Expected: {len(described.shape)}{ending}"
-        pairs = enumerate(zip(value.shape, described.shape, strict=False))
-        wrong = [
-            f" index: {index} Got: {size} Expected: {own}\n" for index, (size, own) in pairs if isinstance(own, int) and own != size
-        ]
+        rows = zip(range(value.ndim), value.shape, described.shape, strict=False)
+        wrong = [f" index: {i} Got: {size} Expected: {own}\n" for i, size, own in rows if isinstance(own, int) and own != size]
         if wrong:
             return f"Got invalid dimensions for input: {described.name} for the following indices\n{''.join(wrong)}{ending}"
     return ""
@@ -103,10 +101,8 @@ def view_memory(name: str, device_type: str, element_type: Any, shape: Sequence[
     Raises: NotImplemented for another memory, InvalidArgument for texts and without an element type.
     """
     if device_type != "cpu":
-        raise make_error(
-            "NotImplemented",
-            f"'{name}' cannot be bound to a pointer into memory of '{device_type}'; bind the host's memory, and the device copies it",
-        )
+        advice = "bind the host's memory, and the device copies it"
+        raise make_error("NotImplemented", f"'{name}' cannot be bound to a pointer into memory of '{device_type}'; {advice}")
     dtype = find_dtype(element_type)
     if dtype.kind == "O":
         raise make_error("InvalidArgument", f"'{name}' cannot be bound to texts by a pointer; bind an array or an OrtValue")
@@ -192,10 +188,8 @@ class OrtValue:
         """Overwrites a tensor with values of the same type and number. Raises: InvalidArgument."""
         array, target = np.asarray(data), self.tensor
         if array.dtype != target.dtype or array.size != target.size:
-            raise make_error(
-                "InvalidArgument",
-                f"cannot write {array.dtype}{list(array.shape)} to an OrtValue of {target.dtype}{list(target.shape)}",
-            )
+            own, given = (f"{each.dtype}{list(each.shape)}" for each in (target, array))
+            raise make_error("InvalidArgument", f"cannot write {given} to an OrtValue of {own}")
         np.copyto(target, array.reshape(target.shape))
 
     def data_ptr(self) -> int:

@@ -26,10 +26,8 @@ __all__ = [
 PUT_NAMES = tuple(name for name in __all__ if name != "replace_openvino")
 """The names that are put into an installed OpenVINO."""
 
-SUBMODULES = (
-    *("preprocess", "properties", "runtime"),
-    *(f"properties.{name}" for name in ("device", "hint", "intel_auto", "intel_cpu", "log", "streams")),
-)
+_GROUPS = ("device", "hint", "intel_auto", "intel_cpu", "log", "streams")
+SUBMODULES = ("preprocess", "properties", "runtime", *(f"properties.{name}" for name in _GROUPS))
 """The submodules that stand in the place of OpenVINO's, for `replacement`."""
 
 __version__ = get_version()

@@ -46,9 +46,8 @@ class Core(Listed):
         """
         unknown, _ = settle_properties(config, (), where="reading a model")
         if unknown:
-            raise ConfigKeyError(
-                f"reading a model has no property {', '.join(sorted(unknown))}; compile_model takes those of devices"
-            )
+            names = ", ".join(sorted(unknown))
+            raise ConfigKeyError(f"reading a model has no property {names}; compile_model takes those of devices")
         return Model(self._core.read_network(_read_source(model)))
 
     @translated
@@ -82,9 +81,8 @@ class Core(Listed):
         """Adds operators: an `Extension` of hetero or a list of such. Raises: RuntimeError for a library of OpenVINO."""
         for each in extension if isinstance(extension, list | tuple) else [extension]:
             if not isinstance(each, Extension):
-                raise LoadError(
-                    f"{each!r} is an extension of OpenVINO; give a hetero_core.Extension, a Python function with its types"
-                )
+                advice = "give a hetero_core.Extension, a Python function with its types"
+                raise LoadError(f"{each!r} is an extension of OpenVINO; {advice}")
             self._core.add_extension(each)
 
     @property
@@ -100,10 +98,7 @@ class Core(Listed):
 
     @translated
     def set_property(self, *device_and_properties: Any) -> None:
-        """Sets properties of all devices, `set_property(properties)`, or of a device, `set_property(device, properties)`.
-
-        Raises: RuntimeError for names and values that the device does not have.
-        """
+        """Sets properties: `set_property(properties)` or `set_property(device, properties)`. Raises: RuntimeError for unknown ones."""
         *names, properties = device_and_properties
         if names:
             device, settings, ineffective = self._settle(names[0], properties)
@@ -130,8 +125,8 @@ class Core(Listed):
         """Returns the device, its configuration, and the hints without effect."""
         device, declared = self._find_device(name), self._core.config_keys(self._find_device(name))
         settings, ineffective = settle_properties(properties, declared, where=device)
-        if find_device("") and PRIORITIES_KEY not in declared:  # HETERO_DEVICE stands in for AUTO or MULTI
-            ineffective |= {key: settings.pop(key) for key in (PRIORITIES_KEY,) if key in settings}
+        if find_device("") and PRIORITIES_KEY in settings and PRIORITIES_KEY not in declared:  # it stands in for AUTO or MULTI
+            ineffective[PRIORITIES_KEY] = settings.pop(PRIORITIES_KEY)
         return device, settings, ineffective
 
     def _find_device(self, name: str | None) -> str:
@@ -163,10 +158,7 @@ def compile_model(model: Any, device_name: str | None = "AUTO", config: Any = No
 
 
 def convert_model(input_model: Any, input: Any = None) -> Model:  # noqa: A002  # OpenVINO's name
-    """Returns the model of an ONNX file, its bytes or a ModelProto, with the shapes of `input` as `Model.reshape` takes them.
-
-    Raises: RuntimeError for anything else.
-    """
+    """Returns the model of ONNX, with the shapes of `input` as `Model.reshape` takes them. Raises: RuntimeError for anything else."""
     model = Core().read_model(input_model)
     if input is not None:
         model.reshape(input)

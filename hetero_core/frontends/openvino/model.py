@@ -45,9 +45,7 @@ class Model(Listed):
 
     def __init__(self, network: EditableNetwork) -> None:
         if not isinstance(network, EditableNetwork):
-            raise TypeError(
-                f"a Model is read from ONNX, it is not built of operators: see Core.read_model; got {type(network).__name__}"
-            )
+            raise TypeError(f"a Model is read from ONNX, not built of operators: see Core.read_model; got {type(network).__name__}")
         self.network = network
         self.name = self.friendly_name = network.name
         self.rt_info: dict[str, Any] = {"framework": {key: OVAny(value) for key, value in network.metadata.items()}}
@@ -93,9 +91,8 @@ class Model(Listed):
         Raises: RuntimeError for unknown inputs, and for shapes that a node does not take: it names the node.
         """
         shapes = partial_shape if isinstance(partial_shape, Mapping) else {None: partial_shape}
-        self.network = self.network.with_shapes(
-            {self.input(key).any_name: [size.to_size() for size in PartialShape(shape)] for key, shape in shapes.items()}
-        )
+        sizes = {self.input(key).any_name: [size.to_size() for size in PartialShape(shape)] for key, shape in shapes.items()}
+        self.network = self.network.with_shapes(sizes)
 
     @translated
     def add_outputs(self, outputs: str | Sequence[str]) -> list[Output]:
@@ -109,19 +106,16 @@ class Model(Listed):
         """Gives an input or output another name. Raises: RuntimeError for a name that another value has."""
         network, names = self.network, {name: new_name}
         if FreshNames(network).value(new_name) != new_name:
-            raise InvalidNetworkError(
-                f"'{name}' cannot be named '{new_name}': another value of network '{network.name}' has that name"
-            )
+            reason = f"another value of network '{network.name}' has that name"
+            raise InvalidNetworkError(f"'{name}' cannot be named '{new_name}': {reason}")
         border = network.border
         if border.states or name in border.defaults:
             raise InvalidNetworkError(f"'{name}' of network '{network.name}' cannot be renamed: it has a state or a default")
-        renamed = replace(
-            rename_values(network, names),
-            inputs=tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in network.inputs),
-            outputs=tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in network.outputs),
-            border=replace(border, layouts=MappingProxyType({names.get(key, key): value for key, value in border.layouts.items()})),
-        )
-        self.network = edit(renamed)
+        sides = (network.inputs, network.outputs)
+        inputs, outputs = (tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in specs) for specs in sides)
+        layouts = MappingProxyType({names.get(key, key): value for key, value in border.layouts.items()})
+        renamed = rename_values(network, names)
+        self.network = edit(replace(renamed, inputs=inputs, outputs=outputs, border=replace(border, layouts=layouts)))
 
     def clone(self) -> Model:
         """Returns a second model, which shares nodes and weights with this."""

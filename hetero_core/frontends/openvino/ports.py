@@ -61,6 +61,7 @@ class ConstOutput(Listed):
         return f"<{type(self).__name__}: names[{self.any_name}] shape{self.partial_shape} type: {self.element_type.to_string()}>"
 
 
+@with_getters("layout")
 class Output(ConstOutput):
     """An input or output of a model that is not compiled yet. As in OpenVINO's parameters and results, its layout can be set."""
 
@@ -92,14 +93,6 @@ class Output(ConstOutput):
             self._model.rename_value(self.any_name, name)
             self.spec, self._identity = replace(self.spec, name=name), (*self._identity[:2], name)
             self.any_name, self.names = name, {name}
-
-    def get_layout(self) -> Layout:
-        """Returns `layout`."""
-        return self.layout
-
-    def set_layout(self, layout: Any) -> None:
-        """Sets `layout`."""
-        self.layout = layout
 
 
 def find_port(ports: Sequence[Port], key: Any, *, where: str) -> Port:

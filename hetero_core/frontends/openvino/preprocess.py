@@ -71,9 +71,7 @@ class OutputInfo(Listed):
         self.put_layout("layout", layout)
         return self
 
-    def convert_element_type(self, type: Any = Type.f32) -> Any:  # noqa: A002  # as above
-        """Sets the element type of the array."""
-        return self.set_element_type(type)
+    convert_element_type = set_element_type
 
     def convert_layout(self, dst_layout: Any) -> Any:
         """Sets the order of the axes of the array."""
@@ -132,9 +130,8 @@ class InputInfo(OutputInfo):
     def convert_element_type(self, type: Any = Type.f32) -> InputInfo:  # noqa: A002  # as above
         """Does nothing: the steps compute in f32 and end in the model's type. Raises: RuntimeError for a type that would round."""
         if Type(type).value not in (self.port.spec.dtype, "float32"):
-            raise self._refuse(
-                f"convert_element_type({Type(type).to_string()}) would round between the steps, which compute in f32"
-            )
+            name = Type(type).to_string()
+            raise self._refuse(f"convert_element_type({name}) would round between the steps, which compute in f32")
         return self
 
     def convert_layout(self, dst_layout: Any = None) -> InputInfo:

@@ -31,7 +31,13 @@ class OVDict(Mapping[Any, Any]):
     """The outputs of a run, by port, index or name; texts are arrays of NumPy's texts or, if not `decodes`, bytes."""
 
     def __init__(self, ports: Sequence[ConstOutput], outputs: Mapping[str, Any], *, copies: bool, decodes: bool = True) -> None:
-        self._dict = {port: _own(outputs[port.any_name], copies=copies, decodes=decodes) for port in ports}
+        self._dict: dict[ConstOutput, Any] = {}
+        for port in ports:
+            value = outputs[port.any_name]
+            if isinstance(value, np.ndarray) and value.dtype == object:
+                tensor = Tensor(value, shared_memory=True)
+                value = tensor.str_data if decodes else tensor.bytes_data
+            self._dict[port] = value.copy() if copies and isinstance(value, np.ndarray) else value
 
     def __getitem__(self, key: Any) -> Any:
         own = (port for port in self._dict if key in (port.index, port.index - len(self), port.any_name))
@@ -57,15 +63,6 @@ class OVDict(Mapping[Any, Any]):
     def to_tuple(self) -> tuple[Any, ...]:
         """Returns the outputs in order."""
         return tuple(self.values())
-
-
-def _own(value: Any, *, copies: bool, decodes: bool) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.dtype == object:
-        tensor = Tensor(value, shared_memory=True)
-        return tensor.str_data if decodes else tensor.bytes_data
-    return value.copy() if copies else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +121,7 @@ class CompiledModel(Listed):
     def __call__(
         self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False, *, decode_strings: bool = True
     ) -> OVDict:
-        """Returns the outputs, which belong to the caller. States are kept from call to call.
-
-        Raises: RuntimeError for wrong inputs, and if the device fails.
-        """
+        """Returns the caller's own outputs; states stay for the next call. Raises: RuntimeError for wrong inputs and failed devices."""
         if self.loaded.border.states:
             return self._open_stateful().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
         outputs = self.loaded.infer(name_inputs(inputs, self.inputs, shared=True))
@@ -224,9 +218,9 @@ class InferRequest(Listed):
         self.reset_state = request.states.reset
         self._request = request
         self._tensor_of_input: dict[str, Tensor] = {}
-        self._finish = _Finish()
+        self.finish = _Finish()
         if not is_queued:  # a queue's requests have its callback
-            request.set_callback(self._finish.end)
+            request.set_callback(self.finish.end)
 
     # Runs
 
@@ -239,9 +233,9 @@ class InferRequest(Listed):
         Raises: RuntimeError for wrong inputs, a request that is running, and a failed device.
         """
         values = self._list_inputs(inputs, shared=share_inputs)
-        self._finish.begin = perf_counter()
+        self.finish.begin = perf_counter()
         outputs = self._request.infer(values)
-        self._finish.latency = (perf_counter() - self._finish.begin) * 1000
+        self.finish.latency = (perf_counter() - self.finish.begin) * 1000
         return OVDict(self.model_outputs, outputs, copies=not share_outputs, decodes=decode_strings)
 
     @translated
@@ -249,8 +243,8 @@ class InferRequest(Listed):
         """Starts a run and returns. Raises: RuntimeError for wrong inputs, and for a request that is running."""
         values = self._list_inputs(inputs, shared=share_inputs)
         if userdata is not None:
-            self._finish.userdata = userdata
-        self._finish.begin = perf_counter()
+            self.finish.userdata = userdata
+        self.finish.begin = perf_counter()
         self._request.start_async(values)
 
     def _list_inputs(self, inputs: Any, *, shared: bool) -> dict[str, Any]:
@@ -265,12 +259,8 @@ class InferRequest(Listed):
 
     def begin_queued(self, named: Mapping[str, Any], userdata: Any) -> dict[str, Any]:
         """Keeps the userdata and the inputs of a run that a queue starts; returns all inputs."""
-        self._finish = _Finish(perf_counter(), userdata=userdata)
+        self.finish = _Finish(perf_counter(), userdata=userdata)
         return self.keep_inputs(named)
-
-    def end_queued(self) -> None:
-        """Keeps the latency of a run, before the callback of its queue is called."""
-        self._finish.latency = (perf_counter() - self._finish.begin) * 1000
 
     @translated
     def wait(self) -> None:
@@ -282,13 +272,13 @@ class InferRequest(Listed):
         """Waits for at most `timeout` milliseconds; returns whether the run has ended. Raises: RuntimeError if it failed."""
         return self._request.wait(timeout / 1000)
 
-    userdata = property(attrgetter("_finish.userdata"))
-    latency = property(attrgetter("_finish.latency"))  # milliseconds
+    userdata = property(attrgetter("finish.userdata"))
+    latency = property(attrgetter("finish.latency"))  # milliseconds
 
     def set_callback(self, callback: Callable[[Any], Any], userdata: Any = None) -> None:
         """Sets the function that is called with the userdata after each asynchronous run that succeeded."""
         self._request.require_idle("set a callback")
-        self._finish.callback, self._finish.userdata = callback, userdata
+        self.finish.callback, self.finish.userdata = callback, userdata
 
     @property
     def results(self) -> OVDict:
@@ -299,12 +289,8 @@ class InferRequest(Listed):
     @property
     def profiling_info(self) -> list[ProfilingInfo]:
         """The time of each node in the last run; empty unless the model was compiled with PERF_COUNT."""
-        nodes = [each for each in self._request.perf_counts if each.operator != "transfer"]
-        times = [timedelta(seconds=each.seconds) for each in nodes]
-        return [
-            ProfilingInfo(each.node, each.operator.partition("-")[0], each.device, time, time)
-            for each, time in zip(nodes, times, strict=True)
-        ]
+        nodes = [(each, timedelta(seconds=each.seconds)) for each in self._request.perf_counts if each.operator != "transfer"]
+        return [ProfilingInfo(each.node, each.operator.partition("-")[0], each.device, time, time) for each, time in nodes]
 
     def query_state(self) -> list[VariableState]:
         """Returns the states."""
@@ -403,16 +389,13 @@ class AsyncInferQueue:
 
     @translated
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts a run on an idle request, waiting until a request is idle; inputs that were set at this request stay.
-
-        Raises: RuntimeError for wrong inputs.
-        """
+        """Starts a run on an idle request, once there is one; its earlier inputs stay. Raises: RuntimeError for wrong inputs."""
         named = name_inputs(inputs, self._inputs, shared=share_inputs)
         self._queue.start_async(lambda index: self._requests[index].begin_queued(named, userdata), userdata)
 
     def _end(self, request: HeteroRequest, _: Any) -> None:
         own = self._requests[list(self._queue).index(request)]
-        own.end_queued()
+        own.finish.latency = (perf_counter() - own.finish.begin) * 1000
         if self._callback is not None:
             self._callback(own, own.userdata)
 

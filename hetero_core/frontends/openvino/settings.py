@@ -68,10 +68,7 @@ def _read_value(value: Any) -> Any:
 def read_property(
     name: str, get_metric: Callable[[str], Any], get_config: Callable[[str], Any], ineffective: Mapping[str, Any]
 ) -> Any:
-    """Returns a metric or the value of a key, lists as lists and element types as types; a hint without effect as it was set.
-
-    Raises: ConfigKeyError with the near misses.
-    """
+    """Returns a metric or key, lists as lists, types as types; a hint without effect as it was set. Raises: ConfigKeyError."""
     name = str(name).upper()
     if name == SUPPORTED_KEY:
         return {**dict.fromkeys(get_metric("SUPPORTED_METRICS"), "RO"), **dict.fromkeys(get_metric("SUPPORTED_CONFIG_KEYS"), "RW")}

@@ -40,11 +40,13 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
 
 
 def with_getters(*names: str) -> Callable[[Class], Class]:
-    """Returns a decorator that gives a class a method `get_x()` for each of these attributes `x`, since OpenVINO has both."""
+    """Returns a decorator that adds `get_x()` for each of these attributes `x`, and `set_x()` for a property that may be set."""
 
     def decorate(kind: Class) -> Class:
         for name in names:
             setattr(kind, f"get_{name}", lambda self, name=name: getattr(self, name))
+            if setter := getattr(vars(kind).get(name), "fset", None):
+                setattr(kind, f"set_{name}", setter)
         return kind
 
     return decorate
@@ -66,11 +68,8 @@ class Written:
     """A class with OpenVINO's two texts of a value."""
 
     def to_string(self) -> str:
-        """Returns the text of the value alone."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return self.to_string()
+        """Returns the text of the value alone: `1..5` of a size, `[1,?,1..5]` of a shape, `[N,H,W,C]` of a layout."""
+        return str(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
@@ -201,8 +200,7 @@ class Dimension(Written):
     def __hash__(self) -> int:
         return hash(_read_bounds(self))
 
-    def to_string(self) -> str:
-        """Returns the size, `?`, or the bounds as `1..5`."""
+    def __str__(self) -> str:
         if self.is_static:
             return str(self.min_length)
         bounds = f"{self.min_length or ''}..{'' if self.max_length < 0 else self.max_length}"
@@ -236,10 +234,9 @@ class Shape(list[int], Written):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # as a list
-    __str__, __repr__ = Written.__str__, Written.__repr__
+    __repr__ = Written.__repr__
 
-    def to_string(self) -> str:
-        """Returns the sizes as `[1,3]`."""
+    def __str__(self) -> str:
         return "[" + ",".join(map(str, self)) + "]"
 
 
@@ -324,8 +321,7 @@ class PartialShape(Written):
 
     __hash__ = None  # type: ignore[assignment]  # its sizes may be set
 
-    def to_string(self) -> str:
-        """Returns the sizes as `[1,?,1..5]`, `[...]` if the number of axes is open."""
+    def __str__(self) -> str:
         return "[...]" if self.sizes is None else "[" + ",".join(map(str, self.sizes)) + "]"
 
 
@@ -335,6 +331,7 @@ class Layout(Written):
     def __init__(self, layout: Any = "") -> None:
         letters = re.sub(r"[\[\],\s]", "", str(layout)).upper()
         self.letters: str = "" if letters == "..." else letters
+        self._parts: list[str] = re.findall(r"\.{3}|.", self.letters)
 
     @property
     def empty(self) -> bool:
@@ -353,10 +350,6 @@ class Layout(Written):
         index = parts.index(name.upper())
         return index - len(parts) if "..." in parts[:index] else index
 
-    @property
-    def _parts(self) -> list[str]:
-        return re.findall(r"\.{3}|.", self.letters)
-
     def name_axes(self, rank: int) -> str:
         """Returns a letter for each of `rank` axes: an unused letter for an axis without one, no letters for an empty layout."""
         number = rank - len(self._parts) + 1
@@ -370,8 +363,7 @@ class Layout(Written):
     def __hash__(self) -> int:
         return hash(self.letters)
 
-    def to_string(self) -> str:
-        """Returns the letters as `[N,H,W,C]`."""
+    def __str__(self) -> str:
         return f"[{','.join(self._parts) or '...'}]"
 
 

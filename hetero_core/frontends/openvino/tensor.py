@@ -25,9 +25,8 @@ class Tensor(Listed):
     def __init__(self, array: Any = None, shape: Any = None, end: Any = None, *, shared_memory: bool = False, **named: Any) -> None:
         self.data: np.ndarray[Any, Any]
         is_memory = isinstance(array, np.ndarray) and shape is not None and not isinstance(shape, bool)
-        source = (
-            array if is_memory else next((named[key] for key in ("type", "list", "port", "other", "image") if key in named), array)
-        )
+        sources = [] if is_memory else [named[key] for key in ("type", "list", "port", "other", "image") if key in named]
+        source = next(iter(sources), array)
         if isinstance(shape, bool):
             shared_memory, shape = shape, None
         if is_memory:
@@ -69,10 +68,6 @@ class Tensor(Listed):
     def shape(self, shape: Any) -> None:
         sizes = tuple(Shape(shape))
         self.data = self.data.reshape(sizes) if np.prod(sizes) == self.data.size else np.zeros(sizes, self.data.dtype)
-
-    def set_shape(self, shape: Any) -> None:
-        """Sets `shape`."""
-        self.shape = shape
 
     @property
     def element_type(self) -> Type:
