@@ -16,7 +16,6 @@ from hetero_core.conformance import (
     contract_values,
 )
 from hetero_core.conformance.check import LEVELS, Check
-from hetero_core.conformance.contract_formulas import FORMULA_CHECKS
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
 _FILES = (contract_device, contract_networks, contract_values, contract_runs, contract_resources, contract_exporting)
@@ -29,7 +28,7 @@ SUBJECTS = (
 """The subjects of the contract files in the order of their checks."""
 STATIC_CHECKS: tuple[Check, ...] = tuple(
     sorted(
-        (*(check for file in _FILES for check in vars(file).values() if isinstance(check, Check)), *FORMULA_CHECKS),
+        (*(check for file in _FILES for check in vars(file).values() if isinstance(check, Check)), *contract_values.FORMULA_CHECKS),
         key=lambda check: SUBJECTS.index(check.subject),
     )
 )

@@ -35,6 +35,8 @@ UNARY: Mapping[str, Formula] = {
 }
 BINARY: Mapping[str, Formula] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "MatMul": np.matmul}
 TYPES: Mapping[str, Any] = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
+ONNX_WORDS: Mapping[str, str] = {np.dtype(dtype).name: word for word, dtype in TYPES.items()}
+"""Element type -> its word in ONNX's text."""
 
 WAIT_SECONDS = 120.0
 """Seconds that a run of four numbers may take before the device counts as hanging."""
@@ -162,11 +164,11 @@ class Sample:
         self.require_right(outputs, inputs, what)
 
 
-def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:
-    """Returns the network of an ONNX text, to which a header with opset 17 and version 1 of com.acme is added."""
+def read_text(context: CheckContext, text: str, *, name: str = "sample", opset: int = 17) -> Network:
+    """Returns the network of an ONNX text, to which a header with this opset and version 1 of com.acme is added."""
     import onnx.parser  # heavy
 
-    header = '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>'
+    header = f'<ir_version: 8, opset_import: ["": {opset}, "com.acme": 1]>'
     return context.core.read_network(onnx.parser.parse_model(f"{header} {name} {text}"))
 
 
