@@ -11,8 +11,7 @@ import numpy as np
 
 from hetero_core.conformance.catalogue import STATIC_CHECKS
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require
-from hetero_core.conformance.own_process import run_in_own_process
-from hetero_core.conformance.samples import Sample, make_sample
+from hetero_core.conformance.samples import Sample, make_sample, run_in_own_process
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.dtypes import TOLERANCES

@@ -28,8 +28,7 @@ from hetero_core.conformance.check import (
     require_error,
     require_same,
 )
-from hetero_core.conformance.own_process import run_in_own_process
-from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.conformance.samples import make_sample, make_samples, run_in_own_process
 from hetero_core.errors import BlobMismatchError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo
 from hetero_core.transforms.editing import edit

@@ -6,11 +6,16 @@ import ctypes
 import gc
 import io
 import itertools
+import locale
+import logging
 import os
 import random
+import re
+import signal
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from statistics import median
@@ -29,7 +34,6 @@ from hetero_core.conformance.check import (
     run_in_threads,
 )
 from hetero_core.conformance.samples import WAIT_SECONDS, Sample, make_sample
-from hetero_core.conformance.settings import PROCESS, read_settings
 from hetero_core.errors import ClosedError, HeteroError, InputNameError
 from hetero_core.network.types import HOST
 from hetero_core.runtime.inputs import DeviceTensor
@@ -227,6 +231,43 @@ LOADS, ALLOWED = 12, 6
 """Networks that are loaded and closed, and the threads or files that may be there afterwards: others of the process come and go."""
 SETTLE_SECONDS = 10.0
 """Seconds within which threads and files of closed networks have to end."""
+
+
+PROCESS = Path("/proc/self")
+
+
+def read_settings() -> Mapping[str, Any]:
+    """Returns name -> value of each setting. The affinity and the floating-point mode are those of the calling thread."""
+    root = logging.getLogger()
+    return {
+        "the random numbers of random": random.getstate(),
+        "the random numbers of NumPy": _read_numpy_random(),
+        "np.seterr": np.geterr(),
+        # pytest writes the name of the running test there.
+        "os.environ": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        "the working folder": os.getcwd(),
+        "the locale": locale.setlocale(locale.LC_ALL),
+        "the limit of recursion": sys.getrecursionlimit(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
+        "the switch interval of threads": sys.getswitchinterval(),
+        "the signal handlers": _read_handlers(),
+        "the root logger": (root.level, root.disabled, [type(handler).__name__ for handler in root.handlers]),
+        "the affinity to processors": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        # Half of a number that has no smaller neighbour without denormals.
+        "the floating-point mode, which flushes denormals to 0": float(np.finfo(np.float32).tiny * np.float32(0.5)) == 0,
+    }
+
+
+def _read_numpy_random() -> tuple[Any, ...]:
+    state: Any = np.random.get_state(legacy=False)  # the very state that a device must leave alone
+    return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
+
+
+def _read_handlers() -> tuple[Any, ...]:
+    """Returns the handlers set by Python, and the masks of signals that are ignored or caught by C code, where Linux tells them."""
+    handlers = tuple(signal.getsignal(number) for number in sorted(signal.valid_signals()))
+    status = PROCESS / "status"
+    return handlers, re.findall(r"^Sig(?:Ign|Cgt):.*", status.read_text(), re.MULTILINE) if status.exists() else []
 
 
 @check("traces")

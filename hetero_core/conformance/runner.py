@@ -81,7 +81,7 @@ def make_target(
 
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
-    from hetero_core.conformance.settings import read_settings  # imports NumPy
+    from hetero_core.conformance.contract_resources import read_settings  # imports NumPy
     from hetero_core.core import Core  # reads the installed distributions
 
     settings, parsed = read_settings(), parse_device_name(device)
