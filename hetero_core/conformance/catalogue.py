@@ -40,7 +40,7 @@ _MAKERS: Mapping[str, str] = {
     "operators": "operators.list_operator_checks",
     "contrib": "contrib.list_contrib_checks",
     "models": "models.list_model_checks",
-    "hetero": "hetero.list_hetero_checks",
+    "hetero": "models.list_hetero_checks",
     "graphs": "graphs.attempt.list_graph_checks",
 }
 """Level -> the function that makes a check for each of its cases or models."""

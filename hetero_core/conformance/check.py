@@ -237,6 +237,11 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
     return None
 
 
+def name_pair(device: str, other: str) -> str:
+    """Returns the device string of a split over both devices."""
+    return f"HETERO:{f'({device})' if ':' in device else device},{other}"
+
+
 def skip_declared(context: CheckContext, deviation: str) -> None:
     """Raises: Skip if the device declares this deviation from ONNX."""
     declared = context.get_metric("VALUE_DEVIATIONS")

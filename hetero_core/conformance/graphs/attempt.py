@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, name_pair
 from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
-from hetero_core.conformance.graphs.judgement import Expectation
-from hetero_core.conformance.graphs.reference import Reference
+from hetero_core.conformance.graphs.judgement import Expectation, Reference
 from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -223,8 +222,7 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
     if listed.name == "HETERO":
         device, children = subject.device, split_device_list(listed.arguments)
     elif subject.reference:
-        tested = f"({subject.device})" if ":" in subject.device else subject.device
-        device, children = f"HETERO:{tested},{subject.reference}", (subject.device, subject.reference)
+        device, children = name_pair(subject.device, subject.reference), (subject.device, subject.reference)
     else:
         return []
     pins = draw_pins(core, network, children, Random(f"{seed} split"))
