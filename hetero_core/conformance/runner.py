@@ -11,17 +11,16 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core.conformance.check import CAPABILITIES, Check, CheckContext, CheckFailed, DeviceFacts, Skip
+from hetero_core.conformance.contract_resources import read_settings
 from hetero_core.contract import Extension
+from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.registry import load_entry_point
 from hetero_core.errors import HeteroError, NotImplementedByDeviceError
-
-if TYPE_CHECKING:
-    from hetero_core.core import Core
 
 PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
 LIMIT_SECONDS = 300.0
@@ -81,9 +80,6 @@ def make_target(
 
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
-    from hetero_core.conformance.contract_resources import read_settings  # imports NumPy
-    from hetero_core.core import Core  # reads the installed distributions
-
     settings, parsed = read_settings(), parse_device_name(device)
 
     def make() -> Core:

@@ -2,8 +2,8 @@
 
 There are two families. Light models are the topologies of well-known networks that the onnx package ships, with random weights in
 place of its constant weights, with which all outputs are equal and a swapped channel passes. Small models each show a single
-difficulty: control flow, recurrence, an unknown batch size. A model of a given name is always the same, bit for bit. onnx and numpy
-are imported when a model is first built.
+difficulty: control flow, recurrence, an unknown batch size. A model of a given name is always the same, bit for bit. onnx is
+imported when a model is first built.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.errors import enumerate_choices, suggest
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
 _LIGHT_FILES = {
@@ -116,7 +117,6 @@ def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
 
     Floats are normal with deviation 1, integers run from 1 to 5, symbolic axes have `SYMBOLIC_SIZE` elements.
     """
-    import numpy as np
     import onnx
 
     generator = np.random.default_rng(seed)
@@ -136,7 +136,6 @@ def small_model(name: str) -> onnx.ModelProto:
 
     Raises: ValueError for any other name.
     """
-    import numpy as np
     import onnx.parser
 
     if name not in SMALL_MODELS:
@@ -210,8 +209,6 @@ def _draw(name: str, shape: tuple[int, ...], role: str) -> np.ndarray:
     Weights are He-normal: deviation sqrt(2 / inputs of an output element), or sqrt(1 / inputs) if an output channel reads a single
     input channel, since no Relu comes before such a Conv. Source: He et al. 2015, Delving deep into rectifiers.
     """
-    import numpy as np
-
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     if role in ("scale", "halved scale", "variance"):
         numbers = generator.uniform(0.5, 1.5, shape) * (0.5 if role == "halved scale" else 1.0)

@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, name_pair
 from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
@@ -334,8 +335,6 @@ def _kind(text: str) -> str:
 
 def write_text(network: Network) -> str:
     """Returns a network as ONNX text, without its larger constants, which are replaced by inputs."""
-    import onnx  # heavy
-
     model = network_to_proto(network)
     for constant in [constant for constant in model.graph.initializer if math.prod(constant.dims) > MOST_NUMBERS]:
         model.graph.initializer.remove(constant)

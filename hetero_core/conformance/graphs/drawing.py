@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 
 from hetero_core.conformance.graphs.builder import RUNS, DrawnValue, GraphBuilder, NotApplicable
-
-if TYPE_CHECKING:
-    import onnx
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128)
 BYTES = ("uint8", "int8")
@@ -563,8 +562,6 @@ def grow_arithmetic(b: GraphBuilder) -> None:
 
 def grow_cast(b: GraphBuilder) -> None:
     """Adds a Cast, possibly to the value's own type."""
-    import onnx  # heavy
-
     x = b.pick(lambda value: value.dtype in (*INTEGERS, "bool", *("float32", "float64", "float16")))
     to = b.choose("int32", "int64", "float32", "float32", "bool", "float64", "int32", "uint8", x.dtype)
     if to in ("uint8", "bool"):
@@ -577,8 +574,6 @@ def grow_cast(b: GraphBuilder) -> None:
 
 def grow_shape(b: GraphBuilder) -> None:
     """Adds arithmetic on a shape that ends in a Reshape, an Expand, a Range or a constant of that shape."""
-    import onnx
-
     x = b.pick(lambda value: 2 <= value.rank <= 4 and value.dtype in (*INTEGERS, "float32"))
     shape = b.node("Shape", x)
     match b.choose("reshape", "constant", "expand", "range", "size"):
@@ -780,8 +775,6 @@ def grow_scan(b: GraphBuilder) -> None:
 
 
 def _read_body(b: GraphBuilder, inputs: Sequence[Port], outputs: Sequence[Port], nodes: str) -> onnx.GraphProto:
-    import onnx.parser
-
     def declare(port: Port) -> str:
         name, like, lacking = port
         if isinstance(like, str):

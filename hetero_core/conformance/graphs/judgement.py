@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import onnx
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.execution import Program, Step
@@ -308,8 +309,6 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
 
     None if it is not installed, refuses the model, or does not multiply the model's bytes exactly on this processor.
     """
-    import onnx
-
     if find_spec("onnxruntime") is None or not is_exact_reference(onnx.load_from_string(model)):
         return None
     try:
