@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero_core.conformance.catalogue import STATIC_CHECKS
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require
+from hetero_core.conformance.runner import describe_error
 from hetero_core.conformance.samples import Sample, make_sample, run_in_own_process
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
@@ -143,8 +144,7 @@ def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -
         except Skip:
             return None
         except BaseException as error:  # noqa: BLE001  # a device may raise anything; the error is the result
-            kind = "" if isinstance(error, CheckFailed) else f"{type(error).__name__}: "
-            return f"under {name}={choice}, {check.name}: {kind}{error}"
+            return f"under {name}={choice}, {check.name}: {error if isinstance(error, CheckFailed) else describe_error(error)}"
     return None
 
 

@@ -14,13 +14,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.conformance.check import (
     CheckContext,
-    CheckFailed,
     Skip,
     check,
     require,
@@ -28,12 +28,13 @@ from hetero_core.conformance.check import (
     require_error,
     require_same,
 )
-from hetero_core.conformance.samples import make_sample, make_samples, run_in_own_process
+from hetero_core.conformance.samples import Arrays, make_sample, make_samples, run_in_own_process
 from hetero_core.errors import BlobMismatchError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo
 from hetero_core.transforms.editing import edit
 
 if TYPE_CHECKING:
+    from hetero_core.core import Core
     from hetero_core.runtime.executable import ExecutableNetwork
 
 
@@ -41,6 +42,10 @@ def _export(loaded: ExecutableNetwork) -> bytes:
     stream = io.BytesIO()
     loaded.export_network(stream)
     return stream.getvalue()
+
+
+def _import_and_run(core: Core, blob: bytes, device: str, inputs: Arrays) -> Arrays:
+    return core.import_network(blob, device).infer(inputs)
 
 
 @check("exporting", level="export", needs=["export"])
@@ -104,11 +109,7 @@ def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
         with context.import_blob(stream) as imported:
             what = f"blob {index + 1} of {len(samples)} in one stream, that of '{form}'"
             require_equal(imported.name, sample.network.name, f"{what}, the name")
-            try:
-                outputs = imported.infer(inputs)
-            except HeteroError as error:
-                raise CheckFailed(f"{what}: {error}") from error
-            sample.require_right(outputs, inputs, what)
+            sample.require_working(partial(imported.infer, inputs), inputs, what)
     require_equal(stream.read(), tail, "what stands behind the last blob of a stream")
 
 
@@ -189,11 +190,8 @@ def blob_is_for_one_architecture(context: CheckContext) -> None:
         if core.get_metric(device, "DEVICE_ARCHITECTURE") != header.architecture:
             require_error(BlobMismatchError, core.import_network, what, blob, device)
             continue
-        try:
-            outputs = core.import_network(blob, device).infer(inputs)
-        except HeteroError as error:
-            raise CheckFailed(f"{what}, which states the same architecture: {error}") from error
-        sample.require_right(outputs, inputs, what)
+        what = f"{what}, which states the same architecture"
+        sample.require_working(partial(_import_and_run, core, blob, device, inputs), inputs, what)
     stream = io.BytesIO()
     write_blob(replace(header, architecture=f"not {header.architecture}"), payload, stream)
     require_error(BlobMismatchError, context.import_blob, "a blob of another architecture", stream.getvalue())

@@ -17,9 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from hetero_core.conformance.check import (
     require_error,
     run_in_threads,
 )
-from hetero_core.conformance.samples import WAIT_SECONDS, Sample, make_sample
+from hetero_core.conformance.samples import Sample, make_sample
 from hetero_core.errors import ClosedError, HeteroError, InputNameError
 from hetero_core.network.types import HOST
 from hetero_core.runtime.inputs import DeviceTensor
@@ -126,11 +128,7 @@ def one_name_is_one_memory(context: CheckContext) -> None:
                 f"the ids {maker} and {reader} both name their memory '{memory}', so that arrays go from one to the other as they are, "
                 f"and {reader} cannot read those of {maker}. Name the id in it, as '{memory}:{maker}'"
             )
-            try:
-                outputs = consumer.infer({"x": tensor})
-            except HeteroError as error:
-                raise CheckFailed(f"{what}: {error}") from error
-            sample.require_right(outputs, inputs, what)
+            sample.require_working(partial(consumer.infer, {"x": tensor}), inputs, what)
 
 
 # Lifetime: Core, network and request are freed in every order, and closed during runs; the remaining objects work.
@@ -168,8 +166,7 @@ def results_and_metrics_outlive_everything(context: CheckContext) -> None:
     sample = make_sample(context, "fork")
     inputs = sample.draw(context.seed)
     objects = _make_all(context, sample)
-    objects["request"].start_async(inputs)
-    require(objects["request"].wait(WAIT_SECONDS), "the run did not end")
+    sample.require_started(objects["request"], inputs, "a run before all is closed")
     tensors = {name: objects["request"].get_tensor(name) for name in ("y", "z")}
     outputs = objects["network"].infer(inputs)
     full_name = objects["core"].get_metric(context.device, "FULL_DEVICE_NAME")
@@ -383,25 +380,21 @@ def _require_nothing_left(use_and_close: Callable[[], None], what: str) -> None:
 @contextmanager
 def _make_temporary_folder() -> Iterator[None]:
     """Makes a new folder the place of temporary files, of Python and of C, while the context is open."""
-    variables, folder_of_python = os.environ.get("TMPDIR"), tempfile.tempdir
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory() as folder, patch.object(tempfile, "tempdir", folder):
+        os.environ["TMPDIR"] = folder
         try:
             yield
         finally:
-            tempfile.tempdir = folder_of_python
-            if variables is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = variables
+            del os.environ["TMPDIR"]
+            os.environ |= {} if before is None else {"TMPDIR": before}
 
 
 def _load_and_close(context: CheckContext, sample: Sample) -> None:
     with context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         request.infer(sample.draw(context.seed))
-        request.start_async(sample.draw(context.seed))
-        require(request.wait(WAIT_SECONDS), "the run did not end")
+        sample.require_started(request, sample.draw(context.seed), "a run before close")
 
 
 def _describe_difference(before: dict[str, str]) -> str:

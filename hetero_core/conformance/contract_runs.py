@@ -8,7 +8,8 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from logging.handlers import BufferingHandler
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -82,9 +83,7 @@ def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
         request.start_async(inputs)
         started.append((form, request, inputs))
     for form, request, inputs in reversed(started):
-        require(request.wait(WAIT_SECONDS), "a run did not end")
-        names = [spec.name for spec in loaded[form].outputs]
-        samples[form].require_right({name: request.get_tensor(name) for name in names}, inputs, f"a request of '{form}'")
+        samples[form].require_ended(request, inputs, f"a request of '{form}'")
 
 
 HELD_SECONDS = 0.4
@@ -165,12 +164,8 @@ def cancelled_run_is_cancelled_or_done(context: CheckContext) -> None:
         inputs = sample.draw(context.seed + turn)
         request.start_async(inputs)
         request.cancel()
-        try:
-            require(request.wait(WAIT_SECONDS), "a cancelled run did not end")
-        except RequestCancelledError:
-            pass
-        else:
-            sample.require_right({"y": request.get_tensor("y")}, inputs, "a run that was done before its cancel")
+        with suppress(RequestCancelledError):
+            sample.require_ended(request, inputs, "a run that was done before its cancel")
         sample.require_right(request.infer(inputs), inputs, "the run after a cancel")
 
 
@@ -237,22 +232,19 @@ def done_is_called_once_for_each_run(context: CheckContext) -> None:
 def run_that_fails_ends(context: CheckContext) -> None:
     """A failing asynchronous run ends with its error: `done` is called after an error, too."""
     sample = make_sample(context, "dynamic")
-    # Too little for any value: the device, or else the core, aborts the run.
-    config = {"MEMORY_LIMIT": 64}
     try:
-        loaded = context.load(sample.network, config)
+        # Too little for any value: the device, or else the core, aborts the run.
+        loaded = context.load(sample.network, {"MEMORY_LIMIT": 64})
     except HeteroError as error:
         raise Skip(f"the device does not load a network under MEMORY_LIMIT: {error}") from None
     request = loaded.create_infer_request()
     request.start_async(sample.draw(context.seed, x=(4096, 2)))
-    require_end = (
-        f"a run that exceeds MEMORY_LIMIT has not ended after {END_SECONDS:g} seconds: `done` is not called after an error"
-    )
     try:
         ended = request.wait(END_SECONDS)
     except HeteroError:
         return
-    require(ended, require_end)
+    what = f"a run that exceeds MEMORY_LIMIT has not ended after {END_SECONDS:g} seconds: `done` is not called after an error"
+    require(ended, what)
     raise CheckFailed("a run of 32 KiB under a MEMORY_LIMIT of 64 bytes gave a result: MEMORY_LIMIT is ignored")
 
 
@@ -351,10 +343,8 @@ def closed_network_is_freed(context: CheckContext) -> None:
         gc.collect()
         if gone.wait(FREE_SECONDS / 10):
             return
-    holders = [type(holder).__name__ for holder in gc.get_referrers(reference())]
-    raise CheckFailed(
-        f"the executable of a closed network is never freed; it is held by {', '.join(sorted(holders)) or 'something unseen'}"
-    )
+    holders = ", ".join(sorted(type(holder).__name__ for holder in gc.get_referrers(reference())))
+    raise CheckFailed(f"the executable of a closed network is never freed; it is held by {holders or 'something unseen'}")
 
 
 # Perf counts: a run has the times of its nodes if PERF_COUNT is set.
@@ -377,8 +367,7 @@ def times_are_there_when_asked_for(context: CheckContext) -> None:
         if kind == "synchronous":
             request.infer(inputs)
         else:
-            request.start_async(inputs)
-            require(request.wait(WAIT_SECONDS), "the run did not end")
+            sample.require_started(request, inputs, "an asynchronous run with PERF_COUNT")
         entries = request.perf_counts
         require(entries, f"PERF_COUNT is set and a {kind} run has no times; the device does not fill context.profile")
         for entry in entries:
@@ -500,10 +489,7 @@ def threads_have_requests_of_their_own(context: CheckContext) -> None:
         for turn in range(ROUNDS // 2):
             inputs = sample.draw(context.seed + index * ROUNDS + turn)
             sample.require_right(request.infer(inputs), inputs, f"thread {index}, synchronous run {turn}")
-            request.start_async(inputs)
-            require(request.wait(WAIT_SECONDS), f"thread {index}: the run did not end")
-            outputs = {name: request.get_tensor(name) for name in ("y", "z")}
-            sample.require_right(outputs, inputs, f"thread {index}, asynchronous run {turn}")
+            sample.require_started(request, inputs, f"thread {index}, asynchronous run {turn}")
 
     run_in_threads(run)
 
@@ -519,18 +505,15 @@ def threads_query_and_load_at_once(context: CheckContext) -> None:
             for turn in range(10):
                 sample = samples[(index + turn) % len(samples)]
                 inputs = sample.draw(context.seed + index)
-                what = f"thread {index}, load {turn}, while others load"
-                sample.require_right(_load_and_run(core, sample, inputs, context.device, what), inputs, what)
+                # The same networks load and run correctly in sequence.
+                what = f"thread {index}, load {turn}, while others load: a race in load, it got the network of another load or none"
+                sample.require_working(partial(_load_and_run, core, sample, inputs, context.device), inputs, what)
                 answer = core.query_network(mixed, context.device)
                 require_equal(dict(answer.refused), dict(expected.refused), f"thread {index}, what is refused")
 
         run_in_threads(run)
 
 
-def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str, what: str) -> Arrays:
-    try:
-        with core.load_network(sample.network, device) as loaded:
-            return loaded.infer(inputs)
-    except HeteroError as error:
-        # The same networks load and run correctly in sequence.
-        raise CheckFailed(f"{what}: a race in load, it got the network of another load or none: {error}") from error
+def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str) -> Arrays:
+    with core.load_network(sample.network, device) as loaded:
+        return loaded.infer(inputs)

@@ -24,6 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed
+from hetero_core.conformance.runner import describe_error
 from hetero_core.dtypes import TOLERANCES, bits_of_dtype, dtype_of_numpy
 from hetero_core.errors import HeteroError
 from hetero_core.testing.backend_cases import RANDOM_OPERATORS, BackendCase, iterate_backend_cases
@@ -81,7 +82,6 @@ class CaseOutcome:
     """
 
     name: str
-    kind: str
     status: str
     reason: str
     operators: tuple[tuple[str, str, bool], ...]
@@ -125,17 +125,17 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     try:
         network = core.read_network(case.model)
     except HeteroError as error:
-        return CaseOutcome(case.name, case.kind, REFUSED, f"the core cannot read it: {error}", ())
+        return CaseOutcome(case.name, REFUSED, f"the core cannot read it: {error}", ())
     try:
         result = core.query_network(network, device)
     except Exception as error:  # noqa: BLE001  # a device may raise anything
-        return CaseOutcome(case.name, case.kind, WRONG, f"query_network raised {_describe(error)}", ())
+        return CaseOutcome(case.name, WRONG, f"query_network raised {describe_error(error)}", ())
     operators = tuple((node.operator, find_dtype(node, network), node.name in result.supported) for node in network.nodes)
     feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
     is_free = any(draws_freely(network, feed) for feed in feeds)
 
     def conclude(status: str, reason: str, *, is_native: bool = False, slowdown: float = 0.0) -> CaseOutcome:
-        return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free, slowdown)
+        return CaseOutcome(case.name, status, reason, operators, is_native, is_free, slowdown)
 
     if result.refused:
         problem = find_broken_refusal(core, network, device, result)
@@ -149,7 +149,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     except CheckFailed as failure:
         return conclude(WRONG, str(failure))
     except Exception as error:  # noqa: BLE001  # as above
-        return conclude(WRONG, f"{_describe(error)}{_describe_nodes(network)}")
+        return conclude(WRONG, f"{describe_error(error)}{_describe_nodes(network)}")
     if mismatch is not None:
         mismatch += _describe_nodes(network)
     if mismatch is None and reference_runs and network.nodes and not foreign:
@@ -309,10 +309,6 @@ def find_dtype(node: Node, network: Network) -> str:
     return next(
         (type(value_type).__name__.removesuffix("Type").lower() for value_type in types if value_type is not None), "unknown"
     )
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager

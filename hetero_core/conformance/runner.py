@@ -60,10 +60,6 @@ class Target(Subject):
     facts: DeviceFacts
     configured: frozenset[str] = frozenset()
 
-    def make_context(self, core: Core) -> CheckContext:
-        """Returns the arguments of a check that uses this Core."""
-        return CheckContext(core, self.device, self.facts, self.seed, self.reference, self.make_core, self.configured)
-
 
 def make_target(
     device: str,
@@ -193,7 +189,8 @@ def try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcom
             return Outcome(check, SKIPPED, CAPABILITIES[need])
     try:
         with _choose_core(check, target, shared) as core:
-            finding = check(target.make_context(core))
+            facts = (target.facts, target.seed, target.reference, target.make_core, target.configured)
+            finding = check(CheckContext(core, target.device, *facts))
     except Skip as skip:
         return Outcome(check, SKIPPED, str(skip), finding=skip.finding)
     except CheckFailed as failure:
@@ -215,13 +212,10 @@ def _choose_core(check: Check, target: Target, shared: SharedCore | None) -> Ite
         yield shared.get()
         return
     core = target.make_core()
-    failed = True
     try:
         yield core
-        failed = False
-    finally:
-        if failed:
-            with suppress(Exception):  # the first error is the one to read
-                core.close()
-        else:
+    except BaseException:
+        with suppress(Exception):  # the first error is the one to read
             core.close()
+        raise
+    core.close()

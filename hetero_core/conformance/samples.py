@@ -19,6 +19,7 @@ import numpy as np
 
 from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, require, require_equal
 from hetero_core.contract import QueryResult
+from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.testing.compare import describe_mismatch
 
@@ -97,20 +98,11 @@ FORMS: Mapping[str, Form] = {
 
 
 class DrawnInputs(dict[str, Any]):
-    """Random inputs by name, with copies of their values: expected outputs follow from the copies, even if a device writes into the
-    inputs.
-    """
+    """Random inputs by name, with copies of their values, which show whether a device has written to the inputs."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         self.originals = {name: value.copy() for name, value in arrays.items()}
-
-    def require_unwritten(self, what: str) -> None:
-        """Raises CheckFailed, with the name of the input, if an input no longer has its drawn values."""
-        for name, original in self.originals.items():
-            require(
-                self[name].tobytes() == original.tobytes(), f"{what}: the device wrote to input '{name}', which is the caller's"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +133,9 @@ class Sample:
 
     def require_right(self, outputs: Mapping[str, Any], inputs: Arrays, what: str) -> None:
         """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are unchanged."""
-        if isinstance(inputs, DrawnInputs):
-            inputs.require_unwritten(what)
+        for name, original in inputs.originals.items() if isinstance(inputs, DrawnInputs) else ():
+            is_same = inputs[name].tobytes() == original.tobytes()
+            require(is_same, f"{what}: the device wrote to input '{name}', which is the caller's")
         expected = self.expect(inputs)
         require_equal(list(outputs), list(expected), f"{what}, the names of the outputs")
         for name, value in expected.items():
@@ -152,6 +145,14 @@ class Sample:
             others = [other for other in expected if describe_mismatch(outputs[name], expected[other], rtol=self.rtol) is None]
             mixed = f"; '{name}' holds what is expected of '{others[0]}': overwritten, or exchanged" if others else ""
             raise CheckFailed(f"{mismatch}{mixed}")
+
+    def require_working(self, run: Callable[[], Arrays], inputs: Arrays, what: str) -> None:
+        """Runs. Raises: CheckFailed unless the outputs are those of the inputs, also for an error of the device."""
+        try:
+            outputs = run()
+        except HeteroError as error:
+            raise CheckFailed(f"{what}: {error}") from error
+        self.require_right(outputs, inputs, what)
 
     def require_run(self, runner: ExecutableNetwork | InferRequest, seed: int, *, what: str, **shapes: tuple[int, ...]) -> None:
         """Runs the network, or its request, with drawn inputs. Raises: CheckFailed unless the outputs are right."""
