@@ -86,12 +86,9 @@ def loads_keep_their_own_choice(context: CheckContext) -> None:
                 for index in (second, first):
                     value = np.asarray(loaded[index].infer(inputs)["y"], np.float64)
                     is_own = float(np.max(np.abs(value - alone[index]))) <= distance / 4
-                    others = f"{name}={choice}" if index == 0 else "none"
-                    require(
-                        is_own,
-                        f"a network loaded under {configs[index] or 'no choice'}, beside one under {others}, does not compute as it "
-                        "does alone: the device keeps the choice of another load",
-                    )
+                    what = f"under {configs[index] or 'no choice'}, beside one under {configs[1 - index] or 'none'}"
+                    why = "does not compute as it does alone: the device keeps the choice of another load"
+                    require(is_own, f"a network loaded {what}, {why}")
     if not compared_count:
         raise Skip("the device declares no key with choices that change what a small network computes")
 

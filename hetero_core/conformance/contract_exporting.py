@@ -77,9 +77,8 @@ def export_is_deterministic(context: CheckContext) -> None:
                 _, again = read_blob(_export(network))
                 require_equal(sorted(again.sections), sorted(payload.sections), f"the sections of '{form}', {what}")
                 changed = [name for name, section in payload.sections.items() if bytes(section) != bytes(again.sections[name])]
-                require_equal(
-                    changed, [], f"the sections of '{form}', {what}, that have other bytes; the export is not deterministic"
-                )
+                what = f"the sections of '{form}', {what}, that have other bytes; the export is not deterministic"
+                require_equal(changed, [], what)
 
 
 @check("exporting", level="export", needs=["export"])
@@ -124,9 +123,8 @@ def descriptions_come_with_the_blob(context: CheckContext) -> None:
         imported = context.import_blob(_export(loaded))
         for what in ("input_info", "output_info"):
             require_equal(dict(getattr(imported, what)), dict(getattr(loaded, what)), f"{what} of '{form}', imported")
-        require_equal(
-            {described.layout for described in imported.input_info.values()}, {"WH"}, f"the layouts of '{form}', imported"
-        )
+        imported_layouts = {described.layout for described in imported.input_info.values()}
+        require_equal(imported_layouts, {"WH"}, f"the layouts of '{form}', imported")
 
 
 @check("exporting", level="export", needs=["export"])
@@ -221,9 +219,8 @@ def second_load_comes_from_the_cache(context: CheckContext) -> None:
                     is_cached = loaded.get_metric("LOADED_FROM_CACHE")
                     require_equal(is_cached, expected, f"LOADED_FROM_CACHE of load {turn + 1} of '{form}'")
                     sample.require_right(loaded.infer(inputs), inputs, f"load {turn + 1} of '{form}' with a cache")
-                require_equal(
-                    len(list(Path(folder).rglob("*.blob"))), 1, f"the number of entries after load {turn + 1} of '{form}'"
-                )
+                count = len(list(Path(folder).rglob("*.blob")))
+                require_equal(count, 1, f"the number of entries after load {turn + 1} of '{form}'")
             plain = context.load(sample.network)
             require_equal(plain.get_metric("LOADED_FROM_CACHE"), False, "LOADED_FROM_CACHE without a cache")
 

@@ -177,9 +177,8 @@ def _check_own_outputs(context: CheckContext, form: str) -> None:
         outputs = loaded.infer(inputs)
         sample.require_right(outputs, originals, f"{turn} run")
         for name, value in outputs.items():
-            require(
-                not any(np.may_share_memory(value, array) for array in inputs.values()), f"output '{name}' is an input's memory"
-            )
+            is_shared = any(np.may_share_memory(value, array) for array in inputs.values())
+            require(not is_shared, f"output '{name}' is an input's memory")
             value += np.ones((), value.dtype)
 
 
@@ -297,11 +296,8 @@ def _require_each(context: CheckContext, rows: Mapping[str, Row], what: str) -> 
         x = np.random.default_rng(context.seed).uniform(-1, 1, shape).astype(np.float32)
         (value,) = loaded.infer({"x": x.copy()}).values()
         if node.since_version < 13 and operator in NEWER:
-            newest = NEWER[operator](x.astype(np.float64)).astype(np.float32)
-            is_newest = describe_mismatch(value, newest) is None
-            require(
-                not is_newest, f"{told}: the version of the operator is not looked at; this is the result of its newest version"
-            )
+            mismatch = describe_mismatch(value, NEWER[operator](x.astype(np.float64)).astype(np.float32))
+            require(mismatch, f"{told}: the version of the operator is not looked at; this is the result of its newest version")
         require_same(value, compute(x.astype(np.float64)).astype(np.float32), told, rtol=context.rtol)
 
 
@@ -439,12 +435,8 @@ def executed_graph_has_the_times_of_a_run(context: CheckContext) -> None:
         assert profile is not None, "the network measures its runs"
         steps = loaded.get_runtime_model(profile).nodes
         if any(step.attributes.get("original_names") for step in steps):
-            measured = [step.name for step in steps if step.attributes.get("microseconds", 0) > 0]
-            names = sorted({entry.node for entry in profile.entries})
-            require(
-                measured,
-                f"no step of the executed graph of '{form}' has a time: its steps are {[step.name for step in steps]}, "
-                f"and a run measures {names}",
-            )
+            names, measured = [step.name for step in steps], sorted({entry.node for entry in profile.entries})
+            what = f"no step of the executed graph of '{form}' has a time: its steps are {names}, and a run measures {measured}"
+            require(any(step.attributes.get("microseconds", 0) > 0 for step in steps), what)
         loaded.close()
         require_error(ClosedError, loaded.get_runtime_model, "the executed graph of a network that is closed")

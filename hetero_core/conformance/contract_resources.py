@@ -87,10 +87,8 @@ def from_host_copies(context: CheckContext) -> None:
     tensor = DeviceTensor.create(loaded, "x", inputs["x"])
     expected = inputs["x"].copy()
     inputs["x"][...] = 0
-    require(
-        np.array_equal(tensor.read(), expected),
-        "`from_host` gives the host's own array away in place of a copy: an array on the device changes with the caller's",
-    )
+    what = "`from_host` gives the host's own array away in place of a copy: an array on the device changes with the caller's"
+    require(np.array_equal(tensor.read(), expected), what)
 
 
 @check("memory")
@@ -102,10 +100,10 @@ def to_host_copies(context: CheckContext) -> None:
     copy = tensor.read()
     require(copy.flags.writeable, "`to_host` returns an array that cannot be written to; it belongs to the caller")
     copy[...] = 0
-    require(
-        np.array_equal(tensor.read(), inputs["x"]),
-        "`to_host` gives the device's own memory away in place of a copy: what the caller writes to it changes the device's array",
+    what = (
+        "`to_host` gives the device's own memory away in place of a copy: what the caller writes to it changes the device's array"
     )
+    require(np.array_equal(tensor.read(), inputs["x"]), what)
 
 
 @check("memory", needs=["ids"])

@@ -97,10 +97,8 @@ def other_threads_go_on_beside_a_run(context: CheckContext) -> None:
     inputs = sample.draw(context.seed, x=(1 << 18, 2))
     # On a busy machine, any thread may rest for a while.
     pause = min(_measure_pause(lambda: request.infer(inputs)) for _ in range(2))
-    require(
-        pause < HELD_SECONDS,
-        f"no other thread went on for {pause:.2g} seconds of a run: the device holds the interpreter's lock while it computes",
-    )
+    what = f"no other thread went on for {pause:.2g} seconds of a run: the device holds the interpreter's lock while it computes"
+    require(pause < HELD_SECONDS, what)
 
 
 def _measure_pause(run: Callable[[], object]) -> float:
@@ -406,28 +404,20 @@ def times_are_in_seconds(context: CheckContext) -> None:
         wall = perf_counter() - began
         longest = max((entry.seconds for entry in request.perf_counts), default=0.0)
         # A clock of the device may tick in steps of its own.
-        require(
-            longest <= 2 * wall + 1e-6,
-            f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds",
-        )
+        what = f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds"
+        require(longest <= 2 * wall + 1e-6, what)
         for entry in request.perf_counts:
             first, last = entry.begin - began, entry.begin + entry.seconds - began
-            require(
-                first >= -CLOCK_SECONDS and last <= wall + CLOCK_SECONDS,
-                f"node '{entry.node}' ran from {first:g} to {last:g} seconds after the begin of a run of {wall:g} seconds: "
-                "`begin` is on the clock of time.perf_counter, not on another clock",
-            )
+            what = f"node '{entry.node}' ran from {first:g} to {last:g} seconds after the begin of a run of {wall:g} seconds"
+            is_inside = first >= -CLOCK_SECONDS and last <= wall + CLOCK_SECONDS
+            require(is_inside, f"{what}: `begin` is on the clock of time.perf_counter, not on another clock")
         whole = sum(entry.seconds for entry in request.perf_counts)
         if rows == LONG_ROWS and whole * LEAST_SHARE > wall:
             return
-    require(
-        longest > 0 or not request.perf_counts,
-        f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them",
-    )
-    require(
-        form != "dynamic" or not request.perf_counts,
-        f"all times of a run of {wall:g} seconds add up to {whole:g} seconds: times are in seconds, not in another unit",
-    )
+    what = f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them"
+    require(longest > 0 or not request.perf_counts, what)
+    what = f"all times of a run of {wall:g} seconds add up to {whole:g} seconds: times are in seconds, not in another unit"
+    require(form != "dynamic" or not request.perf_counts, what)
 
 
 @check("perf_counts")

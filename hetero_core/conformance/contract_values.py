@@ -52,13 +52,11 @@ def results_belong_to_the_caller(context: CheckContext) -> None:
     results, copies = [], []
     for inputs in drawn:
         results.append(loaded.infer(inputs))
-        copies.append({name: value.copy() for name, value in results[-1].items()})
+        copies.append({name: value.tobytes() for name, value in results[-1].items()})
     for turn, (inputs, outputs) in enumerate(zip(drawn, results, strict=True)):
         for name, value in outputs.items():
-            require(
-                value.tobytes() == copies[turn][name].tobytes(),
-                f"output '{name}' of run {turn + 1} changed with a later run: the device gave away memory that it goes on writing to",
-            )
+            what = f"output '{name}' of run {turn + 1} changed with a later run"
+            require(value.tobytes() == copies[turn][name], f"{what}: the device gave away memory that it goes on writing to")
         sample.require_right(outputs, inputs, f"result {turn} after {len(drawn) - 1 - turn} more runs")
         for value in outputs.values():
             value += np.ones((), value.dtype)

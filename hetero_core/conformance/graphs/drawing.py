@@ -15,6 +15,7 @@ import onnx
 import onnx.parser
 
 from hetero_core.conformance.graphs.builder import RUNS, DrawnValue, GraphBuilder, NotApplicable
+from hetero_core.conformance.samples import ONNX_WORDS
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128)
 BYTES = ("uint8", "int8")
@@ -31,8 +32,20 @@ def ints(*numbers: int) -> Any:
 
 _PLAIN = (
     *(
-        *("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Erf", "HardSwish", "Softplus", "Softsign", "Identity", "Sin", "Cos"),
-        *("Mish", "Floor"),
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Neg",
+        "Abs",
+        "Erf",
+        "HardSwish",
+        "Softplus",
+        "Softsign",
+        "Identity",
+        "Sin",
+        "Cos",
+        "Mish",
+        "Floor",
     ),
     *("Ceil", "Round", "Sign", "Exp", "LeakyRelu", "Elu", "Celu", "HardSigmoid", "ThresholdedRelu"),
 )
@@ -168,11 +181,8 @@ def grow_concat(b: GraphBuilder) -> None:
     """Adds a concatenation of two to four values along any axis, some of them at times the same, at times with a constant."""
     x = b.pick(lambda value: value.rank >= 1)
     axis = b.choose(min(1, x.rank - 1), b.integer(0, x.rank - 1))
-    partners = [
-        value
-        for value in b.values
-        if value.dtype == x.dtype and value.rank == x.rank and _drop(value.shape, axis) == _drop(x.shape, axis)
-    ]
+    alike = (value for value in b.values if value.dtype == x.dtype and value.rank == x.rank)
+    partners = [value for value in alike if _drop(value.shape, axis) == _drop(x.shape, axis)]
     operands = b.shuffle(x, *(b.choose(*partners) for _ in range(b.integer(1, 3))))
     if x.dtype == b.dtype and None not in x.shape and b.chance(0.15):
         operands.append(b.weight(*(b.integer(1, 3) if index == axis else x.size(index) for index in range(x.rank))))
@@ -453,7 +463,7 @@ def grow_product(b: GraphBuilder) -> None:
     """Adds a product of two values, at times of a value with its own transpose, or an Einsum."""
     x = b.pick_float(2, 3, 4, bound=50)
     y = b.pick(
-        lambda value: value.dtype == x.dtype and value.rank == x.rank and value.bound <= 50 and x.shape[-1] in value.shape[-2:]
+        lambda other: (other.dtype, other.rank) == (x.dtype, x.rank) and other.bound <= 50 and x.shape[-1] in other.shape[-2:]
     )
     b.require_work(x.arrays[0].size * max(y.arrays[0].shape[-2:]))
     if x.rank == 3 and b.chance(0.3):
@@ -540,14 +550,9 @@ SEQUENCE: Operators = (
 # Integers and shapes
 
 
-def pick_integer(b: GraphBuilder) -> DrawnValue:
-    """Returns a value of int32 or int64. Raises: NotApplicable."""
-    return b.pick(lambda value: value.dtype in INTEGERS)
-
-
 def grow_arithmetic(b: GraphBuilder) -> None:
     """Adds a function of integers, or an operator on integers of one shape or on integers and a number."""
-    x = pick_integer(b)
+    x = b.pick(lambda value: value.dtype in INTEGERS)
     number = np.array(b.integer(1, 5), x.dtype)
     match b.choose("unary", "clip", "pair", "pair", "number", "number"):
         case "unary":
@@ -595,7 +600,7 @@ def grow_shape(b: GraphBuilder) -> None:
 
 def grow_one_hot(b: GraphBuilder) -> None:
     """Adds a OneHot of indices that are kept within its depth."""
-    x = pick_integer(b)
+    x = b.pick(lambda value: value.dtype in INTEGERS)
     if x.rank > 2:
         raise NotApplicable
     depth = b.choose(3, 8, 17)
@@ -604,13 +609,8 @@ def grow_one_hot(b: GraphBuilder) -> None:
 
 
 INTEGER: Operators = (
-    (5, grow_arithmetic),
-    (2, grow_cast),
-    (2, grow_choice),
-    (1.5, grow_shape),
-    (0.5, grow_one_hot),
-    (1, grow_concat),
-)
+    (5, grow_arithmetic), (2, grow_cast), (2, grow_choice), (1.5, grow_shape), (0.5, grow_one_hot), (1, grow_concat)
+)  # fmt: skip
 
 
 # Quantized networks
@@ -675,12 +675,8 @@ def grow_integer_product(b: GraphBuilder) -> None:
         group = channels if b.chance(0.25) else 1
         outputs, fan = channels if group > 1 else b.choose(1, 4, 8, 9, 16, 17, 32), channels // group * kernel**2
         weight: Any = _draw_bytes(b, outputs, channels // group, kernel, kernel)
-        more = {
-            "kernel_shape": [kernel] * 2,
-            "strides": [b.choose(1, 1, 2)] * 2,
-            "pads": [b.choose(kernel // 2, 0)] * 4,
-            "group": group,
-        }
+        strides, pads = [b.choose(1, 1, 2)] * 2, [b.choose(kernel // 2, 0)] * 4
+        more = {"kernel_shape": [kernel] * 2, "strides": strides, "pads": pads, "group": group}
         operators = ("ConvInteger", "QLinearConv")
     else:
         outputs, fan, more = b.choose(1, 3, 4, 8, 15, 16, 17, 32, 33, 64), x.size(-1), {}
@@ -729,8 +725,6 @@ QUANTIZED: Operators = (
 # If, Loop and Scan, with bodies that capture values of the graph around them
 
 _INNER = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs")
-_WORDS = {"float32": "float", "float64": "double"}
-"""Element type -> its word in ONNX's text, if that is another."""
 Port = tuple[str, DrawnValue | str, int]
 """A port of a body: its name, the value whose type it has (or an element type, for a scalar), and the leading axes that it lacks."""
 
@@ -780,7 +774,7 @@ def _read_body(b: GraphBuilder, inputs: Sequence[Port], outputs: Sequence[Port],
         if isinstance(like, str):
             return f"{like} {name}"
         sizes = ",".join("?" if size is None else str(size) for size in like.shape[lacking:])
-        return f"{_WORDS.get(like.dtype, like.dtype)}{f'[{sizes}]' if sizes else ''} {name}"
+        return f"{ONNX_WORDS[like.dtype]}{f'[{sizes}]' if sizes else ''} {name}"
 
     return onnx.parser.parse_graph(
         f"{b.name('body')} ({', '.join(map(declare, inputs))}) => ({', '.join(map(declare, outputs))}) {{ {nodes} }}"

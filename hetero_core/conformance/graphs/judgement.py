@@ -36,14 +36,11 @@ UNIT: Mapping[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16
 
 _EXACT = frozenset(
     (  # noqa: SIM905  # a list of names reads better so
-        "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat "
-        "Gather GatherElements GatherND ScatterND ScatterElements Expand Tile Pad Where "
-        "Max Min Relu Neg Abs Clip MaxPool GlobalMaxPool DepthToSpace "
-        "SpaceToDepth TopK Floor Ceil Round Sign Compress Trilu ReduceMax "
-        "ReduceMin Dropout If Loop Scan Constant ConstantOfShape Shape Size "
-        "NonZero ArgMax ArgMin OneHot ReverseSequence Equal Greater Less GreaterOrEqual "
-        "LessOrEqual Not And Or Xor IsNaN IsInf Range Unique "
-        "DequantizeLinear ThresholdedRelu "
+        "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat Gather GatherElements GatherND ScatterND ScatterElements "
+        "Expand Tile Pad Where Max Min Relu Neg Abs Clip MaxPool GlobalMaxPool DepthToSpace SpaceToDepth TopK Floor Ceil Round Sign "
+        "Compress Trilu ReduceMax ReduceMin Dropout If Loop Scan Constant ConstantOfShape Shape Size NonZero ArgMax ArgMin OneHot "
+        "ReverseSequence Equal Greater Less GreaterOrEqual LessOrEqual Not And Or Xor IsNaN IsInf Range Unique DequantizeLinear "
+        "ThresholdedRelu"
     ).split()
 )
 """Operators that return numbers that they read, or numbers that follow from them without rounding."""
@@ -87,19 +84,11 @@ class Reference:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self._dtype_of = {
-            name: value_type.dtype
-            for graph in iterate_graphs(network)
-            for name, value_type in graph.types.items()
-            if isinstance(value_type, TensorType)
-        }
-        self._dtype_of |= {spec.name: spec.dtype for graph in iterate_graphs(network) for spec in (*graph.inputs, *graph.outputs)}
-        self._dtype_of |= {
-            name: constant.type.dtype
-            for graph in iterate_graphs(network)
-            for name, constant in graph.initializers.items()
-            if isinstance(constant.type, TensorType)
-        }
+        self._dtype_of: dict[str, str | None] = {}
+        for graph in iterate_graphs(network):
+            types = {**graph.types, **{spec.name: spec.type for spec in (*graph.inputs, *graph.outputs)}}
+            types |= {name: constant.type for name, constant in graph.initializers.items()}
+            self._dtype_of |= {name: each.dtype for name, each in types.items() if isinstance(each, TensorType)}
         self._program = compile_program(network)
 
     def compute(self, feeds: Mapping[str, Any], *, units: float = 0.0, draw: int = 0) -> tuple[Any, ...]:
