@@ -95,18 +95,14 @@ def light_model(name: str, opset: int = 21) -> onnx.ModelProto:
     _drop_last_softmax(graph)
     weights = _random_weights(graph)
     listed = {initializer.name for initializer in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in listed]
-    _replace(graph.input, inputs)
+    _replace(graph.input, [value for value in graph.input if value.name not in listed])
     # The converter finds initializers that are not inputs only from IR version 4 on. It copies the model, so weights are added later.
     model.ir_version = 10
     model = onnx.version_converter.convert_version(model, opset)
     graph = model.graph
     _replace(graph.node, [node for node in graph.node if node.op_type != "ConstantOfShape"])
-    used = {value for node in graph.node for value in node.input}
-    initializers = [
-        initializer for initializer in graph.initializer if initializer.name in used and initializer.name not in weights
-    ]
-    _replace(graph.initializer, initializers)
+    used = {value for node in graph.node for value in node.input} - weights.keys()
+    _replace(graph.initializer, [initializer for initializer in graph.initializer if initializer.name in used])
     for value, array in weights.items():
         graph.initializer.append(onnx.numpy_helper.from_array(array, value))
     return model
@@ -173,10 +169,7 @@ def _random_weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     import onnx
 
     initializers = {initializer.name: initializer for initializer in graph.initializer}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for initializer in graph.initializer:
-        if initializer.data_type == onnx.TensorProto.FLOAT:
-            shapes[initializer.name] = tuple(initializer.dims)
+    shapes = {each.name: tuple(each.dims) for each in graph.initializer if each.data_type == onnx.TensorProto.FLOAT}
     for node in graph.node:
         if node.op_type == "ConstantOfShape":
             shapes[node.output[0]] = tuple(int(size) for size in onnx.numpy_helper.to_array(initializers[node.input[0]]))
@@ -221,6 +214,5 @@ def _draw(name: str, shape: tuple[int, ...], role: str) -> np.ndarray:
 
 def _replace(repeated: Any, items: Sequence[Any]) -> None:
     """Replaces the contents of a repeated protobuf field."""
-    items = list(items)
     del repeated[:]
     repeated.extend(items)
