@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -58,7 +59,7 @@ def list_choice_checks() -> tuple[Check, ...]:
 
 def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
     """Every check of a subject of the level `contract` passes under each declared choice of the device's keys but the default."""
-    choices = [choice for choice in iterate_choices(context) if is_usable(context, *choice)]
+    choices = list(iterate_choices(context))
     if not choices:
         raise Skip("the device declares no key with choices that this machine has, besides the defaults")
     problems = [problem for name, choice in choices for check in checks if (problem := _find_problem(check, context, name, choice))]
@@ -71,7 +72,7 @@ def loads_keep_their_own_choice(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     compared_count = 0
-    usable = [(name, choice) for name, choice in iterate_choices(context) if is_usable(context, name, choice)]
+    usable = list(iterate_choices(context))
     without = _run_alone(context, sample, inputs, {}) if usable else None
     for name, choice in usable:
         configs: list[dict[str, Any]] = [{}, {name: choice}]
@@ -111,21 +112,17 @@ def _run_alone(context: CheckContext, sample: Sample, inputs: dict[str, Any], co
 
 
 def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:
-    """Yields key and value of each declared choice that is not the default, in the order of declaration."""
+    """Yields key and value of each declared choice that is not the default and that this machine supports, in the order of declaration.
+
+    A load refuses a precision hint that the processor lacks.
+    """
+    network = make_sample(context, "chain").network
     for name, key in context.facts.keys.items():
         choices = (False, True) if key.type is bool else key.choices
-        if name not in context.configured:
-            yield from ((name, choice) for choice in choices if choice != key.default)
-
-
-def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
-    """Says whether this machine supports a choice: a load refuses a precision hint that the processor lacks."""
-    sample = make_sample(context, "chain")
-    try:
-        context.load(sample.network, {name: choice}).close()
-    except HeteroError:
-        return False
-    return True
+        for choice in (choice for choice in choices if name not in context.configured and choice != key.default):
+            with suppress(HeteroError):
+                context.load(network, {name: choice}).close()
+                yield name, choice
 
 
 def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -> str | None:

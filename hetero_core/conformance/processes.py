@@ -139,9 +139,7 @@ class CheckProcesses:
             self.__exit__()
             raise
         self.versions = head["versions"]
-        self.checks = tuple(
-            Check(name, level, lambda _: None, needs, shares_core) for name, level, needs, shares_core in head["checks"]
-        )
+        self.checks = tuple(Check(name, level, lambda _: None) for name, level in head["checks"])
         self.subject = Subject(device=self._order.device, seed=self._order.seed, reference="" if isinstance(last, Death) else last)
         if isinstance(last, Death):
             self.opening = Outcome(OPENING, FAILED, last.reason, trace=last.trace)
@@ -314,8 +312,7 @@ def serve_checks(connection: Connection, order: Order, folder: str) -> None:
     except HeteroError as error:
         connection.send(error)
         return
-    rows = [(check.name, check.level, check.needs, check.shares_core) for check in checks.values()]
-    connection.send({"checks": rows, "versions": versions})
+    connection.send({"checks": [(check.name, check.level) for check in checks.values()], "versions": versions})
     target = _open_target(order)
     if not isinstance(target, Target):
         connection.send(target)
@@ -337,7 +334,7 @@ def serve_checks(connection: Connection, order: Order, folder: str) -> None:
             shared.close()
             failure = ""
         except Exception as error:  # noqa: BLE001  # a device may raise anything; the parent reports it
-            failure = f"{type(error).__name__}: {error}"
+            failure = describe_error(error)
         connection.send(failure)
     # The threads of the device are joined, and its libraries unloaded, as Python ends.
     faulthandler.dump_traceback_later(order.limit, exit=True, file=2)
@@ -374,7 +371,7 @@ def _open_target(order: Order) -> Target | Death | HeteroError:
     except (DeviceNotFoundError, DeviceNameError, ConfigKeyError, ConfigValueError) as error:
         return error
     except BaseException as error:  # noqa: BLE001  # a device may raise anything; the parent reports it
-        return Death(describe_error(error), _format_traceback(error))
+        return Death(describe_error(error), "".join(traceback.format_exception(error)))
 
 
 @contextlib.contextmanager
@@ -388,10 +385,6 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def _pack(outcome: Outcome) -> dict[str, Any]:
-    error = outcome.error
-    trace = "" if error is None or isinstance(error, CheckFailed) else _format_traceback(error)
+    error = None if isinstance(outcome.error, CheckFailed) else outcome.error
+    trace = "".join(traceback.format_exception(error)) if error is not None else ""
     return {"status": outcome.status, "reason": outcome.reason, "finding": outcome.finding, "trace": trace}
-
-
-def _format_traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
