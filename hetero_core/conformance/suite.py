@@ -17,8 +17,18 @@ import pytest
 
 from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks
 from hetero_core.conformance.check import Check, CheckFailed
-from hetero_core.conformance.processes import CheckProcesses, Order
-from hetero_core.conformance.runner import FAILED, NOT_RUN, PASSED, SKIPPED, Outcome, SharedCore, make_target, run_check
+from hetero_core.conformance.runner import (
+    FAILED,
+    NOT_RUN,
+    PASSED,
+    SKIPPED,
+    CheckProcesses,
+    Order,
+    Outcome,
+    SharedCore,
+    make_target,
+    run_check,
+)
 
 GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subclass__")
 """Attributes that a class derived from DeviceConformance must not override."""
