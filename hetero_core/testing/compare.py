@@ -41,7 +41,7 @@ def max_absolute_difference(actual: Any, expected: Any) -> float:
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         raise ValueError(f"cannot compare arrays of two shapes: expected {expected.shape}, got {actual.shape}")
-    return _largest(_differences(actual, expected))
+    return _largest(measure_differences(actual, expected))
 
 
 def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, name: str = "output") -> str | None:
@@ -60,11 +60,9 @@ def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, 
         expected_items, actual_items = _items(expected), _items(actual)
         if isinstance(expected, dict) and expected_items.keys() != actual_items.keys():
             return f"{name}: expected the keys {sorted(expected, key=str)}, got {sorted(actual, key=str)}"
-        for key, item in expected_items.items():
-            mismatch = describe_mismatch(actual_items[key], item, rtol=rtol, name=f"{name}[{key!r}]")
-            if mismatch is not None:
-                return mismatch
-        return None
+        pairs = ((key, actual_items[key], item) for key, item in expected_items.items())
+        mismatches = (describe_mismatch(each, item, rtol=rtol, name=f"{name}[{key!r}]") for key, each, item in pairs)
+        return next((mismatch for mismatch in mismatches if mismatch is not None), None)
     return _describe_array_mismatch(actual, expected, rtol, name)
 
 
@@ -98,7 +96,7 @@ def _describe_array_mismatch(actual: Any, expected: Any, rtol: float | None, nam
         return f"{name}: expected element type {dtype}, got {actual_dtype}"
     inexact = dtype in TOLERANCES
     allowed = rtol if rtol is not None and inexact else tolerance_of_dtype(dtype or "")
-    differences, magnitude = _differences(actual, expected), _magnitude(expected)
+    differences, magnitude = measure_differences(actual, expected), _magnitude(expected)
     largest = _largest(differences)
     if largest / magnitude <= allowed:
         return None
@@ -111,7 +109,7 @@ def _describe_array_mismatch(actual: Any, expected: Any, rtol: float | None, nam
     return f"{text} by more than {allowed:g} of the largest expected value {magnitude:g}, at most by {largest / magnitude:.3g}"
 
 
-def _differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def measure_differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Returns |actual - expected| by element, float64, with the rules for NaN, infinity and strings applied."""
     if _is_text(actual) or _is_text(expected):
         return np.where(np.asarray(actual.astype(object) == expected.astype(object), dtype=bool), 0.0, np.inf)

@@ -29,6 +29,7 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, Node, iterate_graphs
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes
+from hetero_core.testing.compare import measure_differences
 from hetero_core.testing.reference_session import is_exact_reference, open_reference_session
 
 UNIT: Mapping[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-50}
@@ -205,15 +206,15 @@ class Expectation:
         exact = self._reference.compute(self._feeds)
         moved = [self._reference.compute(self._feeds, units=units, draw=draw + 1) for draw in range(draws)]
         return [
-            _bound_output(value, [measure(outputs[index], value) for outputs in moved], lenience, _slack(value, spec.dtype))
+            _bound_output(
+                value, [measure_differences(outputs[index], value) for outputs in moved], lenience, _slack(value, spec.dtype)
+            )
             for index, (value, spec) in enumerate(zip(exact, self._network.outputs, strict=True))
         ]
 
     def describe_fault(self, outputs: Sequence[Any]) -> str | None:
         """Returns a description of the first wrong output of a device, None if all outputs are right."""
-        if self._judge(outputs, self._first) is None:
-            return None
-        return self._judge(outputs, self._second)
+        return None if self._judge(outputs, self._first) is None else self._judge(outputs, self._second)
 
     def make_presets(self) -> dict[str, Any]:
         """Returns an array with arbitrary numbers for each output, to be filled by a run; outputs that are inputs have no array."""
@@ -225,16 +226,12 @@ class Expectation:
 
     def describe_dispute(self) -> str | None:
         """Returns the first disagreement of ONNX Runtime with the reference; None if they agree or it is no oracle for the network."""
-        if self._engine is None:
-            return None
-        return self.describe_fault(self._engine)
+        return None if self._engine is None else self.describe_fault(self._engine)
 
     def _judge(self, outputs: Sequence[Any], bounds: Sequence[Bounds]) -> str | None:
-        for value, bound, spec in zip(outputs, bounds, self._network.outputs, strict=True):
-            fault = describe(np.asarray(value), bound, spec.name, spec.dtype or "")
-            if fault is not None:
-                return fault
-        return None
+        judged = zip(outputs, bounds, self._network.outputs, strict=True)
+        faults = (describe(np.asarray(value), bound, spec.name, spec.dtype or "") for value, bound, spec in judged)
+        return next((fault for fault in faults if fault is not None), None)
 
 
 def _bound_output(exact: Any, distances: Sequence[Any], lenience: float, slack: float) -> Bounds:
@@ -258,11 +255,9 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
         return f"output '{name}': expected shape {list(bound.exact.shape)}, got {list(value.shape)}"
     if value.dtype.name != dtype:
         return f"output '{name}': expected element type {dtype}, got {value.dtype.name}"
-    distance = measure(value, bound.exact)
+    distance = measure_differences(value, bound.exact)
     wrong = distance > bound.allowed
-    if not wrong.any():
-        return None
-    if wrong.sum() <= STRAYS * bound.strays and float(distance.max()) <= bound.farthest:
+    if not wrong.any() or (wrong.sum() <= STRAYS * bound.strays and float(distance.max()) <= bound.farthest):
         return None
     excess = np.where(wrong, distance, -1)
     index = np.unravel_index(int(np.argmax(excess)), excess.shape)
@@ -271,19 +266,6 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
         f"output '{name}': {int(wrong.sum())} of {wrong.size} elements of {dtype} {list(value.shape)} are wrong, most at {place}: "
         f"expected {bound.exact[index]!s}, got {value[index]!s}, off by {distance[index]:.3g} where {bound.allowed[index]:.3g} may be"
     )
-
-
-def measure(value: Any, other: Any) -> Any:
-    """Returns the distance of two arrays by element: 0 for equal infinities and for two NaN, infinity for a NaN and a number."""
-    if value.dtype.kind in "biu" and other.dtype.kind in "biu":
-        return np.abs(value.astype(np.float64) - other.astype(np.float64)) + (
-            (value != other) & (value.astype(float) == other.astype(float))
-        )
-    value, other = value.astype(np.float64), other.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(value - other)
-    distance = np.where(np.isnan(distance), np.inf, distance)
-    return np.where((value == other) | (np.isnan(value) & np.isnan(other)), 0.0, distance)
 
 
 def _slack(exact: Any, dtype: str | None) -> float:
