@@ -273,7 +273,7 @@ TWICE: Mapping[str, Row] = {
 }
 """Operator -> an opset, the shape of the input, a network with two nodes of it with different attributes, and its formula."""
 
-CONSTANTS = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract}
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract}
 
 
 def _elu(x: Any, alpha: float) -> Any:
@@ -326,7 +326,7 @@ def nodes_of_one_operator_keep_their_attributes(context: CheckContext) -> None:
 @check("meaning")
 def constants_tell_networks_apart(context: CheckContext) -> None:
     """Networks that differ only in a constant are different networks: a cache keyed by nodes and shapes would mix up their weights."""
-    for operator, compute in CONSTANTS.items():
+    for operator, compute in ARITHMETIC.items():
         texts = [f"(float[2] x) => (float[2] y) <float[2] w = {{{a}, 3}}> {{ y = {operator} (x, w) }}" for a in (5, 7)]
         networks = [read_text(context, text, name="weighted") for text in texts]
         if any(context.query(network).refused for network in networks):
@@ -338,7 +338,7 @@ def constants_tell_networks_apart(context: CheckContext) -> None:
             what = f"{operator} with the constant ({weight}, 3), beside a network that differs in this constant alone"
             require_equal(loaded[index].infer({"x": x.copy()})["y"].tolist(), expected, what)
         return
-    raise Skip(f"the device takes none of {', '.join(CONSTANTS)} with a constant")
+    raise Skip(f"the device takes none of {', '.join(ARITHMETIC)} with a constant")
 
 
 # Dynamic shapes: one loaded network serves every size of a symbolic dimension.
@@ -385,18 +385,14 @@ def array_of_another_size_for_an_output_is_refused(context: CheckContext) -> Non
 @check("dynamic_shapes")
 def broadcasting_is_decided_in_each_run(context: CheckContext) -> None:
     """Two open sizes are equal in one run and 1 and 4 in the next: the broadcast of an input is decided anew in each run."""
-    for operator, compute in (("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply)):
-        network = read_text(context, f"(float[N,2] a, float[M,2] b) => (float[K,2] y) {{ y = {operator} (a, b) }}", name=operator)
-        if context.query(network).refused:
-            continue
-        with load_claimed(context.core, network, context.device) as loaded:
-            for rows, others in ((4, 4), (4, 1), (1, 4), (3, 3), (1, 1), (0, 1)):
-                a, b = (np.arange(2 * count, dtype=np.float32).reshape(count, 2) + 1 for count in (rows, others))
-                value = loaded.infer({"a": a.copy(), "b": b.copy()})["y"]
-                what = f"{operator} of {rows} rows and {others}, in one network of open sizes"
-                require_equal(value.tolist(), compute(a, b).tolist(), what)
-        return
-    raise Skip("the device takes none of Add, Sub, Mul of two open sizes")
+    text = "(float[N,2] a, float[M,2] b) => (float[K,2] y) {{ y = {} (a, b) }}"
+    networks = {operator: read_text(context, text.format(operator), name=operator) for operator in ARITHMETIC}
+    for operator, loaded in load_each(context, networks):
+        for rows, others in ((4, 4), (4, 1), (1, 4), (3, 3), (1, 1), (0, 1)):
+            a, b = (np.arange(2 * count, dtype=np.float32).reshape(count, 2) + 1 for count in (rows, others))
+            value = loaded.infer({"a": a.copy(), "b": b.copy()})["y"]
+            what = f"{operator} of {rows} rows and {others}, in one network of open sizes"
+            require_equal(value.tolist(), ARITHMETIC[operator](a, b).tolist(), what)
 
 
 # The executed graph: the steps that the device reports to run in place of the network's nodes.

@@ -272,9 +272,8 @@ def settings_of_the_process_stay(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     # Drawing a number from each generator changes its state, so that a device that seeds them is noticed.
     random.random(), np.random.random()
-    is_random = {name for name in context.facts.settings if name.startswith("the random numbers")}
-    before = {name: setting for name, setting in context.facts.settings.items() if name not in is_random}
-    before |= {name: setting for name, setting in read_settings().items() if name in is_random}
+    drawn = {name: setting for name, setting in read_settings().items() if name.startswith("the random numbers")}
+    before = {**context.facts.settings, **drawn}
     with _catch_output() as printed, context.make_core() as core:
         core.query_network(sample.network, context.device)
         _load_and_close(context, sample)

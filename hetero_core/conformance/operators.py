@@ -146,10 +146,10 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     except Exception as error:  # noqa: BLE001  # as above
         return conclude(WRONG, f"{describe_error(error)}{_describe_nodes(network)}")
     if mismatch is not None:
-        mismatch += _describe_nodes(network)
-    if mismatch is None and reference_runs and network.nodes and not foreign:
-        mismatch = "onnx's reference evaluator ran, and the device does not say so in the metric REFERENCE_NODES"
-    return conclude(WRONG, mismatch) if mismatch else conclude(PASSED, "", is_native=not foreign, slowdown=slowdown)
+        return conclude(WRONG, mismatch + _describe_nodes(network))
+    if reference_runs and network.nodes and not foreign:
+        return conclude(WRONG, "onnx's reference evaluator ran, and the device does not say so in the metric REFERENCE_NODES")
+    return conclude(PASSED, "", is_native=not foreign, slowdown=slowdown)
 
 
 def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork, *, flushes: bool = False) -> str | None:
