@@ -145,19 +145,6 @@ def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
 
 
 @check("load")
-def network_may_be_loaded_many_times(context: CheckContext) -> None:
-    """Five loads of one network are independent: the remaining loads still run after the first is closed."""
-    sample = make_sample(context, "chain")
-    loaded = [context.load(sample.network) for _ in range(5)]
-    for index, load in enumerate(loaded):
-        inputs = sample.draw(context.seed + index)
-        sample.require_right(load.infer(inputs), inputs, f"load {index}")
-        load.close()
-        require_error(ClosedError, load.infer, "a loaded network that was closed", inputs)
-        load.close()
-
-
-@check("load")
 def constant_may_be_an_output(context: CheckContext) -> None:
     """An output that is a constant of the model has its value, and belongs to the caller: writing to it changes no later run."""
     _check_own_outputs(context, "constant")
@@ -354,19 +341,6 @@ def sizes_may_change_between_runs(context: CheckContext) -> None:
         sample.require_right(request.infer(inputs), inputs, f"size {size}, request")
         require_equal(request.get_tensor("y").shape, (size, 2), "the shape of the output after the run")
         sample.require_right(loaded.infer(inputs), inputs, f"size {size}, network")
-
-
-@check("dynamic_shapes")
-def two_requests_may_have_two_sizes(context: CheckContext) -> None:
-    """Requests of different sizes in flight at once have their own results."""
-    sample, loaded = load_sample(context, "dynamic")
-    sizes = (2, 7, 1, 4)
-    requests = [loaded.create_infer_request() for _ in sizes]
-    drawn = [sample.draw(context.seed + index, x=(size, 2)) for index, size in enumerate(sizes)]
-    for request, inputs in zip(requests, drawn, strict=True):
-        request.start_async(inputs)
-    for request, inputs in zip(requests, drawn, strict=True):
-        sample.require_ended(request, inputs, f"size {inputs['x'].shape[0]}")
 
 
 @check("dynamic_shapes")

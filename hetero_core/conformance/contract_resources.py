@@ -178,16 +178,6 @@ def results_and_metrics_outlive_everything(context: CheckContext) -> None:
 
 
 @check("lifetime")
-def device_may_be_made_again_and_again(context: CheckContext) -> None:
-    """Ten consecutive Cores each make the device, run a network and close."""
-    sample = make_sample(context, "chain")
-    for turn in range(10):
-        inputs = sample.draw(context.seed + turn)
-        with context.make_core() as core:
-            sample.require_right(core.load_network(sample.network, context.device).infer(inputs), inputs, f"Core {turn + 1}")
-
-
-@check("lifetime")
 def closing_frees_nothing_in_use(context: CheckContext) -> None:
     """A network is closed during its runs while a second network of the same model is loaded: no run uses a freed engine."""
     sample = make_sample(context, "chain")
@@ -353,7 +343,7 @@ def closed_devices_leave_no_threads_and_files(context: CheckContext) -> None:
 
     def make_and_close() -> None:
         with context.make_core() as core, core.load_network(sample.network, context.device) as loaded:
-            loaded.infer(sample.draw(context.seed))
+            sample.require_run(loaded, context.seed, what="a run on a device that is made again and again")
 
     _require_nothing_left(make_and_close, f"{LOADS} Cores made the device, ran a network and were closed")
 

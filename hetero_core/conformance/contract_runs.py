@@ -44,6 +44,7 @@ from hetero_core.errors import ClosedError, HeteroError, RequestCancelledError
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.profile import NodeTime
+    from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.request import InferRequest
 
 # Requests: synchronous and asynchronous runs, one after another and beside each other.
@@ -72,13 +73,13 @@ def requests_keep_their_own_results(context: CheckContext) -> None:
 
 @check("requests")
 def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
-    """Twenty requests of several networks, all started before the first `wait`, have their own results in any order of waiting."""
+    """Twenty requests of several networks and sizes, started before the first `wait`, have their own results in any order of waiting."""
     samples = make_samples(context, "chain", "dynamic", "fork", "pair")
     started = []
     loaded = {form: context.load(sample.network) for form, sample in samples.items()}
     for index in range(20):
         form = list(samples)[index % len(samples)]
-        inputs = samples[form].draw(context.seed + index)
+        inputs = samples[form].draw(context.seed + index, **({"x": (1 + index % 7, 2)} if form == "dynamic" else {}))
         request = loaded[form].create_infer_request()
         request.start_async(inputs)
         started.append((form, request, inputs))
@@ -450,38 +451,20 @@ ROUNDS = 100
 
 @check("threading", level="concurrency")
 def threads_share_a_loaded_network(context: CheckContext) -> None:
-    """Eight threads call `infer` of a shared network: each gets the results of its own inputs."""
-    for form, sample in make_samples(context, "chain", "dynamic", "pair").items():
-        _share_network(context, form, sample)
+    """Eight threads call `infer` of a shared network, and run requests of their own: each gets the results of its own inputs."""
+    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
+        run_in_threads(partial(_share_network, context, form, sample, context.load(sample.network)))
 
 
-def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
-    loaded = context.load(sample.network)
-
-    def run(index: int) -> None:
-        for turn in range(ROUNDS):
-            shapes = {"x": (1 + (index + turn) % 5, 2)} if form == "dynamic" else {}
-            inputs = sample.draw(context.seed + index * ROUNDS + turn, **shapes)
-            sample.require_right(
-                loaded.infer(inputs), inputs, f"'{form}', thread {index} of {THREADS} that share the network, run {turn}"
-            )
-
-    run_in_threads(run)
-
-
-@check("threading", level="concurrency")
-def threads_have_requests_of_their_own(context: CheckContext) -> None:
-    """Eight threads make requests of one network and run them synchronously and asynchronously: each gets its own results."""
-    sample, loaded = load_sample(context, "fork")
-
-    def run(index: int) -> None:
-        request = loaded.create_infer_request()
-        for turn in range(ROUNDS // 2):
-            inputs = sample.draw(context.seed + index * ROUNDS + turn)
-            sample.require_right(request.infer(inputs), inputs, f"thread {index}, synchronous run {turn}")
-            sample.require_started(request, inputs, f"thread {index}, asynchronous run {turn}")
-
-    run_in_threads(run)
+def _share_network(context: CheckContext, form: str, sample: Sample, loaded: ExecutableNetwork, index: int) -> None:
+    request = loaded.create_infer_request()
+    for turn in range(ROUNDS):
+        shapes = {"x": (1 + (index + turn) % 5, 2)} if form == "dynamic" else {}
+        inputs = sample.draw(context.seed + index * ROUNDS + turn, **shapes)
+        what = f"'{form}', thread {index} of {THREADS} that share the network, run {turn}"
+        sample.require_right(loaded.infer(inputs), inputs, what)
+        if turn % 4 == 0:
+            sample.require_started(request, inputs, f"{what}, asynchronous")
 
 
 @check("threading", level="concurrency")
