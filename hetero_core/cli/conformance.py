@@ -14,8 +14,7 @@ from hetero_core.cli.answer import INTERRUPTED, NO_DEVICE, OK, WRONG_RESULT, Ans
 from hetero_core.cli.options import Parser, add_repeated, read_config, read_seconds, whole_number, write_target
 
 if TYPE_CHECKING:
-    from hetero_core.conformance.processes import CheckProcesses
-    from hetero_core.conformance.runner import Outcome
+    from hetero_core.conformance.runner import CheckProcesses, Outcome
 
 SHOWN_FAILURES = 40
 SHOWN_REASONS = 10
@@ -47,8 +46,8 @@ def add_options(parser: Parser) -> None:
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the report; exit code 1 if a check failed, 130 if the run was interrupted."""
     from hetero_core.conformance.catalogue import UnknownCheckError  # imports the checks, and onnx
-    from hetero_core.conformance.processes import CheckProcesses, Order
     from hetero_core.conformance.report import report_to_json
+    from hetero_core.conformance.runner import CheckProcesses, Order
 
     if options.list:
         return _list_checks(options)

@@ -16,7 +16,6 @@ from hetero_core.conformance import (
     contract_values,
 )
 from hetero_core.conformance.check import LEVELS, Check
-from hetero_core.conformance.contract_formulas import FORMULA_CHECKS
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
 _FILES = (contract_device, contract_networks, contract_values, contract_runs, contract_resources, contract_exporting)
@@ -29,7 +28,7 @@ SUBJECTS = (
 """The subjects of the contract files in the order of their checks."""
 STATIC_CHECKS: tuple[Check, ...] = tuple(
     sorted(
-        (*(check for file in _FILES for check in vars(file).values() if isinstance(check, Check)), *FORMULA_CHECKS),
+        (*(check for file in _FILES for check in vars(file).values() if isinstance(check, Check)), *contract_values.FORMULA_CHECKS),
         key=lambda check: SUBJECTS.index(check.subject),
     )
 )
@@ -41,7 +40,7 @@ _MAKERS: Mapping[str, str] = {
     "operators": "operators.list_operator_checks",
     "contrib": "contrib.list_contrib_checks",
     "models": "models.list_model_checks",
-    "hetero": "hetero.list_hetero_checks",
+    "hetero": "models.list_hetero_checks",
     "graphs": "graphs.attempt.list_graph_checks",
 }
 """Level -> the function that makes a check for each of its cases or models."""
@@ -64,20 +63,14 @@ def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tu
         if level not in LEVELS:
             raise UnknownCheckError(f"no level '{level}'{suggest(level, LEVELS) or ';'} the levels are {enumerate_choices(LEVELS)}")
     checks: list[Check] = []
-    for level in LEVELS:
-        if level in chosen_levels:
-            checks += [check for check in STATIC_CHECKS if check.level == level]
-            checks += _make_checks(level, cases)
+    for level in (level for level in LEVELS if level in chosen_levels):
+        checks += [check for check in STATIC_CHECKS if check.level == level]
+        if level in _MAKERS:
+            module, _, function = _MAKERS[level].rpartition(".")
+            # Most of these files import onnx or the toolkit.
+            make: Callable[..., tuple[Check, ...]] = getattr(import_module(f"hetero_core.conformance.{module}"), function)
+            checks += make(cases) if level == "graphs" and cases is not None else make()
     return tuple(checks)
-
-
-def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
-    if level not in _MAKERS:
-        return ()
-    module, _, function = _MAKERS[level].rpartition(".")
-    # Most of these files import onnx or the toolkit.
-    make: Callable[..., tuple[Check, ...]] = getattr(import_module(f"hetero_core.conformance.{module}"), function)
-    return make(cases) if level == "graphs" and cases is not None else make()
 
 
 def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, cases: int | None = None) -> tuple[Check, ...]:
@@ -87,23 +80,17 @@ def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, c
 
     Raises: UnknownCheckError for an unknown level, and for a pattern that matches nothing.
     """
-    checks = _list_written(levels) if _is_written(patterns) else list_checks(tuple(levels), cases=cases)
     if not patterns:
-        return checks
+        return list_checks(tuple(levels), cases=cases)
+    if all(pattern.partition(".")[0] in (*SUBJECTS, "choices") for pattern in patterns):
+        # The patterns name subjects of contract files, and are matched without building any case.
+        written = tuple(level for level in levels or LEVELS if level == "choices" or level not in _MAKERS)
+        checks = list_checks(written) if written else ()
+    else:
+        checks = list_checks(tuple(levels), cases=cases)
     for pattern in patterns:
         require_known(pattern, checks)
     return tuple(check for check in checks if any(fnmatch.fnmatchcase(check.name, pattern) for pattern in patterns))
-
-
-def _is_written(patterns: Sequence[str]) -> bool:
-    """Says whether all patterns name subjects of contract files, so that they can be matched without building any case."""
-    subjects = {check.name.partition(".")[0] for check in STATIC_CHECKS} | {"choices"}
-    return bool(patterns) and all(pattern.partition(".")[0] in subjects for pattern in patterns)
-
-
-def _list_written(levels: Sequence[str]) -> tuple[Check, ...]:
-    written_levels = tuple(level for level in levels or LEVELS if level == "choices" or level not in _MAKERS)
-    return list_checks(written_levels) if written_levels else ()
 
 
 def require_known(pattern: str, checks: Sequence[Check]) -> None:

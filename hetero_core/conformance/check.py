@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import UnsupportedNodesError
+from hetero_core.testing.compare import describe_mismatch
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey, QueryResult
@@ -182,8 +183,6 @@ def require_error(kind: type[BaseException], action: Callable[..., object], what
 
 def require_same(actual: Any, expected: Any, what: str, *, rtol: float | None = None) -> None:
     """Raises CheckFailed, with the place, if two results differ by more than `rtol`; None is the tolerance of the element type."""
-    from hetero_core.testing.compare import describe_mismatch  # imports NumPy
-
     mismatch = describe_mismatch(actual, expected, rtol=rtol, name=what)
     if mismatch is not None:
         raise CheckFailed(mismatch)
@@ -235,6 +234,11 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
         if not reasons or not all(part in reason for part in reasons):
             return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, reasons))}"
     return None
+
+
+def name_pair(device: str, other: str) -> str:
+    """Returns the device string of a split over both devices."""
+    return f"HETERO:{f'({device})' if ':' in device else device},{other}"
 
 
 def skip_declared(context: CheckContext, deviation: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 
 from hetero_core.conformance.catalogue import STATIC_CHECKS
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require
-from hetero_core.conformance.own_process import run_in_own_process
-from hetero_core.conformance.samples import Sample, make_sample
+from hetero_core.conformance.runner import describe_error
+from hetero_core.conformance.samples import Sample, make_sample, run_in_own_process
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.dtypes import TOLERANCES
@@ -58,7 +59,7 @@ def list_choice_checks() -> tuple[Check, ...]:
 
 def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
     """Every check of a subject of the level `contract` passes under each declared choice of the device's keys but the default."""
-    choices = [choice for choice in iterate_choices(context) if is_usable(context, *choice)]
+    choices = list(iterate_choices(context))
     if not choices:
         raise Skip("the device declares no key with choices that this machine has, besides the defaults")
     problems = [problem for name, choice in choices for check in checks if (problem := _find_problem(check, context, name, choice))]
@@ -71,7 +72,7 @@ def loads_keep_their_own_choice(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     compared_count = 0
-    usable = [(name, choice) for name, choice in iterate_choices(context) if is_usable(context, name, choice)]
+    usable = list(iterate_choices(context))
     without = _run_alone(context, sample, inputs, {}) if usable else None
     for name, choice in usable:
         configs: list[dict[str, Any]] = [{}, {name: choice}]
@@ -86,12 +87,9 @@ def loads_keep_their_own_choice(context: CheckContext) -> None:
                 for index in (second, first):
                     value = np.asarray(loaded[index].infer(inputs)["y"], np.float64)
                     is_own = float(np.max(np.abs(value - alone[index]))) <= distance / 4
-                    others = f"{name}={choice}" if index == 0 else "none"
-                    require(
-                        is_own,
-                        f"a network loaded under {configs[index] or 'no choice'}, beside one under {others}, does not compute as it "
-                        "does alone: the device keeps the choice of another load",
-                    )
+                    what = f"under {configs[index] or 'no choice'}, beside one under {configs[1 - index] or 'none'}"
+                    why = "does not compute as it does alone: the device keeps the choice of another load"
+                    require(is_own, f"a network loaded {what}, {why}")
     if not compared_count:
         raise Skip("the device declares no key with choices that change what a small network computes")
 
@@ -114,21 +112,17 @@ def _run_alone(context: CheckContext, sample: Sample, inputs: dict[str, Any], co
 
 
 def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:
-    """Yields key and value of each declared choice that is not the default, in the order of declaration."""
+    """Yields key and value of each declared choice that is not the default and that this machine supports, in the order of declaration.
+
+    A load refuses a precision hint that the processor lacks.
+    """
+    network = make_sample(context, "chain").network
     for name, key in context.facts.keys.items():
         choices = (False, True) if key.type is bool else key.choices
-        if name not in context.configured:
-            yield from ((name, choice) for choice in choices if choice != key.default)
-
-
-def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
-    """Says whether this machine supports a choice: a load refuses a precision hint that the processor lacks."""
-    sample = make_sample(context, "chain")
-    try:
-        context.load(sample.network, {name: choice}).close()
-    except HeteroError:
-        return False
-    return True
+        for choice in (choice for choice in choices if name not in context.configured and choice != key.default):
+            with suppress(HeteroError):
+                context.load(network, {name: choice}).close()
+                yield name, choice
 
 
 def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -> str | None:
@@ -144,8 +138,7 @@ def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -
         except Skip:
             return None
         except BaseException as error:  # noqa: BLE001  # a device may raise anything; the error is the result
-            kind = "" if isinstance(error, CheckFailed) else f"{type(error).__name__}: "
-            return f"under {name}={choice}, {check.name}: {kind}{error}"
+            return f"under {name}={choice}, {check.name}: {error if isinstance(error, CheckFailed) else describe_error(error)}"
     return None
 
 

@@ -8,6 +8,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -120,9 +121,8 @@ def keys_have_their_declared_defaults(context: CheckContext) -> None:
         is_free = name != "DEVICE_ID" and name not in context.configured
         if key.default is not None and not key.is_arguments and is_free:
             require_equal(value, key.default, f"the value of {name} before it is set")
-        require(
-            key.doc.strip(), f"the key {name} has an empty doc; say in a sentence what the key does, 'hetero devices -v' shows it"
-        )
+        what = "say in a sentence what the key does, 'hetero devices -v' shows it"
+        require(key.doc.strip(), f"the key {name} has an empty doc; {what}")
 
 
 class _ReadConfig(UserDict[str, Any]):
@@ -155,11 +155,8 @@ def own_keys_are_read(context: CheckContext) -> None:
             stream = io.BytesIO()
             loaded.export_network(stream)
             context.import_blob(stream.getvalue())
-    require_equal(
-        sorted(set(context.facts.keys) - names),
-        [],
-        "the keys that the device declares and never reads from `config`, which are ignored",
-    )
+    unread = sorted(set(context.facts.keys) - names)
+    require_equal(unread, [], "the keys that the device declares and never reads from `config`, which are ignored")
 
 
 @check("properties")
@@ -195,9 +192,8 @@ def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -
             require_equal(bool(request.perf_counts), expected, f"{what}: whether the next run has times of nodes")
         loaded.set_config({"MODEL_PRIORITY": "HIGH"})
         loaded.set_config({"MODEL_PRIORITY": None})
-        require_equal(
-            loaded.get_config("MODEL_PRIORITY"), context.core.get_config(context.device, "MODEL_PRIORITY"), "MODEL_PRIORITY"
-        )
+        priority = context.core.get_config(context.device, "MODEL_PRIORITY")
+        require_equal(loaded.get_config("MODEL_PRIORITY"), priority, "MODEL_PRIORITY")
 
 
 @check("properties")
@@ -230,13 +226,11 @@ def id_of_a_call_is_the_id_in_use(context: CheckContext) -> None:
     ):
         signed = set(core.query_network(network, device, config).supported.values())
         require_equal(signed, {f"{name}.{device_id}"}, f"the devices of the answer, with the id as {what}")
-        require_equal(
-            str(core.load_network(network, device, config).device), f"{name}.{device_id}", f"the network, with the id as {what}"
-        )
+        loaded = core.load_network(network, device, config)
+        require_equal(str(loaded.device), f"{name}.{device_id}", f"the network, with the id as {what}")
     core.set_config({"DEVICE_ID": device_id}, name)
-    require_equal(
-        set(core.query_network(network, name).supported.values()), {f"{name}.{device_id}"}, "with a DEVICE_ID that was set"
-    )
+    signed = set(core.query_network(network, name).supported.values())
+    require_equal(signed, {f"{name}.{device_id}"}, "with a DEVICE_ID that was set")
 
 
 # Capabilities: OPTIMIZATION_CAPABILITIES names exactly the capabilities of the device; AUTO selects devices by these names.
@@ -265,12 +259,12 @@ def named_precision_is_taken(context: CheckContext) -> None:
     core, device = context.core, context.device
     for capability in core.get_metric(device, "OPTIMIZATION_CAPABILITIES"):
         networks = [read_text(context, text, name=capability.lower()) for text in NETWORKS_OF_CAPABILITY.get(capability, ())]
-        answers = [core.query_network(network, device) for network in networks]
-        reasons = [reason for answer in answers for reason in answer.refused.values()]
-        require(
-            not answers or any(not answer.refused for answer in answers),
-            f"OPTIMIZATION_CAPABILITIES names {capability}, and the device takes none of {len(answers)} networks of it: {reasons[:1]}",
+        refused = [core.query_network(network, device).refused for network in networks]
+        reasons = [reason for each in refused for reason in each.values()][:1]
+        what = (
+            f"OPTIMIZATION_CAPABILITIES names {capability}, and the device takes none of {len(refused)} networks of it: {reasons}"
         )
+        require(not refused or not all(refused), what)
 
 
 @check("capabilities")
@@ -283,10 +277,8 @@ def taken_precision_is_named(context: CheckContext) -> None:
     named = core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
     for capability in sorted(NETWORKS_OF_CAPABILITY.keys() - {"FP16", *named}):
         networks = [read_text(context, text, name=capability.lower()) for text in NETWORKS_OF_CAPABILITY[capability]]
-        require(
-            any(core.query_network(network, device).refused for network in networks),
-            f"the device takes all {len(networks)} networks of {capability}, and OPTIMIZATION_CAPABILITIES does not name it: {named}",
-        )
+        what = f"the device takes all {len(networks)} networks of {capability}, and OPTIMIZATION_CAPABILITIES does not name it: {named}"
+        require(any(core.query_network(network, device).refused for network in networks), what)
 
 
 @check("capabilities")
@@ -298,10 +290,8 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
     require_equal("CACHE_DIR" in core.config_keys(device), is_named, "whether there is a key CACHE_DIR, beside EXPORT_IMPORT")
     for hook, other in itertools.permutations(("export_network", "import_network")):
         entry = core._registry.device(context.facts.name)
-        require(
-            entry.implements(other) or not entry.implements(hook),
-            f"it has {hook} and no {other}; a device has both hooks, or neither",
-        )
+        has_both = entry.implements(other) or not entry.implements(hook)
+        require(has_both, f"it has {hook} and no {other}; a device has both hooks, or neither")
     if not is_named:
         return
     loaded = core.load_network(make_sample(context, "chain").network, device)
@@ -309,7 +299,7 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
     try:
         loaded.export_network(stream)
     except NotImplementedByDeviceError as error:
-        require(condition=False, message=f"EXPORT_IMPORT is named, and the device cannot export: {error}")
+        raise CheckFailed(f"EXPORT_IMPORT is named, and the device cannot export: {error}") from error
     require(stream.tell(), "the blob is empty")
 
 
@@ -356,17 +346,14 @@ def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
     require(0 < total >= free, f"{FREE_MEMORY} is {free}, and {TOTAL_MEMORY} is {total}; both are in bytes")
     host = read_host_memory()
     if host is not None and context.get_metric("DEVICE_TYPE") == "integrated":
-        require(
-            total > host[0] / 512,
-            f"{TOTAL_MEMORY} of an integrated device is {total}, and the host has {host[0]} bytes; it is in bytes",
-        )
+        what = f"{TOTAL_MEMORY} of an integrated device is {total}, and the host has {host[0]} bytes; it is in bytes"
+        require(total > host[0] / 512, what)
     if total < SMALL_MEMORY:
         sample = make_sample(context, "dynamic")
         with suppress(HeteroError):
             context.load(sample.network).infer({"x": np.ones((total // 4, 2), sample.dtype)})
-            raise CheckFailed(
-                f"a run with an input of more than {total} bytes works, and {TOTAL_MEMORY} is {total}; it is in bytes"
-            )
+            what = f"a run with an input of more than {total} bytes works, and {TOTAL_MEMORY} is {total}; it is in bytes"
+            raise CheckFailed(what)
 
 
 @check("device_facts")
@@ -377,10 +364,7 @@ def batches_up_to_the_limit_run(context: CheckContext) -> None:
     loaded = context.load(sample.network)
     inputs = sample.draw(context.seed, x=(min(limit, 1024) or LARGE_BATCH, 2))
     what = f"a batch of {len(inputs['x'])}, where MAX_BATCH_SIZE is {limit}{'' if limit else ', which means no limit'}"
-    try:
-        sample.require_right(loaded.infer(inputs), inputs, what)
-    except HeteroError as error:
-        raise CheckFailed(f"{what}: {error}") from error
+    sample.require_working(partial(loaded.infer, inputs), inputs, what)
     if 0 < limit <= 1024:
         inputs = sample.draw(context.seed, x=(limit + 1, 2))
         try:

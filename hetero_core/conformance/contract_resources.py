@@ -6,15 +6,22 @@ import ctypes
 import gc
 import io
 import itertools
+import locale
+import logging
 import os
 import random
+import re
+import signal
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -28,8 +35,7 @@ from hetero_core.conformance.check import (
     require_error,
     run_in_threads,
 )
-from hetero_core.conformance.samples import WAIT_SECONDS, Sample, make_sample
-from hetero_core.conformance.settings import PROCESS, read_settings
+from hetero_core.conformance.samples import Sample, make_sample
 from hetero_core.errors import ClosedError, HeteroError, InputNameError
 from hetero_core.network.types import HOST
 from hetero_core.runtime.inputs import DeviceTensor
@@ -81,10 +87,8 @@ def from_host_copies(context: CheckContext) -> None:
     tensor = DeviceTensor.create(loaded, "x", inputs["x"])
     expected = inputs["x"].copy()
     inputs["x"][...] = 0
-    require(
-        np.array_equal(tensor.read(), expected),
-        "`from_host` gives the host's own array away in place of a copy: an array on the device changes with the caller's",
-    )
+    what = "`from_host` gives the host's own array away in place of a copy: an array on the device changes with the caller's"
+    require(np.array_equal(tensor.read(), expected), what)
 
 
 @check("memory")
@@ -96,10 +100,10 @@ def to_host_copies(context: CheckContext) -> None:
     copy = tensor.read()
     require(copy.flags.writeable, "`to_host` returns an array that cannot be written to; it belongs to the caller")
     copy[...] = 0
-    require(
-        np.array_equal(tensor.read(), inputs["x"]),
-        "`to_host` gives the device's own memory away in place of a copy: what the caller writes to it changes the device's array",
+    what = (
+        "`to_host` gives the device's own memory away in place of a copy: what the caller writes to it changes the device's array"
     )
+    require(np.array_equal(tensor.read(), inputs["x"]), what)
 
 
 @check("memory", needs=["ids"])
@@ -122,11 +126,7 @@ def one_name_is_one_memory(context: CheckContext) -> None:
                 f"the ids {maker} and {reader} both name their memory '{memory}', so that arrays go from one to the other as they are, "
                 f"and {reader} cannot read those of {maker}. Name the id in it, as '{memory}:{maker}'"
             )
-            try:
-                outputs = consumer.infer({"x": tensor})
-            except HeteroError as error:
-                raise CheckFailed(f"{what}: {error}") from error
-            sample.require_right(outputs, inputs, what)
+            sample.require_working(partial(consumer.infer, {"x": tensor}), inputs, what)
 
 
 # Lifetime: Core, network and request are freed in every order, and closed during runs; the remaining objects work.
@@ -164,8 +164,7 @@ def results_and_metrics_outlive_everything(context: CheckContext) -> None:
     sample = make_sample(context, "fork")
     inputs = sample.draw(context.seed)
     objects = _make_all(context, sample)
-    objects["request"].start_async(inputs)
-    require(objects["request"].wait(WAIT_SECONDS), "the run did not end")
+    sample.require_started(objects["request"], inputs, "a run before all is closed")
     tensors = {name: objects["request"].get_tensor(name) for name in ("y", "z")}
     outputs = objects["network"].infer(inputs)
     full_name = objects["core"].get_metric(context.device, "FULL_DEVICE_NAME")
@@ -176,16 +175,6 @@ def results_and_metrics_outlive_everything(context: CheckContext) -> None:
     sample.require_right(outputs, inputs, "outputs, after everything was closed")
     sample.require_right(tensors, inputs, "tensors of a request, after everything was closed")
     require(full_name == full_name.strip() and full_name, "the metric is gone")
-
-
-@check("lifetime")
-def device_may_be_made_again_and_again(context: CheckContext) -> None:
-    """Ten consecutive Cores each make the device, run a network and close."""
-    sample = make_sample(context, "chain")
-    for turn in range(10):
-        inputs = sample.draw(context.seed + turn)
-        with context.make_core() as core:
-            sample.require_right(core.load_network(sample.network, context.device).infer(inputs), inputs, f"Core {turn + 1}")
 
 
 @check("lifetime")
@@ -229,6 +218,43 @@ SETTLE_SECONDS = 10.0
 """Seconds within which threads and files of closed networks have to end."""
 
 
+PROCESS = Path("/proc/self")
+
+
+def read_settings() -> Mapping[str, Any]:
+    """Returns name -> value of each setting. The affinity and the floating-point mode are those of the calling thread."""
+    root = logging.getLogger()
+    return {
+        "the random numbers of random": random.getstate(),
+        "the random numbers of NumPy": _read_numpy_random(),
+        "np.seterr": np.geterr(),
+        # pytest writes the name of the running test there.
+        "os.environ": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        "the working folder": os.getcwd(),
+        "the locale": locale.setlocale(locale.LC_ALL),
+        "the limit of recursion": sys.getrecursionlimit(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
+        "the switch interval of threads": sys.getswitchinterval(),
+        "the signal handlers": _read_handlers(),
+        "the root logger": (root.level, root.disabled, [type(handler).__name__ for handler in root.handlers]),
+        "the affinity to processors": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        # Half of a number that has no smaller neighbour without denormals.
+        "the floating-point mode, which flushes denormals to 0": float(np.finfo(np.float32).tiny * np.float32(0.5)) == 0,
+    }
+
+
+def _read_numpy_random() -> tuple[Any, ...]:
+    state: Any = np.random.get_state(legacy=False)  # the very state that a device must leave alone
+    return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
+
+
+def _read_handlers() -> tuple[Any, ...]:
+    """Returns the handlers set by Python, and the masks of signals that are ignored or caught by C code, where Linux tells them."""
+    handlers = tuple(signal.getsignal(number) for number in sorted(signal.valid_signals()))
+    status = PROCESS / "status"
+    return handlers, re.findall(r"^Sig(?:Ign|Cgt):.*", status.read_text(), re.MULTILINE) if status.exists() else []
+
+
 @check("traces")
 def settings_of_the_process_stay(context: CheckContext) -> None:
     """A device does not change settings of the process, from its import to its end, and prints nothing: random states, NumPy's error
@@ -236,9 +262,8 @@ def settings_of_the_process_stay(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     # Drawing a number from each generator changes its state, so that a device that seeds them is noticed.
     random.random(), np.random.random()
-    is_random = {name for name in context.facts.settings if name.startswith("the random numbers")}
-    before = {name: setting for name, setting in context.facts.settings.items() if name not in is_random}
-    before |= {name: setting for name, setting in read_settings().items() if name in is_random}
+    drawn = {name: setting for name, setting in read_settings().items() if name.startswith("the random numbers")}
+    before = {**context.facts.settings, **drawn}
     with _catch_output() as printed, context.make_core() as core:
         core.query_network(sample.network, context.device)
         _load_and_close(context, sample)
@@ -318,7 +343,7 @@ def closed_devices_leave_no_threads_and_files(context: CheckContext) -> None:
 
     def make_and_close() -> None:
         with context.make_core() as core, core.load_network(sample.network, context.device) as loaded:
-            loaded.infer(sample.draw(context.seed))
+            sample.require_run(loaded, context.seed, what="a run on a device that is made again and again")
 
     _require_nothing_left(make_and_close, f"{LOADS} Cores made the device, ran a network and were closed")
 
@@ -342,25 +367,21 @@ def _require_nothing_left(use_and_close: Callable[[], None], what: str) -> None:
 @contextmanager
 def _make_temporary_folder() -> Iterator[None]:
     """Makes a new folder the place of temporary files, of Python and of C, while the context is open."""
-    variables, folder_of_python = os.environ.get("TMPDIR"), tempfile.tempdir
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory() as folder, patch.object(tempfile, "tempdir", folder):
+        os.environ["TMPDIR"] = folder
         try:
             yield
         finally:
-            tempfile.tempdir = folder_of_python
-            if variables is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = variables
+            del os.environ["TMPDIR"]
+            os.environ |= {} if before is None else {"TMPDIR": before}
 
 
 def _load_and_close(context: CheckContext, sample: Sample) -> None:
     with context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         request.infer(sample.draw(context.seed))
-        request.start_async(sample.draw(context.seed))
-        require(request.wait(WAIT_SECONDS), "the run did not end")
+        sample.require_started(request, sample.draw(context.seed), "a run before close")
 
 
 def _describe_difference(before: dict[str, str]) -> str:

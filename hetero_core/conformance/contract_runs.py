@@ -8,7 +8,8 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from logging.handlers import BufferingHandler
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ from hetero_core.errors import ClosedError, HeteroError, RequestCancelledError
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.profile import NodeTime
+    from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.request import InferRequest
 
 # Requests: synchronous and asynchronous runs, one after another and beside each other.
@@ -71,20 +73,18 @@ def requests_keep_their_own_results(context: CheckContext) -> None:
 
 @check("requests")
 def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
-    """Twenty requests of several networks, all started before the first `wait`, have their own results in any order of waiting."""
+    """Twenty requests of several networks and sizes, started before the first `wait`, have their own results in any order of waiting."""
     samples = make_samples(context, "chain", "dynamic", "fork", "pair")
     started = []
     loaded = {form: context.load(sample.network) for form, sample in samples.items()}
     for index in range(20):
         form = list(samples)[index % len(samples)]
-        inputs = samples[form].draw(context.seed + index)
+        inputs = samples[form].draw(context.seed + index, **({"x": (1 + index % 7, 2)} if form == "dynamic" else {}))
         request = loaded[form].create_infer_request()
         request.start_async(inputs)
         started.append((form, request, inputs))
     for form, request, inputs in reversed(started):
-        require(request.wait(WAIT_SECONDS), "a run did not end")
-        names = [spec.name for spec in loaded[form].outputs]
-        samples[form].require_right({name: request.get_tensor(name) for name in names}, inputs, f"a request of '{form}'")
+        samples[form].require_ended(request, inputs, f"a request of '{form}'")
 
 
 HELD_SECONDS = 0.4
@@ -98,10 +98,8 @@ def other_threads_go_on_beside_a_run(context: CheckContext) -> None:
     inputs = sample.draw(context.seed, x=(1 << 18, 2))
     # On a busy machine, any thread may rest for a while.
     pause = min(_measure_pause(lambda: request.infer(inputs)) for _ in range(2))
-    require(
-        pause < HELD_SECONDS,
-        f"no other thread went on for {pause:.2g} seconds of a run: the device holds the interpreter's lock while it computes",
-    )
+    what = f"no other thread went on for {pause:.2g} seconds of a run: the device holds the interpreter's lock while it computes"
+    require(pause < HELD_SECONDS, what)
 
 
 def _measure_pause(run: Callable[[], object]) -> float:
@@ -165,12 +163,8 @@ def cancelled_run_is_cancelled_or_done(context: CheckContext) -> None:
         inputs = sample.draw(context.seed + turn)
         request.start_async(inputs)
         request.cancel()
-        try:
-            require(request.wait(WAIT_SECONDS), "a cancelled run did not end")
-        except RequestCancelledError:
-            pass
-        else:
-            sample.require_right({"y": request.get_tensor("y")}, inputs, "a run that was done before its cancel")
+        with suppress(RequestCancelledError):
+            sample.require_ended(request, inputs, "a run that was done before its cancel")
         sample.require_right(request.infer(inputs), inputs, "the run after a cancel")
 
 
@@ -237,22 +231,19 @@ def done_is_called_once_for_each_run(context: CheckContext) -> None:
 def run_that_fails_ends(context: CheckContext) -> None:
     """A failing asynchronous run ends with its error: `done` is called after an error, too."""
     sample = make_sample(context, "dynamic")
-    # Too little for any value: the device, or else the core, aborts the run.
-    config = {"MEMORY_LIMIT": 64}
     try:
-        loaded = context.load(sample.network, config)
+        # Too little for any value: the device, or else the core, aborts the run.
+        loaded = context.load(sample.network, {"MEMORY_LIMIT": 64})
     except HeteroError as error:
         raise Skip(f"the device does not load a network under MEMORY_LIMIT: {error}") from None
     request = loaded.create_infer_request()
     request.start_async(sample.draw(context.seed, x=(4096, 2)))
-    require_end = (
-        f"a run that exceeds MEMORY_LIMIT has not ended after {END_SECONDS:g} seconds: `done` is not called after an error"
-    )
     try:
         ended = request.wait(END_SECONDS)
     except HeteroError:
         return
-    require(ended, require_end)
+    what = f"a run that exceeds MEMORY_LIMIT has not ended after {END_SECONDS:g} seconds: `done` is not called after an error"
+    require(ended, what)
     raise CheckFailed("a run of 32 KiB under a MEMORY_LIMIT of 64 bytes gave a result: MEMORY_LIMIT is ignored")
 
 
@@ -351,10 +342,8 @@ def closed_network_is_freed(context: CheckContext) -> None:
         gc.collect()
         if gone.wait(FREE_SECONDS / 10):
             return
-    holders = [type(holder).__name__ for holder in gc.get_referrers(reference())]
-    raise CheckFailed(
-        f"the executable of a closed network is never freed; it is held by {', '.join(sorted(holders)) or 'something unseen'}"
-    )
+    holders = ", ".join(sorted(type(holder).__name__ for holder in gc.get_referrers(reference())))
+    raise CheckFailed(f"the executable of a closed network is never freed; it is held by {holders or 'something unseen'}")
 
 
 # Perf counts: a run has the times of its nodes if PERF_COUNT is set.
@@ -377,8 +366,7 @@ def times_are_there_when_asked_for(context: CheckContext) -> None:
         if kind == "synchronous":
             request.infer(inputs)
         else:
-            request.start_async(inputs)
-            require(request.wait(WAIT_SECONDS), "the run did not end")
+            sample.require_started(request, inputs, "an asynchronous run with PERF_COUNT")
         entries = request.perf_counts
         require(entries, f"PERF_COUNT is set and a {kind} run has no times; the device does not fill context.profile")
         for entry in entries:
@@ -417,28 +405,20 @@ def times_are_in_seconds(context: CheckContext) -> None:
         wall = perf_counter() - began
         longest = max((entry.seconds for entry in request.perf_counts), default=0.0)
         # A clock of the device may tick in steps of its own.
-        require(
-            longest <= 2 * wall + 1e-6,
-            f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds",
-        )
+        what = f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds"
+        require(longest <= 2 * wall + 1e-6, what)
         for entry in request.perf_counts:
             first, last = entry.begin - began, entry.begin + entry.seconds - began
-            require(
-                first >= -CLOCK_SECONDS and last <= wall + CLOCK_SECONDS,
-                f"node '{entry.node}' ran from {first:g} to {last:g} seconds after the begin of a run of {wall:g} seconds: "
-                "`begin` is on the clock of time.perf_counter, not on another clock",
-            )
+            what = f"node '{entry.node}' ran from {first:g} to {last:g} seconds after the begin of a run of {wall:g} seconds"
+            is_inside = first >= -CLOCK_SECONDS and last <= wall + CLOCK_SECONDS
+            require(is_inside, f"{what}: `begin` is on the clock of time.perf_counter, not on another clock")
         whole = sum(entry.seconds for entry in request.perf_counts)
         if rows == LONG_ROWS and whole * LEAST_SHARE > wall:
             return
-    require(
-        longest > 0 or not request.perf_counts,
-        f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them",
-    )
-    require(
-        form != "dynamic" or not request.perf_counts,
-        f"all times of a run of {wall:g} seconds add up to {whole:g} seconds: times are in seconds, not in another unit",
-    )
+    what = f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them"
+    require(longest > 0 or not request.perf_counts, what)
+    what = f"all times of a run of {wall:g} seconds add up to {whole:g} seconds: times are in seconds, not in another unit"
+    require(form != "dynamic" or not request.perf_counts, what)
 
 
 @check("perf_counts")
@@ -471,41 +451,20 @@ ROUNDS = 100
 
 @check("threading", level="concurrency")
 def threads_share_a_loaded_network(context: CheckContext) -> None:
-    """Eight threads call `infer` of a shared network: each gets the results of its own inputs."""
-    for form, sample in make_samples(context, "chain", "dynamic", "pair").items():
-        _share_network(context, form, sample)
+    """Eight threads call `infer` of a shared network, and run requests of their own: each gets the results of its own inputs."""
+    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
+        run_in_threads(partial(_share_network, context, form, sample, context.load(sample.network)))
 
 
-def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
-    loaded = context.load(sample.network)
-
-    def run(index: int) -> None:
-        for turn in range(ROUNDS):
-            shapes = {"x": (1 + (index + turn) % 5, 2)} if form == "dynamic" else {}
-            inputs = sample.draw(context.seed + index * ROUNDS + turn, **shapes)
-            sample.require_right(
-                loaded.infer(inputs), inputs, f"'{form}', thread {index} of {THREADS} that share the network, run {turn}"
-            )
-
-    run_in_threads(run)
-
-
-@check("threading", level="concurrency")
-def threads_have_requests_of_their_own(context: CheckContext) -> None:
-    """Eight threads make requests of one network and run them synchronously and asynchronously: each gets its own results."""
-    sample, loaded = load_sample(context, "fork")
-
-    def run(index: int) -> None:
-        request = loaded.create_infer_request()
-        for turn in range(ROUNDS // 2):
-            inputs = sample.draw(context.seed + index * ROUNDS + turn)
-            sample.require_right(request.infer(inputs), inputs, f"thread {index}, synchronous run {turn}")
-            request.start_async(inputs)
-            require(request.wait(WAIT_SECONDS), f"thread {index}: the run did not end")
-            outputs = {name: request.get_tensor(name) for name in ("y", "z")}
-            sample.require_right(outputs, inputs, f"thread {index}, asynchronous run {turn}")
-
-    run_in_threads(run)
+def _share_network(context: CheckContext, form: str, sample: Sample, loaded: ExecutableNetwork, index: int) -> None:
+    request = loaded.create_infer_request()
+    for turn in range(ROUNDS):
+        shapes = {"x": (1 + (index + turn) % 5, 2)} if form == "dynamic" else {}
+        inputs = sample.draw(context.seed + index * ROUNDS + turn, **shapes)
+        what = f"'{form}', thread {index} of {THREADS} that share the network, run {turn}"
+        sample.require_right(loaded.infer(inputs), inputs, what)
+        if turn % 4 == 0:
+            sample.require_started(request, inputs, f"{what}, asynchronous")
 
 
 @check("threading", level="concurrency")
@@ -519,18 +478,15 @@ def threads_query_and_load_at_once(context: CheckContext) -> None:
             for turn in range(10):
                 sample = samples[(index + turn) % len(samples)]
                 inputs = sample.draw(context.seed + index)
-                what = f"thread {index}, load {turn}, while others load"
-                sample.require_right(_load_and_run(core, sample, inputs, context.device, what), inputs, what)
+                # The same networks load and run correctly in sequence.
+                what = f"thread {index}, load {turn}, while others load: a race in load, it got the network of another load or none"
+                sample.require_working(partial(_load_and_run, core, sample, inputs, context.device), inputs, what)
                 answer = core.query_network(mixed, context.device)
                 require_equal(dict(answer.refused), dict(expected.refused), f"thread {index}, what is refused")
 
         run_in_threads(run)
 
 
-def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str, what: str) -> Arrays:
-    try:
-        with core.load_network(sample.network, device) as loaded:
-            return loaded.infer(inputs)
-    except HeteroError as error:
-        # The same networks load and run correctly in sequence.
-        raise CheckFailed(f"{what}: a race in load, it got the network of another load or none: {error}") from error
+def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str) -> Arrays:
+    with core.load_network(sample.network, device) as loaded:
+        return loaded.infer(inputs)

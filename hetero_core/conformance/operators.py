@@ -24,6 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed
+from hetero_core.conformance.runner import describe_error
 from hetero_core.dtypes import TOLERANCES, bits_of_dtype, dtype_of_numpy
 from hetero_core.errors import HeteroError
 from hetero_core.testing.backend_cases import RANDOM_OPERATORS, BackendCase, iterate_backend_cases
@@ -49,15 +50,10 @@ MOVES = re.compile(
     "ScatterND|Slice|SpaceToDepth|Split|Squeeze|Tile|TopK|Transpose|Trilu|Unsqueeze|Where"
 )
 """Operators that move data, whose outputs are equal to the bit; the reductions of scatters are sums, which the suite keeps exact."""
-SUMS = (
-    *("Attention", "Conv", "Einsum", "GRU", "Gemm", "LRN", "LSTM", "Loss", "MatMul", "Norm", "Pool", "RNN", "Reduce", "Softmax"),
-    "Sum",
-)
+SUMS = re.compile("Attention|Conv|Einsum|GRU|Gemm|LRN|LSTM|Loss|MatMul|Norm|Pool|RNN|Reduce|Softmax|Sum")
 """Parts of the names of operators that sum; DFT and STFT are sums, too, and few in the suite's cases."""
 FEW_DIGITS = (
-    "test_averagepool_2d_ceil_last_window_starts_on_pad",
-    "test_gridsample_bicubic",
-    "test_roialign_aligned_false",
+    *("test_averagepool_2d_ceil_last_window_starts_on_pad", "test_gridsample_bicubic", "test_roialign_aligned_false"),
     "test_roialign_aligned_true",
 )
 """Cases whose expected values the suite writes with four or five digits."""
@@ -81,7 +77,6 @@ class CaseOutcome:
     """
 
     name: str
-    kind: str
     status: str
     reason: str
     operators: tuple[tuple[str, str, bool], ...]
@@ -125,17 +120,17 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     try:
         network = core.read_network(case.model)
     except HeteroError as error:
-        return CaseOutcome(case.name, case.kind, REFUSED, f"the core cannot read it: {error}", ())
+        return CaseOutcome(case.name, REFUSED, f"the core cannot read it: {error}", ())
     try:
         result = core.query_network(network, device)
     except Exception as error:  # noqa: BLE001  # a device may raise anything
-        return CaseOutcome(case.name, case.kind, WRONG, f"query_network raised {_describe(error)}", ())
+        return CaseOutcome(case.name, WRONG, f"query_network raised {describe_error(error)}", ())
     operators = tuple((node.operator, find_dtype(node, network), node.name in result.supported) for node in network.nodes)
     feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
     is_free = any(draws_freely(network, feed) for feed in feeds)
 
     def conclude(status: str, reason: str, *, is_native: bool = False, slowdown: float = 0.0) -> CaseOutcome:
-        return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free, slowdown)
+        return CaseOutcome(case.name, status, reason, operators, is_native, is_free, slowdown)
 
     if result.refused:
         problem = find_broken_refusal(core, network, device, result)
@@ -149,12 +144,12 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     except CheckFailed as failure:
         return conclude(WRONG, str(failure))
     except Exception as error:  # noqa: BLE001  # as above
-        return conclude(WRONG, f"{_describe(error)}{_describe_nodes(network)}")
+        return conclude(WRONG, f"{describe_error(error)}{_describe_nodes(network)}")
     if mismatch is not None:
-        mismatch += _describe_nodes(network)
-    if mismatch is None and reference_runs and network.nodes and not foreign:
-        mismatch = "onnx's reference evaluator ran, and the device does not say so in the metric REFERENCE_NODES"
-    return conclude(WRONG, mismatch) if mismatch else conclude(PASSED, "", is_native=not foreign, slowdown=slowdown)
+        return conclude(WRONG, mismatch + _describe_nodes(network))
+    if reference_runs and network.nodes and not foreign:
+        return conclude(WRONG, "onnx's reference evaluator ran, and the device does not say so in the metric REFERENCE_NODES")
+    return conclude(PASSED, "", is_native=not foreign, slowdown=slowdown)
 
 
 def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork, *, flushes: bool = False) -> str | None:
@@ -268,7 +263,7 @@ def find_tolerance(case: BackendCase, network: Network, values: Sequence[Any]) -
     if case.name in FEW_DIGITS or short:
         return float(min(most, max(short, default=1.0) * np.sqrt(len(network.nodes))))
     constants = [constant.array for constant in network.initializers.values()]
-    is_sum = len(network.nodes) > 1 or any(part in operator for operator in operators for part in SUMS)
+    is_sum = len(network.nodes) > 1 or any(map(SUMS.search, operators))
     terms = len(network.nodes) * max((array.size for array in (*arrays, *constants)), default=1) if is_sum else 1
     return float(min(most, UNIT * max(FUNCTION_UNITS, SUM_UNITS * np.sqrt(terms))))
 
@@ -301,18 +296,10 @@ def _describe_nodes(network: Network) -> str:
 
 def find_dtype(node: Node, network: Network) -> str:
     """Returns the element type of a node for the matrix: that of its first typed input, else of its first output."""
-    for value in (*node.reads, *node.writes):
-        dtype = getattr(network.type_of(value), "dtype", None)
-        if dtype is not None:
-            return str(dtype)
     types = [network.type_of(value) for value in (*node.reads, *node.writes)]
-    return next(
-        (type(value_type).__name__.removesuffix("Type").lower() for value_type in types if value_type is not None), "unknown"
-    )
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    dtypes = [str(dtype) for value_type in types if (dtype := getattr(value_type, "dtype", None)) is not None]
+    kinds = [type(value_type).__name__.removesuffix("Type").lower() for value_type in types if value_type is not None]
+    return next(iter((*dtypes, *kinds)), "unknown")
 
 
 @contextmanager

@@ -210,24 +210,15 @@ def format_matrix(report: Mapping[str, Any]) -> str:
     """Returns a page of Markdown: a row for each operator and version, a column for each element type; refused cases come last."""
     dtypes = list(dict.fromkeys(sorted(cell["dtype"] for cell in report["matrix"])))
     cells = {(cell["operator"], cell["dtype"]): cell for cell in report["matrix"]}
-    rows = [
-        [
-            f"`{operator.rpartition('-')[0]}`",
-            operator.rpartition("-")[2],
-            *(_describe_cell(cells.get((operator, dtype), {})) for dtype in dtypes),
-        ]
-        for operator in dict.fromkeys(operator for operator, _ in cells)
-    ]
+    rows = []
+    for operator in dict.fromkeys(operator for operator, _ in cells):
+        name, _, version = operator.rpartition("-")
+        rows.append([f"`{name}`", version, *(_describe_cell(cells.get((operator, dtype), {})) for dtype in dtypes)])
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    parts = [
-        f"# Operators of {report['device']}",
-        f"{versions}. {_LEGEND}",
-        format_markdown(["operator", "version", *dtypes], rows),
-    ]
+    table = format_markdown(["operator", "version", *dtypes], rows)
+    parts = [f"# Operators of {report['device']}", f"{versions}. {_LEGEND}", table]
     refusals = report["operators"]["refusals"] if report["operators"] is not None else []
-    if refusals:
-        reasons = [[f"`{refusal['case']}`", refusal["reason"]] for refusal in refusals]
-        parts += ["## Refused cases", format_markdown(["case", "reason"], reasons)]
+    parts += [_write_markdown(_list_reasons("Refused cases", refusals, "case"))] if refusals else []
     return "\n\n".join(parts) + "\n"
 
 

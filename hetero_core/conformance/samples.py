@@ -5,14 +5,21 @@ A device may support a single operator. So a sample is a form, filled with the f
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, require, require_equal
 from hetero_core.contract import QueryResult
+from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.testing.compare import describe_mismatch
 
@@ -35,6 +42,8 @@ UNARY: Mapping[str, Formula] = {
 }
 BINARY: Mapping[str, Formula] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "MatMul": np.matmul}
 TYPES: Mapping[str, Any] = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
+ONNX_WORDS: Mapping[str, str] = {np.dtype(dtype).name: word for word, dtype in TYPES.items()}
+"""Element type -> its word in ONNX's text."""
 
 WAIT_SECONDS = 120.0
 """Seconds that a run of four numbers may take before the device counts as hanging."""
@@ -89,20 +98,11 @@ FORMS: Mapping[str, Form] = {
 
 
 class DrawnInputs(dict[str, Any]):
-    """Random inputs by name, with copies of their values: expected outputs follow from the copies, even if a device writes into the
-    inputs.
-    """
+    """Random inputs by name, with copies of their values, which show whether a device has written to the inputs."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         self.originals = {name: value.copy() for name, value in arrays.items()}
-
-    def require_unwritten(self, what: str) -> None:
-        """Raises CheckFailed, with the name of the input, if an input no longer has its drawn values."""
-        for name, original in self.originals.items():
-            require(
-                self[name].tobytes() == original.tobytes(), f"{what}: the device wrote to input '{name}', which is the caller's"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,9 @@ class Sample:
 
     def require_right(self, outputs: Mapping[str, Any], inputs: Arrays, what: str) -> None:
         """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are unchanged."""
-        if isinstance(inputs, DrawnInputs):
-            inputs.require_unwritten(what)
+        for name, original in inputs.originals.items() if isinstance(inputs, DrawnInputs) else ():
+            is_same = inputs[name].tobytes() == original.tobytes()
+            require(is_same, f"{what}: the device wrote to input '{name}', which is the caller's")
         expected = self.expect(inputs)
         require_equal(list(outputs), list(expected), f"{what}, the names of the outputs")
         for name, value in expected.items():
@@ -144,6 +145,14 @@ class Sample:
             others = [other for other in expected if describe_mismatch(outputs[name], expected[other], rtol=self.rtol) is None]
             mixed = f"; '{name}' holds what is expected of '{others[0]}': overwritten, or exchanged" if others else ""
             raise CheckFailed(f"{mismatch}{mixed}")
+
+    def require_working(self, run: Callable[[], Arrays], inputs: Arrays, what: str) -> None:
+        """Runs. Raises: CheckFailed unless the outputs are those of the inputs, also for an error of the device."""
+        try:
+            outputs = run()
+        except HeteroError as error:
+            raise CheckFailed(f"{what}: {error}") from error
+        self.require_right(outputs, inputs, what)
 
     def require_run(self, runner: ExecutableNetwork | InferRequest, seed: int, *, what: str, **shapes: tuple[int, ...]) -> None:
         """Runs the network, or its request, with drawn inputs. Raises: CheckFailed unless the outputs are right."""
@@ -162,11 +171,11 @@ class Sample:
         self.require_right(outputs, inputs, what)
 
 
-def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:
-    """Returns the network of an ONNX text, to which a header with opset 17 and version 1 of com.acme is added."""
+def read_text(context: CheckContext, text: str, *, name: str = "sample", opset: int = 17) -> Network:
+    """Returns the network of an ONNX text, to which a header with this opset and version 1 of com.acme is added."""
     import onnx.parser  # heavy
 
-    header = '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>'
+    header = f'<ir_version: 8, opset_import: ["": {opset}, "com.acme": 1]>'
     return context.core.read_network(onnx.parser.parse_model(f"{header} {name} {text}"))
 
 
@@ -221,3 +230,55 @@ def make_mixed(context: CheckContext) -> tuple[Network, QueryResult]:
     text = f"(float[4] x) => (float[4] y) {{ [known] a = Identity (x) [negate] b = Neg (a) [unknown] y = {UNKNOWN_OPERATOR} (b) }}"
     network = read_text(context, text, name="mixed")
     return network, context.query(network)
+
+
+ABSENT = 70
+"""The exit code of a process that does not have the device."""
+PROCESS_SECONDS = 240
+_SCRIPT = f"""
+import json, sys
+import numpy as np
+from hetero_core import Core
+
+device, kind, config, source, inputs, outputs = sys.argv[1:]
+with Core() as core:
+    if device.partition(":")[0].partition(".")[0] not in core.device_names:
+        sys.exit({ABSENT})
+    open_network = core.import_network if kind == "blob" else core.load_network
+    with np.load(inputs) as arrays, open_network(source, device, json.loads(config)) as network:
+        np.savez(outputs, **network.infer(dict(arrays)))
+"""
+
+
+def run_in_own_process(
+    context: CheckContext,
+    write: Callable[[str], None],
+    inputs: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    kind: str,
+    what: str,
+) -> dict[str, Any]:
+    """Returns the outputs of a network of the kind "blob" or "model", which `write` writes to a path.
+
+    Raises: CheckFailed, which begins with `what`, if the process fails; Skip if the device is not installed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder) / name) for name in (kind, "inputs.npz", "outputs.npz")]
+        write(paths[0])
+        np.savez(paths[1], **inputs)
+        values = {key: context.core.get_config(context.device, key) for key in sorted(context.configured)}
+        ended = subprocess.run(
+            [sys.executable, "-c", _SCRIPT, context.device, kind, json.dumps({**values, **config}), *paths],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROCESS_SECONDS,
+        )
+        if ended.returncode == ABSENT:
+            raise Skip("the device is not installed, so that another process has none")
+        if ended.returncode != 0:
+            raise CheckFailed(f"{what}: {(ended.stderr.strip().splitlines() or ['no message'])[-1]}")
+        with np.load(paths[2]) as outputs:
+            return dict(outputs)

@@ -17,8 +17,18 @@ import pytest
 
 from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks
 from hetero_core.conformance.check import Check, CheckFailed
-from hetero_core.conformance.processes import CheckProcesses, Order
-from hetero_core.conformance.runner import FAILED, NOT_RUN, PASSED, SKIPPED, Outcome, SharedCore, make_target, run_check
+from hetero_core.conformance.runner import (
+    FAILED,
+    NOT_RUN,
+    PASSED,
+    SKIPPED,
+    CheckProcesses,
+    Order,
+    Outcome,
+    SharedCore,
+    make_target,
+    run_check,
+)
 
 GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subclass__")
 """Attributes that a class derived from DeviceConformance must not override."""
@@ -59,8 +69,7 @@ class DeviceConformance:
             )
         try:
             _require_known_xfail(self.xfail)
-            levels, patterns = option("--hetero-level", None) or (), option("--hetero-check", None) or ()
-            checks = choose_checks(levels, patterns, cases=option("--hetero-cases", None))
+            checks = choose_checks(**_read_choice(metafunc.config))
         except UnknownCheckError as error:
             raise pytest.Collector.CollectError(f"{type(self).__name__}: {error}") from error
         metafunc.parametrize("check", checks, ids=[check.name for check in checks])
@@ -75,16 +84,8 @@ class DeviceConformance:
         seed = cls.seed if seed is None else seed
         reference = cls.reference if reference is None else reference
         if cls.plugin is None and not option("usepdb"):
-            levels, patterns = option("--hetero-level", None) or (), option("--hetero-check", None) or ()
-            order = Order(
-                device=device,
-                levels=tuple(levels),
-                patterns=tuple(patterns),
-                seed=seed,
-                reference=reference,
-                config=cls.config,
-                cases=option("--hetero-cases", None),
-            )
+            choice = _read_choice(request.config)
+            order = Order(device=device, seed=seed, reference=reference, config=cls.config, **choice)
             with CheckProcesses(order) as processes:
                 if processes.opening is None:
                     yield processes.run_check
@@ -109,6 +110,12 @@ class DeviceConformance:
         else:
             ended = "passes" if outcome.status == PASSED else f"does not apply ({outcome.reason})"
             pytest.fail(f"{check.name} is expected to fail ({expected}) and {ended}; take it out of xfail", pytrace=False)
+
+
+def _read_choice(config: pytest.Config) -> dict[str, Any]:
+    """Returns the choice of checks on the command line."""
+    levels, patterns, cases = (config.getoption(f"--hetero-{name}", None) for name in ("level", "check", "cases"))
+    return {"levels": tuple(levels or ()), "patterns": tuple(patterns or ()), "cases": cases}
 
 
 def _report(outcome: Outcome) -> None:

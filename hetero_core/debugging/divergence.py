@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
 from hetero_core.testing.compare import describe_mismatch, max_absolute_difference, max_relative_difference
@@ -94,12 +94,8 @@ def find_divergence(
     unmodified = compare_unmodified(network, inputs, reference=reference, other=other, rtol=rtol, runs=runs)
     exposed = expose_values(network)
     expected, actual = reference(exposed, inputs), other(exposed, inputs)
-    values = [
-        _compare(value, node.name, node.operator, actual[value], expected[value], rtol)
-        for node in network.nodes
-        for value in node.writes
-        if value in expected
-    ]
+    written = ((node, value) for node in network.nodes for value in node.writes if value in expected)
+    values = [_compare(value, node, actual[value], expected[value], rtol) for node, value in written]
     first = next((each for each in values if each.mismatch is not None), None)
     alone = () if first is None else _compare_alone(network, first.node, {**expected, **inputs}, reference, other, rtol)
     return replace(unmodified, values=tuple(values), first=first, alone=alone)
@@ -114,9 +110,7 @@ def compare_unmodified(
     for _ in range(runs):
         actual = other(network, inputs)
         for value in network.names_of_outputs:
-            node = network.find_producer(value)
-            name, operator = ("", "") if node is None else (node.name, node.operator)
-            difference = _compare(value, name, operator, actual[value], expected[value], rtol)
+            difference = _compare(value, network.find_producer(value), actual[value], expected[value], rtol)
             if value not in worst or _is_worse(difference, worst[value]):
                 worst[value] = difference
     return Divergence((), None, (), tuple(worst.values()))
@@ -138,18 +132,17 @@ def _compare_alone(
     part = replace(part, inputs=tuple(ValueSpec(spec.name, _close_shape(spec, values[spec.name])) for spec in part.inputs))
     inputs = {spec.name: values[spec.name] for spec in part.inputs}
     expected, actual = reference(part, inputs), other(part, inputs)
-    node = network.node(name)
-    return tuple(_compare(value, name, node.operator, actual[value], expected[value], rtol) for value in expected)
+    return tuple(_compare(value, network.node(name), actual[value], expected[value], rtol) for value in expected)
 
 
 def _close_shape(spec: ValueSpec, value: Any) -> Any:
-    return (
-        TensorType(spec.dtype, tuple(value.shape)) if isinstance(spec.type, TensorType) and hasattr(value, "shape") else spec.type
-    )
+    is_tensor = isinstance(spec.type, TensorType) and hasattr(value, "shape")
+    return TensorType(spec.dtype, tuple(value.shape)) if is_tensor else spec.type
 
 
-def _compare(value: str, node: str, operator: str, actual: Any, expected: Any, rtol: float | None) -> ValueDifference:
-    return ValueDifference(value, node, operator, **measure_difference(value, actual, expected, rtol))
+def _compare(value: str, node: Node | None, actual: Any, expected: Any, rtol: float | None) -> ValueDifference:
+    name, operator = ("", "") if node is None else (node.name, node.operator)
+    return ValueDifference(value, name, operator, **measure_difference(value, actual, expected, rtol))
 
 
 def measure_difference(name: str, actual: Any, expected: Any, rtol: float | None) -> dict[str, Any]:

@@ -38,8 +38,7 @@ def reduce_network(network: Network, fails: Fails) -> Network:
                 return True
         return False
 
-    names = [node.name for node in network.nodes]
-    names = _shorten(names, keeps, lambda order, count: order[:count])
+    names = _shorten([node.name for node in network.nodes], keeps, lambda order, count: order[:count])
     names = _shorten(names, keeps, lambda order, count: order[len(order) - count :])
     _remove_pieces(names, keeps)
     # If no node could be removed this is the whole network, because a cut may hide the failure.
@@ -75,8 +74,8 @@ def _shorten(names: list[str], keeps: Callable[[Sequence[str]], bool], take: Cal
     return take(names, high)
 
 
-def _remove_pieces(names: list[str], keeps: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Returns the names that remain when no piece can be removed; pieces shrink from half of the list to a single node."""
+def _remove_pieces(names: list[str], keeps: Callable[[Sequence[str]], bool]) -> None:
+    """Removes pieces as long as `keeps` says so; pieces shrink from half of the list to a single node."""
     size = len(names) // 2
     while size >= 1:
         start = 0
@@ -88,4 +87,3 @@ def _remove_pieces(names: list[str], keeps: Callable[[Sequence[str]], bool]) -> 
             else:
                 start += size
         size = size if removed and size == 1 else min(size, len(names)) // 2
-    return names

@@ -111,48 +111,35 @@ def _file_case(case: Any) -> BackendCase:
     import onnx
 
     folder = case.model_dir
-    return BackendCase(
-        case.name,
-        case.kind,
-        case.rtol,
-        case.atol,
-        lambda: onnx.load(os.path.join(folder, "model.onnx")),
-        lambda: _load_runs(folder),
-    )
+    loaders = (lambda: onnx.load(os.path.join(folder, "model.onnx")), lambda: _load_runs(folder))
+    return BackendCase(case.name, case.kind, case.rtol, case.atol, *loaders)
 
 
 def _load_runs(folder: str) -> list[tuple[list[Any], list[Any]]]:
     import onnx
 
-    graph = onnx.load(os.path.join(folder, "model.onnx"), load_external_data=False).graph
+    graph = onnx.load(Path(folder, "model.onnx"), load_external_data=False).graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [spec for spec in graph.input if spec.name not in constants]
     runs = []
-    for name in sorted(name for name in os.listdir(folder) if name.startswith("test_data_set_")):
-        data_set = os.path.join(folder, name)
+    for data_set in sorted(Path(folder).glob("test_data_set_*")):
         # IR 3 models list their constants as inputs; their data sets may give values for those, too.
-        specs = inputs if len(inputs) == _count_files(data_set, "input") else list(graph.input)
+        specs = inputs if len(inputs) == len(list(data_set.glob("input_*.pb"))) else list(graph.input)
         values = _load_values(data_set, "input", specs)
-        input_names = {spec.name for spec in inputs}
-        feeds = [value for spec, value in zip(specs, values, strict=False) if spec.name in input_names]
+        feeds = [value for spec, value in zip(specs, values, strict=False) if spec.name not in constants]
         runs.append((feeds, _load_values(data_set, "output", list(graph.output))))
     return runs
 
 
-def _count_files(folder: str, kind: str) -> int:
-    return sum(1 for name in os.listdir(folder) if name.startswith(f"{kind}_") and name.endswith(".pb"))
+def _load_values(folder: Path, kind: str, specs: Sequence[onnx.ValueInfoProto]) -> list[Any]:
+    return [_load_value(folder / f"{kind}_{index}.pb", specs[index]) for index in range(len(list(folder.glob(f"{kind}_*.pb"))))]
 
 
-def _load_values(folder: str, kind: str, specs: Sequence[onnx.ValueInfoProto]) -> list[Any]:
-    return [_load_value(os.path.join(folder, f"{kind}_{index}.pb"), specs[index]) for index in range(_count_files(folder, kind))]
-
-
-def _load_value(path: str, spec: onnx.ValueInfoProto) -> Any:
+def _load_value(path: str | Path, spec: onnx.ValueInfoProto) -> Any:
     import onnx
     from onnx import numpy_helper
 
-    with open(path, "rb") as file:
-        content = file.read()
+    content = Path(path).read_bytes()
     kind = spec.type.WhichOneof("value")
     if kind == "sequence_type":
         return numpy_helper.to_list(onnx.SequenceProto.FromString(content))
@@ -215,9 +202,7 @@ def _normalize(value: Any) -> Any:
     import onnx
     from onnx import numpy_helper
 
-    if isinstance(value, onnx.TensorProto):
-        return numpy_helper.to_array(value)
-    return value
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _op_types(graph: onnx.GraphProto) -> Iterator[str]:

@@ -3,18 +3,16 @@
 A result is an array or a number, None (an absent optional), a list or tuple (a sequence, or all outputs of a network) or a dict
 (a map). The difference is measured against the largest expected value of an array, not element by element: see
 `max_relative_difference`.
-NumPy is imported on the first comparison.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from hetero_core.dtypes import TOLERANCES, dtype_of_numpy
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def tolerance_of_dtype(dtype: str) -> float:
@@ -32,8 +30,6 @@ def max_relative_difference(actual: Any, expected: Any) -> float:
 
     Raises: ValueError if the shapes differ.
     """
-    import numpy as np
-
     return max_absolute_difference(actual, expected) / _magnitude(np.asarray(expected))
 
 
@@ -42,12 +38,10 @@ def max_absolute_difference(actual: Any, expected: Any) -> float:
 
     Raises: ValueError if the shapes differ.
     """
-    import numpy as np
-
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         raise ValueError(f"cannot compare arrays of two shapes: expected {expected.shape}, got {actual.shape}")
-    return _largest(_differences(actual, expected))
+    return _largest(measure_differences(actual, expected))
 
 
 def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, name: str = "output") -> str | None:
@@ -66,11 +60,9 @@ def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, 
         expected_items, actual_items = _items(expected), _items(actual)
         if isinstance(expected, dict) and expected_items.keys() != actual_items.keys():
             return f"{name}: expected the keys {sorted(expected, key=str)}, got {sorted(actual, key=str)}"
-        for key, item in expected_items.items():
-            mismatch = describe_mismatch(actual_items[key], item, rtol=rtol, name=f"{name}[{key!r}]")
-            if mismatch is not None:
-                return mismatch
-        return None
+        pairs = ((key, actual_items[key], item) for key, item in expected_items.items())
+        mismatches = (describe_mismatch(each, item, rtol=rtol, name=f"{name}[{key!r}]") for key, each, item in pairs)
+        return next((mismatch for mismatch in mismatches if mismatch is not None), None)
     return _describe_array_mismatch(actual, expected, rtol, name)
 
 
@@ -96,8 +88,6 @@ def assert_same(actual: Any, expected: Any, *, rtol: float | None = None, name: 
 
 
 def _describe_array_mismatch(actual: Any, expected: Any, rtol: float | None, name: str) -> str | None:
-    import numpy as np
-
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         return f"{name}: expected shape {expected.shape}, got {actual.shape}"
@@ -106,7 +96,7 @@ def _describe_array_mismatch(actual: Any, expected: Any, rtol: float | None, nam
         return f"{name}: expected element type {dtype}, got {actual_dtype}"
     inexact = dtype in TOLERANCES
     allowed = rtol if rtol is not None and inexact else tolerance_of_dtype(dtype or "")
-    differences, magnitude = _differences(actual, expected), _magnitude(expected)
+    differences, magnitude = measure_differences(actual, expected), _magnitude(expected)
     largest = _largest(differences)
     if largest / magnitude <= allowed:
         return None
@@ -119,10 +109,8 @@ def _describe_array_mismatch(actual: Any, expected: Any, rtol: float | None, nam
     return f"{text} by more than {allowed:g} of the largest expected value {magnitude:g}, at most by {largest / magnitude:.3g}"
 
 
-def _differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def measure_differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Returns |actual - expected| by element, float64, with the rules for NaN, infinity and strings applied."""
-    import numpy as np
-
     if _is_text(actual) or _is_text(expected):
         return np.where(np.asarray(actual.astype(object) == expected.astype(object), dtype=bool), 0.0, np.inf)
     equal = actual == expected
@@ -138,8 +126,6 @@ def _differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 def _magnitude(expected: np.ndarray) -> float:
     """Returns the largest finite |expected|, or 1 if that is 0 or does not exist."""
-    import numpy as np
-
     if _is_text(expected):
         return 1.0
     sizes = np.abs(_widen(expected))

@@ -2,8 +2,8 @@
 
 There are two families. Light models are the topologies of well-known networks that the onnx package ships, with random weights in
 place of its constant weights, with which all outputs are equal and a swapped channel passes. Small models each show a single
-difficulty: control flow, recurrence, an unknown batch size. A model of a given name is always the same, bit for bit. onnx and numpy
-are imported when a model is first built.
+difficulty: control flow, recurrence, an unknown batch size. A model of a given name is always the same, bit for bit. onnx is
+imported when a model is first built.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.errors import enumerate_choices, suggest
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
 _LIGHT_FILES = {
@@ -94,18 +95,14 @@ def light_model(name: str, opset: int = 21) -> onnx.ModelProto:
     _drop_last_softmax(graph)
     weights = _random_weights(graph)
     listed = {initializer.name for initializer in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in listed]
-    _replace(graph.input, inputs)
+    _replace(graph.input, [value for value in graph.input if value.name not in listed])
     # The converter finds initializers that are not inputs only from IR version 4 on. It copies the model, so weights are added later.
     model.ir_version = 10
     model = onnx.version_converter.convert_version(model, opset)
     graph = model.graph
     _replace(graph.node, [node for node in graph.node if node.op_type != "ConstantOfShape"])
-    used = {value for node in graph.node for value in node.input}
-    initializers = [
-        initializer for initializer in graph.initializer if initializer.name in used and initializer.name not in weights
-    ]
-    _replace(graph.initializer, initializers)
+    used = {value for node in graph.node for value in node.input} - weights.keys()
+    _replace(graph.initializer, [initializer for initializer in graph.initializer if initializer.name in used])
     for value, array in weights.items():
         graph.initializer.append(onnx.numpy_helper.from_array(array, value))
     return model
@@ -116,7 +113,6 @@ def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
 
     Floats are normal with deviation 1, integers run from 1 to 5, symbolic axes have `SYMBOLIC_SIZE` elements.
     """
-    import numpy as np
     import onnx
 
     generator = np.random.default_rng(seed)
@@ -136,7 +132,6 @@ def small_model(name: str) -> onnx.ModelProto:
 
     Raises: ValueError for any other name.
     """
-    import numpy as np
     import onnx.parser
 
     if name not in SMALL_MODELS:
@@ -174,10 +169,7 @@ def _random_weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     import onnx
 
     initializers = {initializer.name: initializer for initializer in graph.initializer}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for initializer in graph.initializer:
-        if initializer.data_type == onnx.TensorProto.FLOAT:
-            shapes[initializer.name] = tuple(initializer.dims)
+    shapes = {each.name: tuple(each.dims) for each in graph.initializer if each.data_type == onnx.TensorProto.FLOAT}
     for node in graph.node:
         if node.op_type == "ConstantOfShape":
             shapes[node.output[0]] = tuple(int(size) for size in onnx.numpy_helper.to_array(initializers[node.input[0]]))
@@ -210,8 +202,6 @@ def _draw(name: str, shape: tuple[int, ...], role: str) -> np.ndarray:
     Weights are He-normal: deviation sqrt(2 / inputs of an output element), or sqrt(1 / inputs) if an output channel reads a single
     input channel, since no Relu comes before such a Conv. Source: He et al. 2015, Delving deep into rectifiers.
     """
-    import numpy as np
-
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     if role in ("scale", "halved scale", "variance"):
         numbers = generator.uniform(0.5, 1.5, shape) * (0.5 if role == "halved scale" else 1.0)
@@ -224,6 +214,5 @@ def _draw(name: str, shape: tuple[int, ...], role: str) -> np.ndarray:
 
 def _replace(repeated: Any, items: Sequence[Any]) -> None:
     """Replaces the contents of a repeated protobuf field."""
-    items = list(items)
     del repeated[:]
     repeated.extend(items)

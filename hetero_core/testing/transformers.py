@@ -8,10 +8,10 @@ The encoder is the same without past and mask.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import onnx
+import numpy as np
+import onnx
+import onnx.parser
 
 VOCABULARY, WIDTH, HEADS, LONGEST = 97, 32, 2, 512
 _DEPTH = WIDTH // HEADS
@@ -49,9 +49,6 @@ def _read(name: str) -> str:
 
 
 def _build(border: str, head: str, layer_text: str, layers: int, seed: int) -> onnx.ModelProto:
-    import numpy as np
-    import onnx.parser
-
     body = "".join(layer_text.replace("@", str(layer)).replace("#", str(layer + 1)) for layer in range(layers))
     tail = f"[norm] normed = LayerNormalization <axis = -1> (hidden_{layers}, scale, shift)"
     tail += " [predict] logits = MatMul (normed, weight_logits)"

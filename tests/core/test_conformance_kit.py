@@ -67,7 +67,7 @@ def make_report(*outcomes: Outcome) -> dict[str, Any]:
 
 
 def make_outcome(name: str, status: str, case_status: str, *operators: tuple[str, str, bool], **more: bool) -> Outcome:
-    finding = CaseOutcome(name, "node", case_status, "" if case_status == "passed" else "because | of it", operators, **more)
+    finding = CaseOutcome(name, case_status, "" if case_status == "passed" else "because | of it", operators, **more)
     case = check.Check(f"operators.{name}", "operators", lambda context: None)
     return Outcome(case, status, finding.reason, finding=finding)
 

@@ -14,8 +14,8 @@ from textwrap import indent
 
 import pytest
 
-from hetero_core.conformance import processes as processes_of_the_kit
-from hetero_core.conformance.processes import CheckProcesses, Order
+from hetero_core.conformance import runner as processes_of_the_kit
+from hetero_core.conformance.runner import CheckProcesses, Order
 from hetero_core.testing.backend_cases import FOLDER_VARIABLE
 
 HEAD = """

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import onnx
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, name_pair
 from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
-from hetero_core.conformance.graphs.judgement import Expectation
-from hetero_core.conformance.graphs.reference import Reference
+from hetero_core.conformance.graphs.judgement import Expectation, Reference
 from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -68,8 +68,7 @@ Blobs = dict[tuple[Any, ...], bytes]
 """Exported blobs, by device, configuration and pins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """A failure, and the way to run the graph that showed it."""
 
     way: Way
@@ -88,11 +87,8 @@ class Trial:
     def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
         """Returns the first failure among these ways, or None."""
         blobs: Blobs = {}
-        for way in ways:
-            text = self._try_way(core, way, blobs)
-            if text is not None:
-                return Failure(way, text)
-        return None
+        failures = (Failure(way, text) for way in ways if (text := self._try_way(core, way, blobs)) is not None)
+        return next(failures, None)
 
     def find_dispute(self) -> str | None:
         """Returns the first disagreement of ONNX Runtime and the reference about a run, or None."""
@@ -101,8 +97,7 @@ class Trial:
 
     def _try_way(self, core: Core, way: Way, blobs: Blobs) -> str | None:
         try:
-            loaded = self._load(core, way, blobs)
-            with loaded:
+            with self._load(core, way, blobs) as loaded:
                 return self._run(loaded, way)
         except UnsupportedNodesError as error:
             # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
@@ -138,13 +133,11 @@ class Trial:
                 request.set_tensor(name, array)
             outputs = request.infer(inputs)
             fault = expectation.describe_fault(list(outputs.values()))
+            written = [name for name, array in inputs.items() if array.tobytes() != feed[name].tobytes()]
+            others = [name for name, array in presets.items() if array.size and not np.shares_memory(array, outputs[name])]
             faults = [fault] if fault is not None else []
-            faults += [
-                f"input '{name}' was written to" for name, array in inputs.items() if array.tobytes() != feed[name].tobytes()
-            ]
-            for name, array in presets.items():
-                if array.size and not np.shares_memory(array, outputs[name]):
-                    faults.append(f"output '{name}' is not the array that was set for it")
+            faults += [f"input '{name}' was written to" for name in written]
+            faults += [f"output '{name}' is not the array that was set for it" for name in others]
             if faults:
                 return f"run {run + 1}: {faults[0]}"
         return None
@@ -223,8 +216,7 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
     if listed.name == "HETERO":
         device, children = subject.device, split_device_list(listed.arguments)
     elif subject.reference:
-        tested = f"({subject.device})" if ":" in subject.device else subject.device
-        device, children = f"HETERO:{tested},{subject.reference}", (subject.device, subject.reference)
+        device, children = name_pair(subject.device, subject.reference), (subject.device, subject.reference)
     else:
         return []
     pins = draw_pins(core, network, children, Random(f"{seed} split"))
@@ -238,13 +230,8 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
 def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Random) -> dict[str, str]:
     """Returns a device for each node, drawn among the devices that take the node; empty if all devices refuse a node."""
     claims = {device: core.query_network(network, device).supported for device in devices}
-    pins = {}
-    for node in network.nodes:
-        able = [device for device in devices if node.name in claims[device]]
-        if not able:
-            return {}
-        pins[node.name] = random.choice(able)
-    return pins
+    able = {node.name: [device for device in devices if node.name in claims[device]] for node in network.nodes}
+    return {name: random.choice(takers) for name, takers in able.items()} if all(able.values()) else {}
 
 
 @cache
@@ -256,9 +243,8 @@ def list_graph_checks(cases: int = CASES) -> tuple[Check, ...]:
 def check_graph(index: int, context: CheckContext) -> GraphOutcome:
     """A random network of at least 3 nodes gives the outputs of its float64 computation: in three runs of a request, with one thread and
     two, with preset outputs, imported, and split at random over this device and the reference."""
-    subject = Subject(
-        context.device, context.reference if "hetero" in context.facts.capabilities else "", "export" in context.facts.capabilities
-    )
+    capabilities = context.facts.capabilities
+    subject = Subject(context.device, context.reference if "hetero" in capabilities else "", "export" in capabilities)
     outcome = try_graph(context.core, subject, context.seed + index)
     if outcome.status == WRONG:
         raise CheckFailed(outcome.describe())
@@ -336,8 +322,6 @@ def _kind(text: str) -> str:
 
 def write_text(network: Network) -> str:
     """Returns a network as ONNX text, without its larger constants, which are replaced by inputs."""
-    import onnx  # heavy
-
     model = network_to_proto(network)
     for constant in [constant for constant in model.graph.initializer if math.prod(constant.dims) > MOST_NUMBERS]:
         model.graph.initializer.remove(constant)

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from hetero_core.errors import HeteroError
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.reader import read_network
-
-if TYPE_CHECKING:
-    import onnx
 
 RUNS = 3
 """Runs of a graph, each with inputs of its own; open dimensions differ from run to run."""
@@ -135,8 +134,6 @@ class GraphBuilder:
 
         Raises: NotApplicable if the node cannot be computed, or if an output is too large or not finite.
         """
-        import onnx  # heavy
-
         constants = {self.name("c"): operand for operand in inputs if isinstance(operand, np.ndarray)}
         names_of_constants = iter(constants)
         names = [
@@ -145,7 +142,7 @@ class GraphBuilder:
         ]
         results = [self.name("v") for _ in range(count)]
         attributes = {name: value for name, value in attributes.items() if value is not None}
-        node = onnx.helper.make_node(op_type, names, results, name=self.name("n"), **attributes)
+        node = helper.make_node(op_type, names, results, name=self.name("n"), **attributes)
         read = {operand.name: operand for operand in (*inputs, *captures) if isinstance(operand, DrawnValue)}
         outputs = self._compute(node, list(read.values()), constants)
         for output in outputs:
@@ -180,8 +177,6 @@ class GraphBuilder:
         name: str,
     ) -> onnx.ModelProto:
         """Returns a model of these nodes; only inputs of the graph have names for open sizes, and outputs given by name have no type."""
-        import onnx
-        from onnx import helper
 
         def declare(value: DrawnValue | str) -> onnx.ValueInfoProto:
             if isinstance(value, str):

@@ -1,4 +1,10 @@
-"""Judges outputs: each element has to be within the bounds that rounding allows.
+"""The expected outputs of a graph, and the judgement of a device's outputs: each element has to be within the bounds that rounding allows.
+
+The toolkit computes node by node in float64: every floating-point constant and input is widened. To learn how far rounding may move an
+output, the graph is computed again with each result (and, where an operator adds up products, each operand) multiplied by 1 + u, u random
+within some units of the declared type's precision: Monte Carlo arithmetic. The spread of the results is the error allowed to a right
+device. A number near a tie of Round, ArgMax or a comparison falls to either side in some of these runs, so its spread, and the allowed
+error, is as large as the step. Source: Parker 1997, Monte Carlo arithmetic.
 
 An element may be off by LENIENCE times the spread of the reference under noise, and by SLACK roundings of the largest number beside it.
 If an element is outside, the reference is computed again, with more noise and many draws, to find numbers near ties before the output
@@ -9,18 +15,148 @@ disputed: an oracle is wrong, not the device. ONNX Runtime is not used for produ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import onnx
 
-from hetero_core.conformance.graphs.reference import UNIT, Reference
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.network.graph import Network
+from hetero_core.kernels.execution import Program, Step
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.graph import Network, Node, iterate_graphs
+from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes
+from hetero_core.testing.compare import measure_differences
 from hetero_core.testing.reference_session import is_exact_reference, open_reference_session
+
+UNIT: Mapping[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-50}
+"""The largest relative error of a rounding. The reference itself is float64, so the error of float64 is assumed to be larger than it is."""
+
+_EXACT = frozenset(
+    (  # noqa: SIM905  # a list of names reads better so
+        "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat Gather GatherElements GatherND ScatterND ScatterElements "
+        "Expand Tile Pad Where Max Min Relu Neg Abs Clip MaxPool GlobalMaxPool DepthToSpace SpaceToDepth TopK Floor Ceil Round Sign "
+        "Compress Trilu ReduceMax ReduceMin Dropout If Loop Scan Constant ConstantOfShape Shape Size NonZero ArgMax ArgMin OneHot "
+        "ReverseSequence Equal Greater Less GreaterOrEqual LessOrEqual Not And Or Xor IsNaN IsInf Range Unique DequantizeLinear "
+        "ThresholdedRelu"
+    ).split()
+)
+"""Operators that return numbers that they read, or numbers that follow from them without rounding."""
+_ACCURATE = frozenset(("Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Cast", "LeakyRelu", "PRelu"))
+"""Operators with a single rounding; all others also get their operands moved."""
+
+_QUANTIZING = frozenset(("QuantizeLinear", "QLinearConv", "QLinearMatMul", "DynamicQuantizeLinear"))
+"""Operators whose first result is rounded to bytes."""
+_NEAR_ONE = frozenset(("Erf",))
+"""Operators that engines approximate to some units of 1, however small the result: OpenVINO's Erf is off by 4.4e-7 beside 0."""
+_WITH_NUMBERS = frozenset(
+    ("LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "LRN", "Gemm", "BatchNormalization")
+)
+"""Operators that have floating-point attributes, also where they are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise on values: up to `units` of their type's precision, drawn from `random`."""
+
+    random: np.random.Generator
+    units: float
+
+    def move(self, array: Any, dtype: str | None) -> Any:
+        """Returns the array with noise relative to each number; only floating-point arrays change."""
+        return array * (1 + self._draw(array, dtype)) if self._moves(array, dtype) else array
+
+    def shift(self, array: Any, dtype: str | None) -> Any:
+        """Returns the array with absolute noise: each number is moved as far as 1.0 would be by `move`."""
+        return array + self._draw(array, dtype) if self._moves(array, dtype) else array
+
+    def _moves(self, array: Any, dtype: str | None) -> bool:
+        return dtype in UNIT and self.units != 0 and _is_float(array)
+
+    def _draw(self, array: Any, dtype: str | None) -> Any:
+        return self.random.uniform(-1, 1, array.shape) * (self.units * UNIT[str(dtype)])
+
+
+class Reference:
+    """A network in float64."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._dtype_of: dict[str, str | None] = {}
+        for graph in iterate_graphs(network):
+            types = {**graph.types, **{spec.name: spec.type for spec in (*graph.inputs, *graph.outputs)}}
+            types |= {name: constant.type for name, constant in graph.initializers.items()}
+            self._dtype_of |= {name: each.dtype for name, each in types.items() if isinstance(each, TensorType)}
+        self._program = compile_program(network)
+
+    def compute(self, feeds: Mapping[str, Any], *, units: float = 0.0, draw: int = 0) -> tuple[Any, ...]:
+        """Returns the outputs by position, floating-point ones in float64, with values moved by up to `units`."""
+        program = self._widen(self._program, Noise(np.random.default_rng(draw), units))
+        return program.run(tuple(widen(feeds[spec.name]) for spec in self.network.inputs))
+
+    def _widen(self, program: Program, noise: Noise) -> Program:
+        return replace(
+            program,
+            values=tuple(widen(value) for value in program.values),
+            steps=tuple(self._widen_step(step, noise) for step in program.steps),
+        )
+
+    def _widen_step(self, step: Step, noise: Noise) -> Step:
+        bodies = tuple(replace(body, program=self._widen(body.program, noise)) for body in step.bodies)
+        return replace(step, function=partial(self._run, step, noise), bodies=bodies)
+
+    def _run(self, step: Step, noise: Noise, *inputs: Any, **bodies: Any) -> Any:
+        node = step.node
+        results = self._call(step, self._move_operands(node, noise, inputs), bodies)
+        if noise.units and node.op_type in _QUANTIZING:
+            # Noise on a scale moves all elements together, but engines break ties per element.
+            others = self._call(step, self._move_operands(node, noise, inputs), bodies)
+            results = (np.where(noise.random.random(results[0].shape) < 0.5, results[0], others[0]), *results[1:])
+        if node.op_type not in _EXACT:
+            spread = noise.shift if node.op_type in _NEAR_ONE else noise.move
+            results = tuple(
+                spread(result, self._precision(node, name)) for result, name in zip(results, node.outputs, strict=False)
+            )
+        return results
+
+    def _call(self, step: Step, inputs: tuple[Any, ...], bodies: Mapping[str, Any]) -> tuple[Any, ...]:
+        results = step.function(*inputs, **bodies)
+        return tuple(widen(result) for result in (results if isinstance(results, tuple) else (results,)))
+
+    def _move_operands(self, node: Node, noise: Noise, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if node.op_type in _EXACT or node.op_type in _ACCURATE:
+            return inputs
+        # The scales of Resize determine the output size, so they get no noise.
+        count = 1 if node.op_type == "Resize" else len(inputs)
+        moved = (noise.move(value, self._precision(node, name)) for value, name in zip(inputs[:count], node.inputs, strict=False))
+        return (*moved, *inputs[count:])
+
+    def _precision(self, node: Node, name: str) -> str | None:
+        """Returns the type that determines the precision of a value.
+
+        Attributes are float32 in nodes of any type, and the mean of a LayerNormalization is float32 unless `stash_type` is set.
+        """
+        dtype = self._dtype_of.get(name)
+        is_single = node.op_type in ("LayerNormalization", *_WITH_NUMBERS) or any(
+            isinstance(attribute, float) for attribute in node.attributes.values()
+        )
+        return "float32" if dtype == "float64" and is_single else dtype
+
+
+def widen(value: Any) -> Any:
+    """Returns floating-point arrays in float64, lists item by item, everything else as it is."""
+    if isinstance(value, list):
+        return [widen(element) for element in value]
+    return np.asarray(value).astype(np.float64) if _is_float(value) else value
+
+
+def _is_float(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and (dtype.kind == "f" or dtype.name == "bfloat16")
+
 
 FIRST_UNITS, FIRST_DRAWS, FIRST_LENIENCE = 4.0, 2, 16.0
 SECOND_UNITS, SECOND_DRAWS, SECOND_LENIENCE = 64.0, 24, 8.0
@@ -70,15 +206,15 @@ class Expectation:
         exact = self._reference.compute(self._feeds)
         moved = [self._reference.compute(self._feeds, units=units, draw=draw + 1) for draw in range(draws)]
         return [
-            _bound_output(value, [measure(outputs[index], value) for outputs in moved], lenience, _slack(value, spec.dtype))
+            _bound_output(
+                value, [measure_differences(outputs[index], value) for outputs in moved], lenience, _slack(value, spec.dtype)
+            )
             for index, (value, spec) in enumerate(zip(exact, self._network.outputs, strict=True))
         ]
 
     def describe_fault(self, outputs: Sequence[Any]) -> str | None:
         """Returns a description of the first wrong output of a device, None if all outputs are right."""
-        if self._judge(outputs, self._first) is None:
-            return None
-        return self._judge(outputs, self._second)
+        return None if self._judge(outputs, self._first) is None else self._judge(outputs, self._second)
 
     def make_presets(self) -> dict[str, Any]:
         """Returns an array with arbitrary numbers for each output, to be filled by a run; outputs that are inputs have no array."""
@@ -90,16 +226,12 @@ class Expectation:
 
     def describe_dispute(self) -> str | None:
         """Returns the first disagreement of ONNX Runtime with the reference; None if they agree or it is no oracle for the network."""
-        if self._engine is None:
-            return None
-        return self.describe_fault(self._engine)
+        return None if self._engine is None else self.describe_fault(self._engine)
 
     def _judge(self, outputs: Sequence[Any], bounds: Sequence[Bounds]) -> str | None:
-        for value, bound, spec in zip(outputs, bounds, self._network.outputs, strict=True):
-            fault = describe(np.asarray(value), bound, spec.name, spec.dtype or "")
-            if fault is not None:
-                return fault
-        return None
+        judged = zip(outputs, bounds, self._network.outputs, strict=True)
+        faults = (describe(np.asarray(value), bound, spec.name, spec.dtype or "") for value, bound, spec in judged)
+        return next((fault for fault in faults if fault is not None), None)
 
 
 def _bound_output(exact: Any, distances: Sequence[Any], lenience: float, slack: float) -> Bounds:
@@ -123,11 +255,9 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
         return f"output '{name}': expected shape {list(bound.exact.shape)}, got {list(value.shape)}"
     if value.dtype.name != dtype:
         return f"output '{name}': expected element type {dtype}, got {value.dtype.name}"
-    distance = measure(value, bound.exact)
+    distance = measure_differences(value, bound.exact)
     wrong = distance > bound.allowed
-    if not wrong.any():
-        return None
-    if wrong.sum() <= STRAYS * bound.strays and float(distance.max()) <= bound.farthest:
+    if not wrong.any() or (wrong.sum() <= STRAYS * bound.strays and float(distance.max()) <= bound.farthest):
         return None
     excess = np.where(wrong, distance, -1)
     index = np.unravel_index(int(np.argmax(excess)), excess.shape)
@@ -136,19 +266,6 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
         f"output '{name}': {int(wrong.sum())} of {wrong.size} elements of {dtype} {list(value.shape)} are wrong, most at {place}: "
         f"expected {bound.exact[index]!s}, got {value[index]!s}, off by {distance[index]:.3g} where {bound.allowed[index]:.3g} may be"
     )
-
-
-def measure(value: Any, other: Any) -> Any:
-    """Returns the distance of two arrays by element: 0 for equal infinities and for two NaN, infinity for a NaN and a number."""
-    if value.dtype.kind in "biu" and other.dtype.kind in "biu":
-        return np.abs(value.astype(np.float64) - other.astype(np.float64)) + (
-            (value != other) & (value.astype(float) == other.astype(float))
-        )
-    value, other = value.astype(np.float64), other.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(value - other)
-    distance = np.where(np.isnan(distance), np.inf, distance)
-    return np.where((value == other) | (np.isnan(value) & np.isnan(other)), 0.0, distance)
 
 
 def _slack(exact: Any, dtype: str | None) -> float:
@@ -163,8 +280,6 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
 
     None if it is not installed, refuses the model, or does not multiply the model's bytes exactly on this processor.
     """
-    import onnx
-
     if find_spec("onnxruntime") is None or not is_exact_reference(onnx.load_from_string(model)):
         return None
     try:

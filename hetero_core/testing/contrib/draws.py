@@ -63,10 +63,6 @@ class Generator(np.random.Generator):
         """Returns integers in [low, high)."""
         return [int(number) for number in self.integers(low, high, count)]
 
-    def maybe(self, item: Item) -> Item | None:
-        """Returns the item half of the time, else None."""
-        return item if self.flip() else None
-
     def array(self, dtype: Any, limits: tuple[float, float] | None, shape: Sequence[int]) -> Any:
         """Returns numbers in [low, high); by default normally distributed floats, or integers from the whole range of their type."""
         if np.dtype(dtype).name.startswith(("float", "bfloat")):
@@ -432,9 +428,9 @@ def _draw_qlinear_conv(rng: Generator, op_type: str) -> ContribCase:
     return ContribCase(op_type, inputs, attributes, constants=frozenset({3, 4, 5, 8} if rng.flip() else ()))
 
 
-@draws("NhwcMaxPool")
-def _draw_nhwc_max_pool(rng: Generator, op_type: str) -> ContribCase:
-    return ContribCase(op_type, rng.arrays("B[2,8,9,3]"), _draw_windows(rng, 2, dilates=True, has_ceil=True))
+DRAWS["NhwcMaxPool"] = lambda rng, op_type: ContribCase(
+    op_type, rng.arrays("B[2,8,9,3]"), _draw_windows(rng, 2, dilates=True, has_ceil=True)
+)
 
 
 @draws("MaxpoolWithMask")
@@ -449,13 +445,10 @@ def _draw_fused_conv(rng: Generator, op_type: str) -> ContribCase:
     rank, (group, outputs, channels) = rng.integer(1, 3), rng.choose(_GROUPS)
     windows = _draw_windows(rng, rank, dilates=True)
     windows.pop("auto_pad", None)
-    name, parameters = rng.choose(
-        (
-            *(("Relu", None), ("Tanh", None), ("Sigmoid", None), ("HardSwish", None)),
-            *(("LeakyRelu", [0.25]), ("Clip", [-0.5, 0.75]), ("HardSigmoid", [0.25, 0.5])),
-        )
-    )
-    attributes = {**windows, "group": group, "activation": name} | ({"activation_params": parameters} if parameters else {})
+    params = {"LeakyRelu": [0.25], "Clip": [-0.5, 0.75], "HardSigmoid": [0.25, 0.5]}
+    name = rng.choose(("Relu", "Tanh", "Sigmoid", "HardSwish", *params))
+    attributes = {**windows, "group": group, "activation": name}
+    attributes |= {"activation_params": params[name]} if name in params else {}
     weight = f"float32{[outputs, channels, *windows['kernel_shape']]}"
     inputs = rng.arrays(f"float32{[2, group * channels, *rng.counts(7, 10, rank)]} {weight} ?float32[{outputs}]")
     return ContribCase(op_type, inputs, attributes)
@@ -486,9 +479,9 @@ def _draw_inverse(rng: Generator, op_type: str) -> ContribCase:
 # Texts, numbers of tokens, and hashes
 
 
-@draws("Unique")
-def _draw_unique(rng: Generator, op_type: str) -> ContribCase:
-    return ContribCase(op_type, (rng.integers(0, 6, rng.integer(1, 12)).astype(np.float32),), {}, (True, True, True))
+DRAWS["Unique"] = lambda rng, op_type: ContribCase(
+    op_type, (rng.integers(0, 6, rng.integer(1, 12)).astype(np.float32),), outputs=_THREE[0]
+)
 
 
 @draws("WordConvEmbedding")
@@ -509,7 +502,7 @@ def _draw_bifurcation_detector(rng: Generator, op_type: str) -> ContribCase:
     predicted[:share] = source[start : start + share]
     least = rng.integer(1, 3)
     attributes = {"min_ngram_size": least, "max_ngram_size": least + rng.integer(3)}
-    return ContribCase(op_type, (source, current, np.array(start), rng.maybe(predicted)), attributes, (True, True))
+    return ContribCase(op_type, (source, current, np.array(start), predicted if rng.flip() else None), attributes, (True, True))
 
 
 @draws("MurmurHash3")
@@ -522,9 +515,8 @@ def _draw_murmur_hash3(rng: Generator, op_type: str) -> ContribCase:
 @draws("Tokenizer")
 def _draw_tokenizer(rng: Generator, op_type: str) -> ContribCase:
     texts = ["".join(rng.choose("ab ,") for _ in range(rng.integer(1, 9))) for _ in range(4)]
-    rule: dict[str, Any] = rng.choose(
-        ({"separators": [" "]}, {"separators": [" ", ","]}, {"separators": [""]}, {"tokenexp": "[a-b]+"})
-    )
+    rules: Any = ({"separators": [" "]}, {"separators": [" ", ","]}, {"separators": [""]}, {"tokenexp": "[a-b]+"})
+    rule = rng.choose(rules)
     least = 1 if rule.get("separators") == [""] else rng.integer(1, 3)
     x = np.array(texts, object).reshape(rng.choose(((4,), (2, 2))))
     return ContribCase(op_type, (x,), {"mark": 0, "mincharnum": least, "pad_value": "#", **rule})
@@ -552,12 +544,8 @@ def _draw_ngram_hash_mapping(rng: Generator, op_type: str) -> ContribCase:
     ids, multipliers, moduli, past, offsets, end = rng.arrays(signature, sizes, N=kind)
     segments, updates = rng.arrays(f"?int32(0:3)[{tokens}] {'int32(0:5)[batch]' if capacity else '-'}", sizes)
     segments = None if segments is None else np.sort(segments, axis=-1)
-    attributes = {
-        "pad_id": 0,
-        "n_head_per_ngram": sizes["heads"],
-        "max_ngram_size": sizes["reach"] + 1,
-        "reset_on_eos": rng.integer(2),
-    }
+    attributes = {"pad_id": 0, "n_head_per_ngram": sizes["heads"], "max_ngram_size": sizes["reach"] + 1}
+    attributes["reset_on_eos"] = rng.integer(2)
     inputs = (ids, multipliers * 2 + 1, moduli)
     if not is_packed:
         return ContribCase(op_type, (*inputs, past, offsets, end, segments), attributes, (True, True))
@@ -647,12 +635,8 @@ def _draw_qmo_e(rng: Generator, op_type: str) -> ContribCase:
     bits, hidden, inner = rng.choose((4, 8)), 32, 64
     size = rng.choose((0, 16, 32)) if bits == 4 else 0
     gate = rng.choose(({"activation_type": "silu"}, {"activation_type": "relu"}, _SWIGLU | {"swiglu_limit": 0.75}))
-    attributes = {
-        "k": rng.integer(1, 4),
-        "normalize_routing_weights": rng.integer(2),
-        "expert_weight_bits": bits,
-        "weights_prepacked": 0,
-    }
+    attributes = {"k": rng.integer(1, 4), "normalize_routing_weights": rng.integer(2)}
+    attributes |= {"expert_weight_bits": bits, "weights_prepacked": 0}
     attributes |= gate | ({"block_size": size} if size else {})
     shapes = ((inner * (2 if gate["activation_type"] == "swiglu" else 1), hidden), (hidden, inner))
     signature = f"float32[{rng.choose(('6', '2,3'))},{hidden}] float32[6,4]"
@@ -730,11 +714,8 @@ def _draw_multi_head_attention(rng: Generator, op_type: str) -> ContribCase:
     bias = "-" if rng.integer(3) else rng.choose(_BIASES)
     past = "float32[batch,heads,before,size] float32[batch,heads,before,size]" if kind == "cached" else "- -"
     inputs = rng.arrays(f"float32[batch,steps,heads*size] {keys} {rng.choose(masks)} {bias} {past}", sizes)
-    attributes = {
-        "num_heads": sizes["heads"],
-        "unidirectional": int(kind in ("self", "cached") and rng.flip()),
-        **rng.choose(_SCALED),
-    }
+    is_causal = int(kind in ("self", "cached") and rng.flip())
+    attributes = {"num_heads": sizes["heads"], "unidirectional": is_causal, **rng.choose(_SCALED)}
     outputs = (True, True, True) if kind == "cached" else (True,)
     return ContribCase(op_type, inputs, attributes, outputs, tolerance=_MASKED)
 
@@ -904,6 +885,4 @@ def _draw_varlen_causal_conv_with_state(rng: Generator, op_type: str) -> Contrib
     updates = "int32(0:5)[batch]" if capacity else "-"
     signature = f"T[tokens,channels] T[channels,1,taps] ?T[channels] T[batch,channels,past] {updates}"
     x, weight, *others = rng.arrays(signature, sizes | packed)
-    return ContribCase(
-        op_type, (x, weight, bounds, *others), attributes | capacity, (True, True, True) if capacity else (True, True)
-    )
+    return ContribCase(op_type, (x, weight, bounds, *others), attributes | capacity, (_THREE if capacity else _TWO)[0])

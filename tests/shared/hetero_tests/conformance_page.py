@@ -14,8 +14,7 @@ from hetero_core.conformance.check import CAPABILITIES, LEVELS, Check
 from hetero_core.conformance.choices import list_choice_checks
 from hetero_core.conformance.contrib import list_contrib_checks
 from hetero_core.conformance.graphs.attempt import list_graph_checks
-from hetero_core.conformance.hetero import list_hetero_checks
-from hetero_core.conformance.models import list_model_checks
+from hetero_core.conformance.models import list_hetero_checks, list_model_checks
 from hetero_core.conformance.operators import list_operator_checks
 
 _HEAD = """# Conformance
