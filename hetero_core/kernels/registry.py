@@ -359,10 +359,7 @@ def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[Value
 
 
 def _refuse_sizes(
-    node: Node,
-    record: KernelRecord,
-    input_types: Sequence[ValueType | None],
-    type_of: Callable[[str], ValueType | None] | None,
+    node: Node, record: KernelRecord, input_types: Sequence[ValueType | None], type_of: Callable[[str], ValueType | None] | None
 ) -> str | None:
     """Returns the reason to refuse an input or output that is larger than the kernel takes."""
     if record.largest is None:

@@ -60,11 +60,7 @@ class EditableNetwork(Network):
         return edit(add_preprocessing(self, inputs))
 
     def with_outputs(
-        self,
-        outputs: Mapping[str, OutputInfo] | None = None,
-        *,
-        add: Sequence[str] = (),
-        only: Sequence[str] | None = None,
+        self, outputs: Mapping[str, OutputInfo] | None = None, *, add: Sequence[str] = (), only: Sequence[str] | None = None
     ) -> EditableNetwork:
         """Returns this network with other outputs: converted outputs, inner values that `add` names, or only the outputs in `only`.
 

@@ -82,12 +82,7 @@ def scan(
 
 @kernel("Scan", since=(8,), dtypes=(INT64, ANY), host=(0,), bodies=("body",), outputs=None)
 def scan_batched(
-    xp: Namespace,
-    sequence_lens: Array | None,
-    *inputs: Array,
-    body: Body,
-    num_scan_inputs: int,
-    directions: tuple[int, ...] = (),
+    xp: Namespace, sequence_lens: Array | None, *inputs: Array, body: Body, num_scan_inputs: int, directions: tuple[int, ...] = ()
 ) -> tuple[Array, ...]:
     """Returns states and scan outputs of a scan over axis 1 for each element of a batch; the rest is zero."""
     state_count = len(inputs) - num_scan_inputs

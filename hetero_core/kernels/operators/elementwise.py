@@ -2,6 +2,7 @@
 
 Formulas are computed in float32 or wider and rounded once; none overflows if the result is finite.
 """
+# ruff: noqa: A002  # ONNX's names of attributes
 
 from __future__ import annotations
 
@@ -173,13 +174,7 @@ def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None =
 
 
 @kernel("Clip", since=(1,), dtypes=FLOATS)
-def clip_by_bounds(
-    xp: Namespace,
-    x: Array,
-    *,
-    max: float | None = None,  # noqa: A002 - ONNX's name
-    min: float | None = None,  # noqa: A002 - ONNX's name
-) -> Array:
+def clip_by_bounds(xp: Namespace, x: Array, *, max: float | None = None, min: float | None = None) -> Array:
     """Returns x limited by the attributes min and max; an absent bound is the limit of the type."""
     least, most = _range_of(x.dtype)
     return clip_by_attributes(xp, x, max=most if max is None else max, min=least if min is None else min)
@@ -187,11 +182,7 @@ def clip_by_bounds(
 
 @kernel("Clip", since=(6,), dtypes=FLOATS)
 def clip_by_attributes(
-    xp: Namespace,
-    x: Array,
-    *,
-    max: float = float(np.finfo(np.float32).max),  # noqa: A002 - ONNX's name
-    min: float = float(np.finfo(np.float32).min),  # noqa: A002 - ONNX's name
+    xp: Namespace, x: Array, *, max: float = float(np.finfo(np.float32).max), min: float = float(np.finfo(np.float32).min)
 ) -> Array:
     """Returns x limited by the attributes min and max; a finite bound outside the type is its limit."""
     limits = [x.dtype.type(limit if np.isinf(limit) else np.clip(np.float64(limit), *_range_of(x.dtype))) for limit in (min, max)]

@@ -2,6 +2,7 @@
 
 Negative indices count from the end; an index outside is an error on the host. Scatter operators copy their input first.
 """
+# ruff: noqa: A002  # ONNX's names of attributes
 
 from __future__ import annotations
 
@@ -173,15 +174,7 @@ def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: i
 
 @kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))
 @kernel("TopK", since=(11, 24), dtypes=(NUMBERS, INT64), host=(1,), choices={"largest": (0, 1), "sorted": (0, 1)}, outputs=2)
-def top_k(
-    xp: Namespace,
-    x: Array,
-    k: Array,
-    *,
-    axis: int = -1,
-    largest: int = 1,
-    sorted: int = 1,  # noqa: A002 - ONNX's name
-) -> tuple[Array, Array]:
+def top_k(xp: Namespace, x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
     """Returns the k largest (or smallest) elements along the axis in order, and their positions; the lower position wins a tie.
 
     Without `sorted` any order is allowed; the result is sorted, too.
@@ -252,13 +245,7 @@ def non_zero(xp: Namespace, x: Array) -> Array:
 
 
 @kernel("Unique", since=(11, 28), dtypes=ANY, choices={"sorted": (0, 1)}, outputs=4, runs_on_host=True)
-def unique(
-    xp: Namespace,
-    x: Array,
-    *,
-    axis: int | None = None,
-    sorted: int = 1,  # noqa: A002 - ONNX's name
-) -> tuple[Array, ...]:
+def unique(xp: Namespace, x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
     """Returns the distinct slices along the axis (or elements), first positions, inverse positions, and counts.
 
     In ascending order, or in order of first appearance if sorted is 0.

@@ -470,13 +470,7 @@ def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     return xp.asarray(xp.arange(count).astype(start.dtype) * step + first, dtype=start.dtype)
 
 
-@kernel(
-    "Range",
-    since=(27,),
-    dtypes=_NUMBERS_OF_RANGE | {"float16", "bfloat16"},
-    host=(0, 1, 2),
-    choices={"stash_type": (1,)},
-)
+@kernel("Range", since=(27,), dtypes=_NUMBERS_OF_RANGE | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
 def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
     """Returns the result of Range-11; small floats are computed in float32."""
     return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)

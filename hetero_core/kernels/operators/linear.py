@@ -1,4 +1,5 @@
 """Matrix products: MatMul, Gemm, Einsum. Small floats are multiplied and summed in float32."""
+# ruff: noqa: N803  # ONNX's names of attributes
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
+    transA: int = 0,
+    transB: int = 0,
 ) -> Array:
     """Returns alpha * A @ B + beta * C, with A and B transposed on demand and C broadcast."""
     left, right = widen(a), widen(b)
@@ -54,8 +55,8 @@ def gemm_with_broadcast(
     alpha: float = 1.0,
     beta: float = 1.0,
     broadcast: int = 0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
+    transA: int = 0,
+    transB: int = 0,
 ) -> Array:
     """Returns alpha * A @ B + beta * C; C has the result's shape unless broadcast is 1."""
     shape = (a.shape[1 if transA else 0], b.shape[0 if transB else 1])

@@ -365,11 +365,7 @@ class Vocabulary:
 
 
 def _prepare_dict_vectorizer(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    int64_vocabulary: tuple[int, ...] = (),
-    string_vocabulary: tuple[str, ...] = (),
+    xp: Namespace, input_types: InputTypes, *, int64_vocabulary: tuple[int, ...] = (), string_vocabulary: tuple[str, ...] = ()
 ) -> Vocabulary:
     if bool(int64_vocabulary) == bool(string_vocabulary):
         raise ValueError("needs its vocabulary either as integers or as strings")

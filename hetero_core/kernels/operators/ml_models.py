@@ -118,10 +118,7 @@ def _prepare(
         raise ValueError(f"has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {scores} scores")
     table = np.asarray(coefficients, dtype=np.float32).reshape((scores, -1)).T.tolist()
     return LinearModel(
-        xp.asarray(table, dtype=np.float32),
-        xp.asarray(intercepts or (0.0,) * scores, dtype=np.float32),
-        labels,
-        post_transform,
+        xp.asarray(table, dtype=np.float32), xp.asarray(intercepts or (0.0,) * scores, dtype=np.float32), labels, post_transform
     )
 
 

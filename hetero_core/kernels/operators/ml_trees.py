@@ -199,11 +199,7 @@ def build_forest(
     # As lists, because no other device takes a host array by accident.
     arrays = {name: bring(xp, values, dtype) for name, (values, dtype) in upload.items()}
     return Forest(
-        depth=depth,
-        modes_used=tuple(np.unique(nodes.modes).tolist()),
-        aggregate=aggregate,
-        post_transform=post_transform,
-        **arrays,
+        depth=depth, modes_used=tuple(np.unique(nodes.modes).tolist()), aggregate=aggregate, post_transform=post_transform, **arrays
     )
 
 

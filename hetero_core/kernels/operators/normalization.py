@@ -137,14 +137,7 @@ def _normalize_groups(xp: Namespace, x: Array, num_groups: int, epsilon: float) 
 
 @kernel("LayerNormalization", since=(0, 17), dtypes=FLOATS, choices=_STASH, outputs=3)
 def layer_normalization(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    bias: Array | None = None,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
+    xp: Namespace, x: Array, scale: Array, bias: Array | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Array, Array, Array]:
     """Returns x normalized over the axes from `axis` on, the mean, and the inverse deviation.
 
@@ -208,12 +201,7 @@ def mean_variance_normalization(xp: Namespace, x: Array, *, axes: tuple[int, ...
     return narrow((wide - mean) / (xp.sqrt(variance) + 1e-9), x.dtype)
 
 
-@kernel(
-    "MeanVarianceNormalization",
-    since=(0,),
-    dtypes=FLOAT32,
-    choices={"across_channels": (0, 1), "normalize_variance": (0, 1)},
-)
+@kernel("MeanVarianceNormalization", since=(0,), dtypes=FLOAT32, choices={"across_channels": (0, 1), "normalize_variance": (0, 1)})
 def normalize_channels(xp: Namespace, x: Array, *, across_channels: int = 0, normalize_variance: int = 1) -> Array:
     """Returns x without its mean, by default divided by its deviation; statistics of each channel, or across channels.
 

@@ -4,6 +4,7 @@ y = saturate(round(x / scale) + zero_point), ties to even; x = (y - zero_point) 
 sum below 2^53 is exact: the BLAS is many times faster than integer loops. Operators of com.microsoft equal ONNX Runtime's x86 kernels
 bit for bit: they multiply by ratios of scales and round at the same steps. Weights in blocks are restored to float32.
 """
+# ruff: noqa: N803  # ONNX's names of attributes
 
 from __future__ import annotations
 
@@ -304,11 +305,7 @@ def _per_row(values: Array) -> Array:
     return values.reshape((-1, 1)) if values.ndim == 1 and values.size > 1 else values
 
 
-@kernel(
-    "QLinearMatMul",
-    since=(10, 21),
-    dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES),
-)
+@kernel("QLinearMatMul", since=(10, 21), dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES))
 def qlinear_mat_mul(
     xp: Namespace,
     a: Array,
@@ -604,8 +601,8 @@ def qgemm(
     y_zero_point: Array | None = None,
     *,
     alpha: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
+    transA: int = 0,
+    transB: int = 0,
 ) -> Array:
     """Returns alpha * A @ B plus C, rescaled to y_scale and y_zero_point, or as float32 without them.
 
@@ -737,8 +734,8 @@ def mat_mul_n_bits(
     g_idx: Array | None = None,
     bias: Array | None = None,
     *,
-    K: int,  # noqa: N803 - the operator's name
-    N: int,  # noqa: N803 - the operator's name
+    K: int,
+    N: int,
     bits: int = 4,
     block_size: int,
 ) -> Array:
@@ -775,12 +772,12 @@ def mat_mul_bnb4(
     b: Array,
     absmax: Array,
     *,
-    K: int,  # noqa: N803 - the operator's name
-    N: int,  # noqa: N803 - the operator's name
+    K: int,
+    N: int,
     block_size: int,
     quant_type: int,
     training_mode: int = 0,
-    transB: int = 1,  # noqa: N803 - the operator's name
+    transB: int = 1,
 ) -> Array:
     """Returns a @ w^T (or a @ w) with w (N, K) from codes of 4 bits, the high bits of a byte first, and each block's magnitude."""
     flat = b.reshape(-1)
@@ -931,15 +928,7 @@ _FORMATS: Mapping[int, tuple[int, int, Callable[[Any], Any]]] = {
 @microsoft_kernel(
     "GatherPacked", dtypes=(UINT8, INDEX), choices={"packed_type": tuple(_FORMATS), "output_dtype": (1, 10, 16)}, runs_on_host=True
 )
-def gather_packed(
-    xp: Namespace,
-    x: Array,
-    indices: Array,
-    *,
-    K: int,  # noqa: N803 - the operator's name
-    output_dtype: int = 16,
-    packed_type: int,
-) -> Array:
+def gather_packed(xp: Namespace, x: Array, indices: Array, *, K: int, output_dtype: int = 16, packed_type: int) -> Array:
     """Returns the rows that the indices name, restored; an index outside names row 0."""
     size, count, restore = _FORMATS[packed_type]
     if K % size or x.shape[1] != K // size * count:

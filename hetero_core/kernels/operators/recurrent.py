@@ -401,12 +401,7 @@ def dynamic_quantize_lstm(
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
 
 
-@microsoft_kernel(
-    "AttnLSTM",
-    dtypes=(*(FLOAT32,) * 4, INT32, *(FLOAT32,) * 7, INT32, FLOAT32),
-    host=(4, 12),
-    **_LSTM_COMMON,
-)
+@microsoft_kernel("AttnLSTM", dtypes=(*(FLOAT32,) * 4, INT32, *(FLOAT32,) * 7, INT32, FLOAT32), host=(4, 12), **_LSTM_COMMON)
 def attention_lstm(
     xp: Namespace,
     x: Array,

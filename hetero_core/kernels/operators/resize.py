@@ -85,11 +85,7 @@ def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     return None
 
 
-_RESIZE: dict[str, Any] = {
-    "dtypes": (ANY, FLOATS, FLOATS, INT64),
-    "host": (1, 2, 3),
-    "refuse": _refuse_resize,
-}
+_RESIZE: dict[str, Any] = {"dtypes": (ANY, FLOATS, FLOATS, INT64), "host": (1, 2, 3), "refuse": _refuse_resize}
 
 
 @kernel("Resize", since=(19,), choices=_CHOICES_19, **_RESIZE)
