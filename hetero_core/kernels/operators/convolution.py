@@ -305,7 +305,7 @@ def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_
     Positions beyond the pads, which ceil_mode adds, never count.
     """
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
-    total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)
+    total = add_windows(xp, windows.pad(xp, widen(x), 0), windows)
     for axis, counts in enumerate(count_elements(windows, count_pads=bool(count_include_pad))):
         shape = [1] * total.ndim
         shape[2 + axis] = len(counts)
@@ -313,7 +313,8 @@ def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_
     return narrow(total, x.dtype)
 
 
-def _add_windows(xp: Namespace, padded: Array, windows: Windows) -> Array:
+def add_windows(xp: Namespace, padded: Array, windows: Windows) -> Array:
+    """Returns the sum of each window of a padded tensor, element by element, in its type."""
     total = xp.zeros((*padded.shape[:2], *windows.outputs), dtype=padded.dtype)
     for _, picked in windows.slices():
         total += padded[(*_ALL, *picked)]
@@ -336,7 +337,7 @@ def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float 
     """Returns sum(|x|^p)^(1/p) of each window."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     powers = xp.abs(widen(x)) ** p
-    return narrow(_add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
+    return narrow(add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
 
 
 @kernel("GlobalMaxPool", since=(1, 22), dtypes=FLOATS)

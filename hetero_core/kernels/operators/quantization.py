@@ -19,7 +19,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import lay_out
 from hetero_core.kernels.operators.casts import convert
-from hetero_core.kernels.operators.convolution import convolve, count_elements, max_pool
+from hetero_core.kernels.operators.convolution import add_windows, convolve, count_elements, max_pool
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, multiply, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
@@ -36,47 +36,32 @@ from hetero_core.kernels.registry import (
     kernel,
     microsoft_kernel,
 )
-from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, lay_windows, spread_bias
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, lay_windows, spread_bias
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
 _QUANTIZED = BYTES | {"int16", "uint16", "int4", "uint4"}
 _NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2", "float4e2m1"}) | FLOAT8
+_SUMS = _NARROW | {"int32"}
+_WIDE = SMALL_FLOATS | {"int32"}
+_SCALES = SMALL_FLOATS | {"float8e8m0"}
+_ROUNDING = {"saturate": (0, 1), "precision": (0, 1, 10, 16)}
+_RESTORED = {"output_dtype": (0, 1, 10, 16)}
+_LATER = ("block_size", "output_dtype", "precision", "saturate")
 
 
-def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...], *, attribute: str) -> str | None:
+def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Refuses a scale that is a power of two, float8e8m0, if nothing names the type of the computation."""
-    scale = input_types[1]
+    scale, attribute = input_types[1], "precision" if node.op_type == "QuantizeLinear" else "output_dtype"
     if isinstance(scale, TensorType) and scale.dtype == "float8e8m0" and not node.attributes.get(attribute, 0):
         return f"{node.operator} has a scale of float8e8m0 and no {attribute} that names a wider type"
     return None
 
 
-@kernel(
-    "QuantizeLinear",
-    since=(10,),
-    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW),
-    without=("axis", "block_size", "output_dtype", "precision", "saturate"),
-)
-@microsoft_kernel(
-    "QuantizeLinear",
-    halves=(),
-    dtypes=(FLOAT32, FLOAT32, _QUANTIZED),
-    without=("block_size", "output_dtype", "precision", "saturate"),
-)
-@kernel(
-    "QuantizeLinear",
-    since=(13, 19, 21, 23),
-    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW),
-    choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
-)
-@kernel(
-    "QuantizeLinear",
-    since=(24, 25, 28),
-    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW),
-    choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
-    refuse=partial(_refuse_power_of_two, attribute="precision"),
-)
+@kernel("QuantizeLinear", since=(10,), dtypes=(_WIDE, SMALL_FLOATS, _NARROW), without=("axis", *_LATER))
+@microsoft_kernel("QuantizeLinear", halves=(), dtypes=(FLOAT32, FLOAT32, _QUANTIZED), without=_LATER)
+@kernel("QuantizeLinear", since=(13, 19, 21, 23), dtypes=(_WIDE, SMALL_FLOATS, _NARROW), choices=_ROUNDING)
+@kernel("QuantizeLinear", since=(24, 25, 28), dtypes=(_WIDE, _SCALES, _NARROW), choices=_ROUNDING, refuse=_refuse_power_of_two)
 def quantize_linear(
     xp: Namespace,
     x: Array,
@@ -95,20 +80,11 @@ def quantize_linear(
     computed = numpy_dtype(dtype_of_onnx(precision) or "float32") if precision else y_scale.dtype
     scale = widen(y_scale.astype(computed))
     quotient = widen(narrow(widen(x.astype(computed)) / spread(xp, scale, x.shape, axis, block_size), computed))
-    zero = None if y_zero_point is None else spread(xp, _to_wide(y_zero_point), x.shape, axis, block_size)
+    zero = None if y_zero_point is None else spread(xp, y_zero_point.astype(np.float32), x.shape, axis, block_size)
     if target.kind in "iu" or is_small_integer(target):
         return saturate_integers(xp, quotient, zero, target)
     shifted = quotient if zero is None else quotient + zero
     return convert(xp, shifted, target, saturate=bool(saturate))
-
-
-def _to_wide(x: Array) -> Array:
-    """Returns a quantized type's values as float32, which holds each of them exactly up to 16 bits."""
-    return _unpacked(x).astype(np.float32)
-
-
-def _unpacked(x: Array) -> Array:
-    return x.astype(np.int8) if is_small_integer(x.dtype) else x
 
 
 def saturate_integers(xp: Namespace, quotient: Array, zero: Array | None, target: Any) -> Array:
@@ -133,31 +109,10 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     return values.reshape((-1, *(1,) * (len(shape) - place - 1)))
 
 
-@kernel(
-    "DequantizeLinear",
-    since=(10,),
-    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
-    without=("axis", "block_size", "output_dtype"),
-)
-@microsoft_kernel(
-    "DequantizeLinear",
-    halves=(0,),
-    dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"}),
-    without=("block_size", "output_dtype"),
-)
-@kernel(
-    "DequantizeLinear",
-    since=(13, 19, 21, 23),
-    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
-    choices={"output_dtype": (0, 1, 10, 16)},
-)
-@kernel(
-    "DequantizeLinear",
-    since=(24, 25, 28),
-    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW | {"int32"}),
-    choices={"output_dtype": (0, 1, 10, 16)},
-    refuse=partial(_refuse_power_of_two, attribute="output_dtype"),
-)
+@kernel("DequantizeLinear", since=(10,), dtypes=(_SUMS, SMALL_FLOATS, _SUMS), without=("axis", "block_size", "output_dtype"))
+@microsoft_kernel("DequantizeLinear", halves=(0,), dtypes=(_QUANTIZED | INT32, FLOAT32, _QUANTIZED | INT32), without=_LATER[:2])
+@kernel("DequantizeLinear", since=(13, 19, 21, 23), dtypes=(_SUMS, SMALL_FLOATS, _SUMS), choices=_RESTORED)
+@kernel("DequantizeLinear", since=(24, 25, 28), dtypes=(_SUMS, _SCALES, _SUMS), choices=_RESTORED, refuse=_refuse_power_of_two)
 def dequantize_linear(
     xp: Namespace,
     x: Array,
@@ -178,7 +133,7 @@ def dequantize_linear(
 
 def _to_steps(x: Array) -> Array:
     """Returns quantized integers as int32, so that a difference is exact; quantized floats as float32."""
-    return _unpacked(x).astype(np.int32) if x.dtype.kind in "iu" or is_small_integer(x.dtype) else widen(x)
+    return x.astype(np.int32) if x.dtype.kind in "iu" or is_small_integer(x.dtype) else widen(x)
 
 
 @kernel("DynamicQuantizeLinear", since=(11,), dtypes=FLOAT32, outputs=3)
@@ -206,11 +161,6 @@ def wrap_sums(total: Array) -> Array:
     return total.astype(np.int64).astype(np.int32)
 
 
-def _per_output(values: Array, rank: int) -> Array:
-    """Returns a scalar, or values per output channel shaped for (outputs, channels, *kernel)."""
-    return values.reshape(()) if values.size == 1 else values.reshape((-1, *(1,) * (rank - 1)))
-
-
 @kernel("ConvInteger", since=(10,), dtypes=BYTES, **CONVOLVING)
 def conv_integer(
     xp: Namespace,
@@ -224,7 +174,7 @@ def conv_integer(
 ) -> Array:
     """Returns the convolution of x - x_zero_point with w - w_zero_point as int32."""
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
-    w_zero = None if w_zero_point is None else _per_output(w_zero_point, w.ndim)
+    w_zero = None if w_zero_point is None else spread(xp, w_zero_point, w.shape, 0, 0)
     return wrap_sums(convolve(xp, center(x, x_zero_point), center(w, w_zero), windows, group))
 
 
@@ -246,25 +196,13 @@ def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) 
     return None
 
 
-_AUTO = {"auto_pad": AUTO_PADS}
-_LAYOUT = {"channels_last": (0, 1)}
+_LAYOUT = {"auto_pad": AUTO_PADS, "channels_last": (0, 1)}
+_CONVOLVED = (BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES, INT32)
+_CONVOLVED_32 = (BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, INT32)
 
 
-@kernel(
-    "QLinearConv",
-    since=(10,),
-    dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES, INT32),
-    without=("channels_last",),
-    **CONVOLVING,
-)
-@microsoft_kernel(
-    "QLinearConv",
-    dtypes=(BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, INT32),
-    choices={**_AUTO, **_LAYOUT},
-    shared=SLIDING,
-    unread={"kernel_shape": None},
-    refuse=_refuse_same_dilated,
-)
+@kernel("QLinearConv", since=(10,), dtypes=_CONVOLVED, without=("channels_last",), **CONVOLVING)
+@microsoft_kernel("QLinearConv", dtypes=_CONVOLVED_32, refuse=_refuse_same_dilated, **{**CONVOLVING, "choices": _LAYOUT})
 def qlinear_conv(
     xp: Namespace,
     x: Array,
@@ -284,10 +222,10 @@ def qlinear_conv(
     """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32."""
     x = to_channels_first(xp, x, channels_last)
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
-    total = convolve(xp, center(x, x_zero_point), center(w, _per_output(w_zero_point, w.ndim)), windows, group)
+    total = convolve(xp, center(x, x_zero_point), center(w, spread(xp, w_zero_point, w.shape, 0, 0)), windows, group)
     if b is not None:
         total += spread_bias(b.astype(np.float64), total)
-    factor = widen(x_scale) * _per_output(widen(w_scale), x.ndim - 1) / widen(y_scale)
+    factor = widen(x_scale) * spread(xp, widen(w_scale), total.shape[1:], 0, 0) / widen(y_scale)
     y = saturate_integers(xp, total.astype(np.float32) * factor, y_zero_point.astype(np.float32), y_zero_point.dtype)
     return to_layout(xp, y, channels_last)
 
@@ -305,7 +243,7 @@ def _per_row(values: Array) -> Array:
     return values.reshape((-1, 1)) if values.ndim == 1 and values.size > 1 else values
 
 
-@kernel("QLinearMatMul", since=(10, 21), dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES))
+@kernel("QLinearMatMul", since=(10, 21), dtypes=_CONVOLVED[:8])
 def qlinear_mat_mul(
     xp: Namespace,
     a: Array,
@@ -352,7 +290,10 @@ def multiply_add(xp: Namespace, a: Array, b: Array, c: Array) -> Array:
     return y
 
 
-@microsoft_kernel("QLinearAdd", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+_BINARY = (BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES)
+
+
+@microsoft_kernel("QLinearAdd", dtypes=_BINARY)
 def qlinear_add(
     xp: Namespace,
     a: Array,
@@ -373,7 +314,7 @@ def qlinear_add(
     return saturate_integers(xp, fuse(a, ratio_a, partial_b), None, a.dtype)
 
 
-@microsoft_kernel("QLinearMul", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+@microsoft_kernel("QLinearMul", dtypes=_BINARY)
 def qlinear_mul(
     xp: Namespace,
     a: Array,
@@ -496,7 +437,7 @@ def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: 
     return xp.concatenate(parts, axis=normalize_axis(axis, parts[0].ndim))
 
 
-@microsoft_kernel("QLinearSoftmax", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), host=(1,))
+@microsoft_kernel("QLinearSoftmax", dtypes=_UNARY, host=(1,))
 def qlinear_softmax(
     xp: Namespace,
     x: Array,
@@ -539,9 +480,6 @@ def _tabulate_exponentials(scale: float, length: int) -> np.ndarray[Any, np.dtyp
     return exponentials
 
 
-INT16 = frozenset({"int16"})
-
-
 def sum_products(xp: Namespace, a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
     """Returns (a - a_zero_point) @ (b - b_zero_point), exact up to 2^53, wrapped to int32 as an accumulator would."""
     a_zero, b_zero = (None if zero is None else shape_columns(zero, x) for x, zero in ((a, a_zero_point), (b, b_zero_point)))
@@ -555,7 +493,7 @@ def shape_columns(values: Array, x: Array) -> Array:
     return values.reshape((*values.shape[:-1], 1, values.shape[-1])) if 1 < values.ndim < x.ndim else values
 
 
-@microsoft_kernel("MatMulInteger16", dtypes=INT16)
+@microsoft_kernel("MatMulInteger16", dtypes=frozenset({"int16"}))
 def mat_mul_integer_16(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns the product of 16-bit integers as int32, which wraps."""
     return multiply(xp, a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
@@ -617,18 +555,16 @@ def qgemm(
         return total.astype(np.float32) * factor
     scaled = total.astype(np.float32) * (factor / scalar_of(y_scale))
     target = a.dtype if y_zero_point is None else y_zero_point.dtype
-    zero = xp.asarray(np.float32(0)) if y_zero_point is None else scalar_of(y_zero_point).astype(np.float32)
-    return saturate_integers(xp, scaled, zero, target)
+    return saturate_integers(xp, scaled, xp.asarray(zero_of(y_zero_point)), target)
 
 
-_ALL = (slice(None), slice(None))
 Sizes = tuple[int, ...]
 
 
 @microsoft_kernel(
     "QLinearAveragePool",
-    dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES),
-    choices={**_AUTO, **_LAYOUT, "ceil_mode": (0, 1)},
+    dtypes=_UNARY,
+    choices={**_LAYOUT, "ceil_mode": (0, 1)},
     shared={"auto_pad": "NOTSET", "ceil_mode": 0, "pads": None, "strides": None},
 )
 def qlinear_average_pool(
@@ -651,10 +587,7 @@ def qlinear_average_pool(
     first = to_channels_first(xp, x, channels_last)
     windows = lay_windows(first.shape[2:], kernel_shape, **geometry)
     values = map_bytes(xp, first, lambda codes: dequantize_bytes(codes, x_scale, x_zero_point))
-    padded = windows.pad(xp, values, 0)
-    total = xp.zeros((*first.shape[:2], *windows.outputs), dtype=np.float32)
-    for _, picked in windows.slices():
-        total = total + padded[(*_ALL, *picked)]
+    total = add_windows(xp, windows.pad(xp, values, 0), windows)
     counts: Any = np.float32(prod(kernel_shape))
     if not count_include_pad:
         elements: list[Any] = [np.asarray(listed, np.float32) for listed in count_elements(windows, count_pads=False)]
@@ -664,7 +597,7 @@ def qlinear_average_pool(
     return to_layout(xp, saturate_integers(xp, shifted, None, x.dtype), channels_last)
 
 
-@microsoft_kernel("QLinearGlobalAveragePool", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), choices=_LAYOUT)
+@microsoft_kernel("QLinearGlobalAveragePool", dtypes=_UNARY, choices={"channels_last": (0, 1)})
 def qlinear_global_average_pool(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, channels_last: int = 0
 ) -> Array:
@@ -845,11 +778,11 @@ def gather_block_quantized(
         # Only the slices that are asked for are restored.
         x, scales = (xp.take(array, places, axis=axis) for array in (x, scales))
         zero_points = None if zero_points is None else xp.take(zero_points, places, axis=axis)
-    values = _to_wide(unpack_bits(xp, x, bits) if is_packed else x)
+    values = (unpack_bits(xp, x, bits) if is_packed else x).astype(np.float32)
     size = block_size or values.shape[place]
     if zero_points is not None:
-        zeros = _to_wide(unpack_bits(xp, zero_points, bits)[..., : scales.shape[-1]] if is_packed else zero_points)
-        values = values - spread(xp, zeros, values.shape, place, size)
+        zeros = unpack_bits(xp, zero_points, bits)[..., : scales.shape[-1]] if is_packed else zero_points
+        values = values - spread(xp, zeros.astype(np.float32), values.shape, place, size)
     elif is_packed:
         values = values - np.float32(2 ** (bits - 1))
     values = values * spread(xp, widen(scales), values.shape, place, size)
