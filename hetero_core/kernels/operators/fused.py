@@ -36,6 +36,9 @@ def fast_gelu_of(xp: Namespace, x: Array) -> Array:
     return np.float32(0.5) * x * (1 + xp.tanh(inner))
 
 
+microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32, without=("approximate",))(gelu)
+
+
 @microsoft_kernel("BiasGelu", halves=(0,), dtypes=FLOAT32)
 def bias_gelu(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns gelu(a + b)."""
