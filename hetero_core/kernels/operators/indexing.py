@@ -11,22 +11,9 @@ from math import ceil, prod
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
-from hetero_core.kernels.operators.layout import pad_all, range_
+from hetero_core.kernels.operators.layout import identity, pad_all, range_, slice_
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import (
-    ANY,
-    BOOL,
-    COMPLEX,
-    FLOAT32,
-    INDEX,
-    INT32,
-    INT64,
-    NUMBERS,
-    STRING,
-    Dtypes,
-    kernel,
-    microsoft_kernel,
-)
+from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -45,15 +32,10 @@ def gather_elements(xp: Namespace, x: Array, indices: Array, *, axis: int = 0) -
 
 def grid_of(xp: Namespace, indices: Array, rank: int, axis: int) -> tuple[Array, ...]:
     """Returns index arrays that walk the shape of `indices`, with `indices` itself along the axis."""
-    grid = []
-    for dimension in range(rank):
-        if dimension == axis:
-            grid.append(indices)
-            continue
-        shape = [1] * rank
-        shape[dimension] = -1
-        grid.append(xp.arange(indices.shape[dimension]).reshape(shape))
-    return tuple(grid)
+    return tuple(
+        indices if place == axis else xp.arange(indices.shape[place]).reshape((-1, *(1,) * (rank - place - 1)))
+        for place in range(rank)
+    )
 
 
 @microsoft_kernel("GatherND", dtypes=(ANY, INDEX), without=("batch_dims",))
@@ -64,17 +46,11 @@ def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -
     coordinates = tuple(require_within(indices[..., position], x.shape[batch_dims + position]) for position in range(depth))
     if batch_dims == 0:
         return xp.asarray(x[coordinates])
-    rank = indices.ndim - 1
-    batches = []
-    for axis in range(batch_dims):
-        shape = [1] * rank
-        shape[axis] = -1
-        batches.append(xp.arange(x.shape[axis], dtype=np.int64).reshape(shape))
-    return xp.asarray(x[(*batches, *coordinates)])
+    return xp.asarray(x[(*grid_of(xp, indices, indices.ndim - 1, -1)[:batch_dims], *coordinates)])
 
 
 _REDUCTION = ("none", "add", "mul", "max", "min")
-_DATA: Dtypes = NUMBERS | BOOL | COMPLEX | STRING
+_DATA = NUMBERS | BOOL | COMPLEX | STRING
 
 
 def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
@@ -340,11 +316,8 @@ def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = No
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns the values in order of first appearance, the index of each element's value, and the count of each value."""
-    values, first, places, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
-    order = np.argsort(first, kind="stable")
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    return values[order], ranks[places.reshape(x.shape)].astype(np.int64), counts[order].astype(np.int64)
+    values, _, places, counts = unique(xp, x, sorted=0)
+    return values, places.reshape(x.shape), counts
 
 
 @microsoft_kernel("DynamicTimeWarping", dtypes=FLOAT32, runs_on_host=True)
@@ -418,15 +391,8 @@ def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, 
 @kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3))
 def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
     """Returns a slice; bounds beyond an axis are taken to its end."""
-    picked = [slice(None)] * x.ndim
-    places = range(len(starts)) if axes is None else integers_of(axes)
-    for axis, start, end in zip(places, integers_of(starts), integers_of(ends), strict=True):
-        picked[normalize_axis(axis, x.ndim)] = slice(start, end)
-    return x[tuple(picked)]
+    return slice_(xp, x, starts, ends, axes)
 
 
-@kernel("MemcpyFromHost", since=(0,), dtypes=ANY)
-@kernel("MemcpyToHost", since=(0,), dtypes=ANY)
-def copy_between_memories(xp: Namespace, x: Array) -> Array:
-    """Returns x."""
-    return x
+kernel("MemcpyFromHost", since=(0,), dtypes=ANY)(identity)
+kernel("MemcpyToHost", since=(0,), dtypes=ANY)(identity)

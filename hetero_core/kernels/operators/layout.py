@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -184,11 +185,7 @@ def _split(x: Array, sizes: Sizes, axis: int) -> tuple[Array, ...]:
     ahead = (slice(None),) * normalize_axis(axis, x.ndim)
     if sum(sizes) != x.shape[len(ahead)]:
         raise ValueError(f"parts of {sizes} do not make up an axis of {x.shape[len(ahead)]}")
-    parts, begin = [], 0
-    for size in sizes:
-        parts.append(x[(*ahead, slice(begin, begin + size))])
-        begin += size
-    return tuple(parts)
+    return tuple(x[(*ahead, slice(end - size, end))] for size, end in zip(sizes, accumulate(sizes), strict=True))
 
 
 @kernel("DepthToSpace", since=(1, 11, 13, 28), dtypes=ANY, choices={"mode": ("DCR", "CRD")})
@@ -263,14 +260,12 @@ def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | No
 
 
 @kernel("Slice", since=(1,), dtypes=ANY)
-def slice_by_attributes(
-    xp: Namespace, x: Array, *, axes: tuple[int, ...] | None = None, ends: tuple[int, ...], starts: tuple[int, ...]
-) -> Array:
+def slice_by_attributes(xp: Namespace, x: Array, *, axes: Sizes | None = None, ends: Sizes, starts: Sizes) -> Array:
     """Returns x[start:end] along the axes."""
     return _slice(x, starts, ends, tuple(range(len(starts))) if axes is None else axes, (1,) * len(starts))
 
 
-def _slice(x: Array, begins: tuple[int, ...], stops: tuple[int, ...], axes: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+def _slice(x: Array, begins: Sizes, stops: Sizes, axes: Sizes, strides: Sizes) -> Array:
     picked = [slice(None)] * x.ndim
     for begin, stop, axis, stride in zip(begins, stops, axes, strides, strict=True):
         resolved = normalize_axis(axis, x.ndim)
@@ -335,24 +330,19 @@ def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) ->
 @kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_sum(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
     """Returns running sums along the axis; exclusive sums leave their own element out."""
-    wide = widen(x)
-    return _accumulate(xp, xp.cumsum, x, wide, integers_of(axis)[0], exclusive, reverse, 0)
+    return _accumulate(xp, xp.cumsum, x, integers_of(axis)[0], exclusive, reverse, 0)
 
 
 @kernel("CumProd", since=(26,), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_product(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
     """Returns running products along the axis; exclusive sums leave their own element out."""
-    wide = widen(x)
-    return _accumulate(xp, xp.cumprod, x, wide, integers_of(axis)[0], exclusive, reverse, 1)
+    return _accumulate(xp, xp.cumprod, x, integers_of(axis)[0], exclusive, reverse, 1)
 
 
-def _accumulate(
-    xp: Namespace, accumulate: Array, x: Array, wide: Array, axis: int, exclusive: int, reverse: int, neutral: int
-) -> Array:
+def _accumulate(xp: Namespace, add_up: Array, x: Array, axis: int, exclusive: int, reverse: int, neutral: int) -> Array:
     ahead = (slice(None),) * normalize_axis(axis, x.ndim)
-    backward = (*ahead, slice(None, None, -1))
-    totals = wide[backward] if reverse else wide
-    totals = accumulate(totals, axis=axis, dtype=wide.dtype)
+    backward, wide = (*ahead, slice(None, None, -1)), widen(x)
+    totals = add_up(wide[backward] if reverse else wide, axis=axis, dtype=wide.dtype)
     if exclusive:
         first = xp.full_like(totals[(*ahead, slice(0, 1))], neutral)
         totals = xp.concatenate([first, totals[(*ahead, slice(0, -1))]], axis=axis)
@@ -361,7 +351,6 @@ def _accumulate(
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 """ONNX has `wrap` since version 19; PyTorch exports it in version 18, and ONNX Runtime runs it in every version."""
-Pads = tuple[int, ...]
 
 
 @kernel("Pad", since=(18, 19, 21, 23, 24, 25), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
@@ -379,18 +368,18 @@ def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None =
 
 
 @kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Pads, value: float = 0.0) -> Array:
+def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Sizes, value: float = 0.0) -> Array:
     """Returns x with a border on every axis; negative pads cut."""
     return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
 
 
 @kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
+def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Sizes, value: float = 0.0) -> Array:
     """Returns the result of Pad-2; the attribute is named `paddings`."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
 
 
-def _spread_pads(pads: Pads, axes: Array | None, rank: int) -> list[tuple[int, int]]:
+def _spread_pads(pads: Sizes, axes: Array | None, rank: int) -> list[tuple[int, int]]:
     """Returns (begin, end) for every axis."""
     named = tuple(range(rank)) if axes is None else normalize_axes(integers_of(axes), rank)
     if len(pads) != 2 * len(named):
@@ -444,7 +433,7 @@ def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
 
 
 @kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
-def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> Array:
+def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: Sizes | None = None) -> Array:
     """Returns the center of x in the wanted sizes, cut or surrounded by zeros."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     pads = [(0, 0)] * x.ndim
@@ -566,16 +555,10 @@ def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, ax
     length = x.shape[place]
     if split is None and not keepdims:
         return [xp.asarray(x[(*ahead, index)], dtype=x.dtype) for index in range(length)]
+    sizes = (1,) if split is None else integers_of(split)
     if split is None or split.ndim == 0:
-        size = 1 if split is None else integers_of(split)[0]
-        sizes = [min(size, length - begin) for begin in range(0, length, size)]
-    else:
-        sizes = list(integers_of(split))
-    parts, begin = [], 0
-    for size in sizes:
-        parts.append(x[(*ahead, slice(begin, begin + size))])
-        begin += size
-    return parts
+        sizes = tuple(min(sizes[0], length - begin) for begin in range(0, length, sizes[0]))
+    return list(_split(x, sizes, axis))
 
 
 @kernel("Optional", since=(15, 28), dtypes=ANY)
